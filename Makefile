@@ -1,46 +1,58 @@
-# make demo            the main job: orders booked once, whatever crashes, on nodes in memory
-# make demo-sentinel   the same against real Sentinel-watched groups, with a failover (Linux)
-# make demo-rabbitmq   real invoices through RabbitMQ while consumers, broker and Redis are killed
-# make demo-streams    the same through Redis Streams
-# make demo-nats       the same through NATS JetStream
-# make demo-kafka      the same through the mock cluster of Kafka's client library
-# make test            all tests of the library and the program, those with real servers (Redis,
-#                      Prometheus) included
-# make test-faults     the simulator finds every bug that is put back; servers that lie, stall and
-#                      flood; faults on real processes (as root with netns, else skipped); the nodes'
-#                      tests on a current Redis and a current Valkey, too, and lock clients of other
-#                      libraries on our servers (from PyPI and npm; skipped without pip or npm)
-# make test-adapters   the packages in adapters/, on the real brokers and databases (Debian)
-# make test-conf       the scripts in sentinel-conf, on real groups (Linux, a minute)
-# make nemesis         faults on real processes, judged from outside (Linux, root): SECONDS=600 SEED=7
-# make demo-cron      ticks of one second on three processes while the leader is killed, frozen, cut
-#                      off or resigned every 20 s, on real Sentinel groups (Linux, root): SECONDS=600
-# make demo-locks     every kind of lock on three real servers, which are frozen, restarted and killed
-#                      while eight clients work and are killed, judged from outside: SECONDS=60
-# make failover-table  what each fault does to one Sentinel group's locks, a row each (Linux, root):
-#                      ARGS=--json, ARGS=--plain for plain writes under each setting, too
-# make ordinary        what a start, a restart, a crash and a planned handover cost each ordinary
-#                      deployment, on real servers: ARGS=--json, ARGS='--only "one group:"'
-# make console         a live view in the browser of a demo deployment: orders, locks, an election, a
-#                      cron job; of yours: ARGS='--node redis://10.0.0.1'
-# make test-console    the tests of the console, on real servers, and its pages in a real browser; the
-#                      last line is what they measured, as JSON
-# make console-pictures  the pictures of the console's pages in docs/console
-# make doctor          is a deployment right?  ARGS='--node sentinel://s1,s2,s3/orders'
-# make bench           this library beside another one, in ratios: ARGS='--locks --json' for each
-#                      kind of lock beside the mutex
-# make bench-idempotency  what an idempotency key costs: round trips, batches, bytes
-# make soak            seeds of the simulator: SEEDS=100000; one again: ARGS='--reproduce SEED'
-# make mutants         which small changes of the code the quick tests do not notice: a hundred of
-#                      some thousands, drawn by SEED=7, or a part of them all, SHARD=3/40
-# make fuzz            everything that is parsed, with garbage: CASES=100000, and ten times as many for
-#                      the reader that every byte of a server goes through
-# make minimal         builds with the lowest versions of the dependencies (skipped offline)
-# make lint            format, clippy, rustdoc, lowest versions, licences and advisories
-# make package         packs what is published, and builds each from its own pack
-# make doc             the manual, in target/doc
+# Each line that begins with "make" is printed by `make help`. The lines below it explain more.
 #
-# ARGS goes to the example, the tests or the bench:  make test ARGS='--test tidy'
+# make demo            books orders once, whatever crashes, on nodes in memory: the main use
+# make demo-sentinel   runs the same demo on real Sentinel groups, with a failover (Linux)
+# make demo-rabbitmq   books real invoices from RabbitMQ, and kills consumers, broker and Redis
+# make demo-streams    runs the demo of demo-rabbitmq with Redis Streams
+# make demo-nats       runs the demo of demo-rabbitmq with NATS JetStream
+# make demo-kafka      runs the demo of demo-rabbitmq with the mock cluster of Kafka's client
+# make test            runs all tests of the library and the program
+#                      Some of them start real servers (Redis, Prometheus).
+# make test-faults     runs the tests of faults, and tests on other servers and with other clients
+#                      The simulator must find each known bug that is put back. Fake servers lie,
+#                      stall and flood. Real processes have faults (as root with netns, else
+#                      skipped). The tests of the nodes also run on a current Redis and a current
+#                      Valkey. Lock clients of other libraries use the same servers (from PyPI and
+#                      npm; skipped without pip or npm).
+# make test-adapters   tests the packages in adapters/ on the real brokers and databases (Debian)
+# make test-conf       tests the scripts in sentinel-conf on real groups (Linux, one minute)
+# make nemesis         injects faults into real processes, judged from outside (Linux, root)
+#                      Options: SECONDS=600 SEED=7
+# make demo-cron       runs a cron job on three processes while its leader fails (Linux, root)
+#                      The job ticks every second, on real Sentinel groups. Every 20 s the leader is
+#                      killed, frozen, cut off or made to resign. Option: SECONDS=600
+# make demo-locks      uses every kind of lock on three real servers while they and clients fail
+#                      The servers are frozen, restarted and killed while eight clients work and are
+#                      killed. The result is checked from outside. Option: SECONDS=60
+# make failover-table  shows what each fault does to the locks of a Sentinel group (Linux, root)
+#                      Each fault is one row. Options: ARGS=--json, or ARGS=--plain for plain writes
+#                      under each setting, too
+# make ordinary        shows what ordinary events cost each ordinary deployment, on real servers
+#                      The events are a start, a restart, a crash and a planned handover.
+#                      Options: ARGS=--json, ARGS='--only "one group:"'
+# make console         opens a live view of a demo deployment in the browser
+#                      The demo has orders, locks, an election and a cron job. For a view of your
+#                      own deployment: ARGS='--node redis://10.0.0.1'
+# make test-console    tests the console on real servers, and its pages in a real browser
+#                      The last lines are the measured figures, as JSON.
+# make console-pictures  makes the pictures of the console's pages in docs/console anew
+# make doctor          checks a deployment: ARGS='--node sentinel://s1,s2,s3/orders'
+# make bench           compares the speed of this library with others, in ratios
+#                      For each kind of lock in comparison with a mutex: ARGS='--locks --json'
+# make bench-idempotency  measures the costs of idempotency keys: round trips, batches, bytes
+# make soak            runs many seeds of the simulator: SEEDS=100000
+#                      To repeat one seed: ARGS='--reproduce SEED'
+# make mutants         shows small changes of the code that the quick tests do not notice
+#                      It draws a hundred of some thousand changes by SEED=7. Or it runs one part of
+#                      them all: SHARD=3/40
+# make fuzz            feeds random input to all parsers: CASES=100000
+#                      The parser of the servers' replies gets ten times as many cases.
+# make minimal         builds with the lowest versions of the dependencies (skipped offline)
+# make lint            checks format, clippy, rustdoc, lowest versions, licences and advisories
+# make package         packs the published packages, and builds each one from its pack
+# make doc             builds the manual in target/doc
+#
+# The variable ARGS is passed to the example, the tests or the bench: make test ARGS='--test tidy'
 
 CARGO ?= cargo
 ARGS ?=
@@ -49,20 +61,20 @@ CASES ?= 100000
 SECONDS ?= 60
 SEED ?=
 SHARD ?=
-# Most tests wait for servers more than they compute.
+# At least 8 tests run at the same time, because most tests wait for servers most of the time.
 export RUST_TEST_THREADS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$((n > 8 ? n : 8)))
-# A toolchain just installed by rustup is not yet on every shell's path.
+# Shells that were started before rustup installed the toolchain do not have it on their path.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-# Packages with their own dependencies, and tests on servers of their own.
+# Packages of the workspace that have their own dependencies. Their tests need further servers.
 CONSOLE = palisade-console
 CONSOLE_TMP = $${CARGO_TARGET_DIR:-target}/tmp
 FIGURES = more first browser attacks
 BROKERS = palisade-kafka palisade-lapin palisade-nats palisade-streams
 ADAPTERS = $(BROKERS) palisade-sqlx palisade-tower broker-demo
-# What is packed.
+# Packages that are published.
 PUBLISHED = palisade palisade-ops palisade-console palisade-cli palisade-testing $(ADAPTERS:broker-demo=)
-# Packages that only test, for minutes.
+# Packages that contain only tests. They run for minutes.
 FAULTS = hostile nemesis sim
 
 .PHONY: help console console-pictures demo demo-cron demo-sentinel demo-rabbitmq demo-streams demo-nats demo-kafka demo-locks test test-console test-faults test-adapters doctor test-conf nemesis failover-table ordinary bench bench-idempotency soak mutants fuzz minimal lint package doc
@@ -115,12 +127,13 @@ test-adapters:
 	$(CARGO) test $(ADAPTERS:%=-p %) --all-features --no-fail-fast $(ARGS)
 	@echo 'make test-adapters: everything passed'
 
-# Without nodes it shows a demo.
+# If ARGS names no node, the console shows a demo deployment, which needs Redis.
 console:
 	@scripts/need cargo $(if $(findstring --node,$(ARGS)),,redis)
 	$(CARGO) run --release -p palisade-cli -- console $(if $(findstring --node,$(ARGS)),,--demo --allow-actions) $(ARGS)
 
-# The last line has the figures that are compared from run to run; the tests write all of them.
+# The tests write their figures into files. The last lines print the figures, so that runs can be
+# compared.
 test-console:
 	@scripts/need cargo redis chromium
 	@rm -f $(FIGURES:%=$(CONSOLE_TMP)/console-%.json)
@@ -133,7 +146,8 @@ console-pictures:
 	@scripts/need cargo redis chromium
 	CONSOLE_PICTURES=1 $(CARGO) test -p $(CONSOLE) --all-features --test browser -- --exact pictures::pictures
 
-# Whatever is wrong, make itself says "Error 2": a script runs the program for its exit codes.
+# If the doctor finds a problem, make always exits with 2. A script that needs the doctor's own exit
+# codes must run the program itself.
 doctor:
 	@scripts/need cargo
 	@$(CARGO) run --quiet -p palisade-cli -- doctor $(ARGS)
@@ -146,7 +160,7 @@ nemesis:
 	@scripts/need netns cargo redis
 	$(CARGO) run --release -p nemesis -- --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-# Where it is not possible it is skipped, and that is no failure.
+# If this machine or user cannot run it, it is skipped, and make succeeds.
 failover-table:
 	@if [ "$$(id -u)" -ne 0 ]; then \
 	    echo 'failover-table: skipped: networks are made and cut by root only' >&2; exit 0; \
@@ -159,7 +173,7 @@ ordinary:
 	@scripts/need cargo redis
 	@$(CARGO) run --release --quiet -p nemesis -- ordinary $(ARGS)
 
-# Where it is not possible it is skipped, and that is no failure.
+# If this machine or user cannot run it, it is skipped, and make succeeds.
 demo-cron:
 	@scripts/need netns cargo redis
 	@$(CARGO) run --release --quiet -p nemesis -- cron --seconds $(SECONDS) || \
@@ -204,7 +218,8 @@ lint:
 	scripts/deny
 	@echo 'make lint: nothing to say'
 
-# Cargo keeps what it unpacked when this version was checked before, and would check against that.
+# Cargo keeps the unpacked packages of an earlier run with the same version, and would check against
+# those. So they are deleted first.
 package:
 	@scripts/need cargo kafka
 	@rm -rf "$${CARGO_HOME:-$$HOME/.cargo}"/registry/src/-*/palisade*-[0-9]*

@@ -1,15 +1,16 @@
 # shellcheck shell=bash
-# Common parts of up, down, break and test. Sourced, not run.
+# Common functions of the scripts up, down, break and test, which source this file.
 #
-# A deployment is a directory:
-#   palisade-deployment      marks it as ours: `down` removes nothing else
-#   deployment.json          for programs;  state: the same for these scripts
+# A deployment is a directory with these files:
+#   palisade-deployment      marks the directory as a deployment. `down` removes no other directory.
+#   deployment.json          describes the deployment for programs
+#   state                    describes the deployment for these scripts
 #   netns                    name of its network namespace, if it has one
 #   secrets                  passwords by user, if its servers have ACLs (`up --acl`)
-#   up.pid watcher.pid timer.*.pid
-#   <group>/<id>/            redis.conf or sentinel.conf, log, pid, data
-# A pid file holds "<pid> <start time>": a pid that belongs to another process by
-# now is not ours and gets no signal.
+#   up.pid watcher.pid timer.*.pid   pid files of the processes that these scripts started
+#   <group>/<id>/            redis.conf or sentinel.conf, log, pid and data of one instance
+# A pid file contains "<pid> <start time>". If the process with this pid has another start time, it
+# belongs to another program, so it gets no signal.
 
 LIB_DIR=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 REDIS_SERVER=${PALISADE_REDIS_SERVER:-redis-server}
@@ -50,7 +51,8 @@ need_netns() {
 
 # --- processes -----------------------------------------------------------------
 
-# Sets PROC_START to the start time of process $1; fails if there is none or it is a zombie.
+# Sets PROC_START to the start time of the process with the pid $1. Fails if there is no such
+# process, or if it is a zombie.
 proc_start() {
   local line fields
   { IFS= read -r line <"/proc/$1/stat"; } 2>/dev/null || return 1
@@ -64,7 +66,7 @@ alive() { # PID START
   proc_start "$1" && [[ $PROC_START == "$2" ]]
 }
 
-# Sets PID and START from pid file $1; fails if that process is gone.
+# Sets PID and START from the pid file $1. Fails if that process does not exist any more.
 running() {
   PID='' START=''
   { read -r PID START <"$1"; } 2>/dev/null || return 1
@@ -77,8 +79,8 @@ write_pid() { # FILE: of the calling (sub)shell; kept by exec
   printf '%s %s\n' "$BASHPID" "$PROC_START" >"$1"
 }
 
-# Starts a process in a session of its own that holds none of our files open. Its pid
-# file is there before it is: nothing is ever started that `down` would not find.
+# Starts a process in a session of its own, without the open files of this script. The pid file is
+# written before the command runs, so that `down` finds each process that was started.
 spawn() { # PIDFILE LOGFILE COMMAND...
   local pidfile=$1 log=$2
   shift 2
@@ -101,13 +103,14 @@ close_files() {
   done
 }
 
-# Sleeps without a child process that would outlive us.
+# Sleeps without a child process. A child could outlive this script.
 snooze() { # SECONDS
   [[ -n ${SNOOZE_FD:-} ]] || exec {SNOOZE_FD}<> <(:)
   read -rt "$1" -u "$SNOOZE_FD" || true
 }
 
-# Ends the processes of the pid files given: TERM (and CONT, for the frozen), then KILL.
+# Ends the processes of these pid files. They first get TERM, and CONT so that frozen processes
+# receive it. After SECONDS-TO-LEAVE, they get KILL.
 stop_all() { # SECONDS-TO-LEAVE PIDFILE...
   local grace=$1 file sig until pids=() left PID START
   shift
@@ -118,7 +121,7 @@ stop_all() { # SECONDS-TO-LEAVE PIDFILE...
     ((${#pids[@]})) || return 0
     for file in "${pids[@]}"; do
       kill -s "$sig" "${file% *}" 2>/dev/null || true
-      # Its group is itself and what it forked to rewrite its AOF.
+      # The process group contains the server and the child that rewrites its append-only file.
       [[ $sig == TERM ]] || kill -s KILL -- "-${file% *}" 2>/dev/null || true
       kill -s CONT "${file% *}" 2>/dev/null || true
     done
@@ -138,11 +141,11 @@ stop_all() { # SECONDS-TO-LEAVE PIDFILE...
 
 # --- servers -------------------------------------------------------------------
 
-# One second at most: a frozen server answers nobody.
+# Runs a Redis command, for at most one second, because a frozen server does not answer.
 rcli() { # HOST PORT COMMAND...   (without a command: commands from stdin)
   local host=$1 port=$2
   shift 2
-  # The password by environment: command lines can be read by everybody.
+  # The password is passed by the environment, because all users can read command lines.
   if [[ -n $OPERATOR ]]; then
     REDISCLI_AUTH=$OPERATOR timeout 1 "${NET[@]}" "$REDIS_CLI" --user operator -h "$host" -p "$port" "$@" 2>/dev/null
   else
@@ -150,13 +153,13 @@ rcli() { # HOST PORT COMMAND...   (without a command: commands from stdin)
   fi
 }
 
-# The value of field $2 in INFO text $1, as FIELD.
+# Sets FIELD to the value of the field $2 in the text $1, which is the answer to INFO.
 info_field() {
   FIELD=''
   [[ $'\n'$1 =~ $'\n'"$2":([^$'\r\n']*) ]] && FIELD=${BASH_REMATCH[1]}
 }
 
-# Does the server that answers at this address be the process with this pid?
+# Succeeds if the server that answers at this address is the process with this pid.
 answers_as() { # HOST PORT PID
   local info FIELD
   info=$(rcli "$1" "$2" INFO server) || return 1
@@ -165,7 +168,9 @@ answers_as() { # HOST PORT PID
 
 # --- the deployment ------------------------------------------------------------
 
-# state: one line per instance. Fills IDS GROUPS_ and KIND/GROUP/BOX/HOST/PORT by id.
+# An instance is one server or Sentinel. The file `state` has one line for each instance. IDS has
+# the ids of all instances, and NAMES has the names of all groups. The other arrays are indexed by
+# id.
 declare -a IDS=() NAMES=()
 declare -A KIND=() GROUP=() BOX=() HOST=() PORT=()
 
@@ -175,7 +180,7 @@ add_instance() { # KIND GROUP ID BOX HOST PORT
   if [[ " ${NAMES[*]} " != *" $2 "* ]]; then NAMES+=("$2"); fi
 }
 
-# Sets DIR; and NET and NETNS if there is a namespace.
+# Sets DIR. If the deployment has a network namespace, sets NET and NETNS, too.
 open_deployment() { # DIR
   [[ -d $1 ]] || die "no directory $1; the directory of a deployment is what \`up\` printed"
   DIR=$(cd "$1" && pwd)
@@ -208,7 +213,7 @@ home_of() { printf '%s/%s/%s' "$DIR" "${GROUP[$1]}" "$1"; }
 addr_of() { printf '%s:%s' "${HOST[$1]}" "${PORT[$1]}"; }
 pid_of() { local PID START; running "$(home_of "$1")/pid" || true; printf '%s' "${PID:-0}"; }
 
-# Starts instance $1 from its conf; SPAWNED is its pid.
+# Starts the instance $1 with its configuration file. Sets SPAWNED to its pid.
 start_instance() {
   local home cmd
   home=$(home_of "$1")
@@ -266,7 +271,7 @@ write_json() {
   ) 8<"$DIR"
 }
 
-# What one Sentinel says about a group, as EPOCH and ADDR; fails if it does not answer.
+# Asks one Sentinel for the master of a group. Sets EPOCH and ADDR. Fails if it does not answer.
 ask_sentinel() { # ID GROUP
   local lines i ip='' port=''
   EPOCH='' ADDR=''
@@ -282,7 +287,8 @@ ask_sentinel() { # ID GROUP
   [[ -n $EPOCH ]]
 }
 
-# The group's master as the newest word of its Sentinels has it: MASTER is its id.
+# Sets MASTER to the id of the group's master. The Sentinel with the largest epoch decides, because
+# it has the newest configuration.
 find_master() { # GROUP
   local id best=-1 at='' EPOCH ADDR
   for id in $(members sentinel "$1"); do
@@ -296,11 +302,11 @@ find_master() { # GROUP
   [[ -n $MASTER ]] || die "the Sentinels of $1 name $at, which is no server of this deployment; name one with --server ID"
 }
 
-# --- ports ---------------------------------------------------------------------
-# Below the range from which the kernel takes ports for outgoing connections. Each port
-# is kept for as long as its deployment's directory exists, even while its server is
-# dead: were it given to another deployment, these Sentinels would find a stranger at
-# their old master's address and make it their replica.
+# --- ports --------------------------------------------------------------------- The ports are
+# below the range from which the kernel takes ports for outgoing connections. A deployment keeps its
+# ports as long as its directory exists, even while a server is dead. Otherwise another deployment
+# could use the port. Then the Sentinels would find a foreign server at the address of their old
+# master, and make it a replica.
 
 PORT_LOW=20000 PORT_COUNT=10000
 PORTS_DIR=/tmp/palisade-ports.$EUID
@@ -310,7 +316,7 @@ open_ports() {
   [[ -d $PORTS_DIR && -O $PORTS_DIR && ! -L $PORTS_DIR ]] || die "$PORTS_DIR belongs to someone else; remove it"
 }
 
-# Frees what deployments that are gone have left behind. Only under the lock.
+# Frees the ports of deployments that no longer exist. The caller must hold the lock of PORTS_DIR.
 sweep_ports() {
   local f
   for f in "$PORTS_DIR"/*; do
@@ -318,8 +324,8 @@ sweep_ports() {
   done
 }
 
-# Sets TAKEN_PORT to a port that nobody listens on now and no deployment owns. Whoever
-# binds it before our server does wins; the caller then takes another.
+# Sets TAKEN_PORT to a port on which no program listens now, and which no other deployment owns. If
+# another program binds this port before the server starts, the caller must take another port.
 take_port() {
   local port
   if ((${#NET[@]})); then # alone in there
@@ -350,7 +356,7 @@ free_ports() {
 
 # --- the watcher ---------------------------------------------------------------
 
-# Runs detached: takes the deployment down as soon as the owner no longer exists.
+# Runs in the background. Removes the deployment as soon as the owner's process no longer exists.
 watch_owner() { # DIR PID START
   while alive "$2" "$3"; do
     [[ -e $1/$MARK ]] || return 0
@@ -359,7 +365,7 @@ watch_owner() { # DIR PID START
   exec "$LIB_DIR/down" "$1"
 }
 
-# Runs detached: a command, later.
+# Runs in the background. Runs a command after some seconds.
 run_later() { # PIDFILE SECONDS COMMAND...
   local file=$1
   snooze "$2"
@@ -372,8 +378,8 @@ continue_process() { # PID START
   if alive "$1" "$2"; then kill -s CONT "$1"; fi
 }
 
-# The marker of a server on which nothing was ever granted: its replication id, and that it lost
-# nothing since ever.
+# Prints palisade's marker for a server that has never granted a lock: its replication id, and
+# zeros, which mean that it has never lost data.
 marker_of_new() { # REPLICATION-ID
   printf '%s %013d %016d %09d %013d %013d n -%013d %013d' "$1" 0 0 0 0 0 0 0
 }

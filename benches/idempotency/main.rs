@@ -1,10 +1,12 @@
-//! Costs of idempotency keys: round trips, batches, bytes. The bench `pair` has the speeds of many
-//! callers (`--records`).
+//! Costs of idempotency keys: round trips per call, speed of batches, bytes per record. For the
+//! speeds of many callers, run the bench `pair` with `--records`.
 //!
 //! `cargo bench --bench idempotency` prints a table. With `-- --json` it prints one JSON object.
-//! The server counts the round trips. Speeds are ratios, or ranges over the rounds. The benchmark
-//! does not check these figures.
+//! The server counts the round trips. Speeds are given as ratios, or as ranges over the rounds. The
+//! benchmark does not check that its figures are good.
 
+#[path = "../pair/row.rs"]
+mod row;
 #[path = "../../tests/support/server.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with the tests, which use all of it")]
 mod server;
@@ -17,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use palisade::{Failed, Idempotency, Outcome, RedisNode, Redlock};
+use row::Row;
 use server::Server;
 use stats::Spread;
 
@@ -54,36 +57,21 @@ async fn main() {
     let (batch, batch_trips) = batches(&args).await;
     let (alone, together) = (always(&args, 1).await, always(&args, CALLERS).await);
     let bytes = bytes(args.records).await;
-    if args.json {
-        println!(
-            "{{\"execute_round_trips\":{execute},\"replay_round_trips\":{replay},\
-             \"batch_over_single\":{:.2},\"batch_round_trips\":{batch_trips},\
-             \"always_over_everysec\":{:.2},\"always_over_everysec_{CALLERS}_callers\":{:.2},\
-             \"records\":{},\"bytes_per_record\":{bytes:.1}}}",
-            batch.median, alone.median, together.median, args.records
-        );
-        return;
+    let callers = format!("with {CALLERS} callers");
+    let name = format!("always_over_everysec_{CALLERS}_callers");
+    Row::default()
+        .figure("round trips to run (2)", "execute_round_trips", 2, execute)
+        .figure("to replay (1)", "replay_round_trips", 2, replay)
+        .value(&format!("of {BATCH} in a batch (2)"), "batch_round_trips", batch_trips)
+        .spread("batch over calls (>= 5)", "batch_over_single", 2, batch)
+        .spread("always over everysec", "always_over_everysec", 2, alone)
+        .spread(&callers, &name, 2, together)
+        .value("records", "records", args.records)
+        .figure("bytes each (<= 300)", "bytes_per_record", 1, bytes)
+        .print(args.json);
+    if !args.json {
+        println!("in brackets: the target; load average before {before}, after {}", load());
     }
-    row("what", "is", "target");
-    row("round trips of a call that runs its handler", &execute.to_string(), "2");
-    row("round trips of a call that replays its result", &replay.to_string(), "1");
-    row(&format!("round trips of {BATCH} calls in a batch"), &batch_trips.to_string(), "2");
-    let times = format!("{batch} times as fast");
-    row(&format!("a batch of {BATCH}, over calls one after the other"), &times, ">= 5");
-    let what = "calls/s with appendfsync always, over everysec";
-    row(&format!("{what}, 1 caller"), &alone.to_string(), "");
-    row(&format!("{what}, {CALLERS} callers"), &together.to_string(), "");
-    let bytes = format!("{bytes:.1} over {} records", args.records);
-    row("bytes of Redis for each record, 32-byte result", &bytes, "<= 300");
-    println!(
-        "the crate `idempotent` 2.0.0 needs Rust 1.98, so it is not built here; by its source it"
-    );
-    println!("makes 2 round trips to run a handler, 1 to replay, and has no batches");
-    println!("load average before {before}, after {}", load());
-}
-
-fn row(what: &str, is: &str, target: &str) {
-    println!("{what:68} {is:30} {target}");
 }
 
 /// Returns the load averages of the last 1, 5 and 15 minutes.
@@ -142,7 +130,7 @@ impl Lab {
 }
 
 /// Returns the round trips of two kinds of calls: a call that runs its handler, and a call that
-/// replays.
+/// replays a stored result.
 async fn round_trips() -> (f64, f64) {
     const CALLS: u64 = 1_000;
     let lab = Lab::new();
@@ -172,7 +160,8 @@ async fn batches(args: &Args) -> (Spread, u64) {
             while began.elapsed() < span {
                 if together {
                     let before = lab.trips();
-                    // The request for the server's count is not part of the measured time.
+                    // Only the batch is measured, not the requests for the server's count before
+                    // and after it.
                     let paused = Instant::now();
                     lab.batch((next..next + BATCH).map(|i| format!("order-{i}"))).await;
                     *rate += paused.elapsed().as_secs_f64();
@@ -203,25 +192,13 @@ async fn always(args: &Args, callers: usize) -> Spread {
     for round in 0..=args.rounds {
         let mut rates = [0.0; 2];
         for (lab, rate) in labs.iter().zip(&mut rates) {
-            let stop = Instant::now() + Duration::from_secs_f64(args.seconds);
-            let began = Instant::now();
-            let callers: Vec<_> = (0..callers)
-                .map(|caller| {
-                    let lab = Arc::clone(lab);
-                    tokio::spawn(async move {
-                        let mut done = 0_u64;
-                        while Instant::now() < stop {
-                            assert!(lab.call(format!("order-{next}-{caller}-{done}")).await);
-                            done += 1;
-                        }
-                        done
-                    })
-                })
-                .collect();
-            for caller in callers {
-                *rate += caller.await.expect("it runs") as f64;
-            }
-            *rate /= began.elapsed().as_secs_f64();
+            let (began, lab) = (Instant::now(), Arc::clone(lab));
+            let call = move |caller, turn| {
+                let lab = Arc::clone(&lab);
+                async move { assert!(lab.call(format!("order-{next}-{caller}-{turn}")).await) }
+            };
+            let done = stats::load(callers, Duration::from_secs_f64(args.seconds), call).await;
+            *rate = done.len() as f64 / began.elapsed().as_secs_f64();
         }
         next += 1;
         // The first round warms up both servers and is not counted.

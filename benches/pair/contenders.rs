@@ -31,13 +31,14 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// Connects without the kernel's delay of small packets. Palisade connects in the same way.
+    /// Connects with `TCP_NODELAY`, so that the kernel does not delay small packets. Palisade does
+    /// the same.
     pub async fn connect(urls: &[String]) -> Self {
         Self::connect_with(urls, true).await
     }
 
-    /// Connects to all servers. With `nodelay` the kernel does not delay small packets. The `redis`
-    /// crate does not set this option by default.
+    /// Connects to all servers. `nodelay` sets `TCP_NODELAY`, so that the kernel does not delay
+    /// small packets. The `redis` crate does not set this option by default.
     async fn connect_with(urls: &[String], nodelay: bool) -> Self {
         let mut connections = Vec::new();
         let mut sha = String::new();
@@ -58,7 +59,8 @@ impl Raw {
         Self { connections, sha }
     }
 
-    /// Sets a key on all servers, and stores a result under the key.
+    /// Runs a job once, as a program without a library does: sets the key on all servers if it is
+    /// new, and then stores the result under it.
     pub async fn once(&self, key: &str, result: &str) {
         let owner: [u8; 16] = rand::random();
         let set = |value: &[u8], nx: bool| {
@@ -79,7 +81,7 @@ impl Raw {
         }
     }
 
-    /// Returns true if the key has a value. Sends one command.
+    /// Returns true if the key has a value on the first server. Sends one command.
     pub async fn get(&self, key: &str) -> bool {
         let mut c = self.connections[0].clone();
         let value = redis::cmd("GET").arg(key).query_async::<Option<String>>(&mut c).await;
@@ -111,7 +113,7 @@ impl Contender for Raw {
     }
 }
 
-/// rslock 0.10, used as its README shows.
+/// The contender that uses rslock 0.10, as its README shows.
 pub struct Rslock(rslock::LockManager);
 
 impl Rslock {
@@ -134,7 +136,8 @@ impl Contender for Rslock {
     }
 }
 
-/// This library: quorum, fencing token, deadline for each node, renewer, typed release.
+/// The contender that uses this library: quorum, fencing token, deadline for each node, automatic
+/// renewal, typed release.
 pub struct Ours(pub Redlock);
 
 impl Ours {

@@ -1,7 +1,6 @@
 //! Time between two leaders. In the clean case the leader resigns. In the unclean case the leader
-//! is a separate process, and the benchmark kills this process. Then the name becomes free at the
-//! end of the lease: after the ttl and the declared lock-delay, less the time since the last
-//! renewal.
+//! is a separate process, and the benchmark kills this process. The name is free when its lease
+//! ends: ttl plus declared lock-delay after the last renewal.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -10,38 +9,27 @@ use palisade::{Election, RedisNode, Redlock, RedlockBuilder};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use super::Args;
+use super::row::Row;
 use super::server::Server;
 use super::stats::quantile_us;
 
 const TTL: Duration = Duration::from_secs(1);
 const CLEAN: usize = 200;
 const UNCLEAN: u32 = 9;
-/// Time for a campaign's requests to reach the nodes.
+/// Time that a campaign's requests need to reach the nodes, so that the candidate waits in the
+/// queue.
 const FOLLOWS: Duration = Duration::from_millis(20);
 
 /// Prints the table.
 pub(crate) async fn table(args: &Args) {
-    if !args.json {
-        println!(
-            "{:>5} {:>10} {:>10} | {:>14} {:>14} | {:>14} {:>14} {:>14}",
-            "nodes",
-            "ttl ms",
-            "delay ms",
-            "resigned p50",
-            "p99 ms",
-            "killed p50",
-            "most ms",
-            "ttl + delay"
-        );
-    }
     for nodes in [1, 3, 5].into_iter().filter(|n| args.nodes.is_none_or(|want| want == *n)) {
         for drain in [Duration::ZERO, TTL / 2] {
-            println!("{}", row(args, nodes, drain).await);
+            row(args, nodes, drain).await;
         }
     }
 }
 
-async fn row(args: &Args, nodes: usize, drain: Duration) -> String {
+async fn row(args: &Args, nodes: usize, drain: Duration) {
     let servers: Vec<Server> = (0..nodes).map(|_| Server::start(&[])).collect();
     let urls: Vec<String> = servers.iter().map(Server::url).collect();
     let ms = |us: f64| us / 1e3;
@@ -49,22 +37,19 @@ async fn row(args: &Args, nodes: usize, drain: Duration) -> String {
     let (clean, rare) = (ms(quantile_us(&clean, 0.5)), ms(quantile_us(&clean, 0.99)));
     let unclean = killed(args, &urls, drain).await;
     let (half, most) = (ms(quantile_us(&unclean, 0.5)), ms(quantile_us(&unclean, 1.0)));
-    // The real bound is one round trip larger. A round trip takes about the time of a clean
-    // hand-over.
-    let bound = (TTL + drain).as_millis();
-    let (ttl, delay) = (TTL.as_millis(), drain.as_millis());
-    if args.json {
-        return format!(
-            "{{\"nodes\":{nodes},\"ttl_ms\":{ttl},\"lock_delay_ms\":{delay},\
-             \"resigned_p50_ms\":{clean:.2},\"resigned_p99_ms\":{rare:.2},\
-             \"killed_p50_ms\":{half:.0},\"killed_most_ms\":{most:.0},\
-             \"ttl_and_delay_ms\":{bound}}}"
-        );
-    }
-    format!(
-        "{nodes:>5} {ttl:>10} {delay:>10} | {clean:>14.2} {rare:>14.2} | {half:>14.0} {most:>14.0} \
-         {bound:>14}"
-    )
+    // A killed leader is followed within ttl, lock-delay and one round trip. The column `ttl +
+    // delay` leaves out the round trip, which takes about as long as a new leader after a
+    // resignation.
+    Row::default()
+        .value("nodes", "nodes", nodes)
+        .value("ttl ms", "ttl_ms", TTL.as_millis())
+        .value("delay ms", "lock_delay_ms", drain.as_millis())
+        .figure("resigned p50", "resigned_p50_ms", 2, clean)
+        .figure("p99 ms", "resigned_p99_ms", 2, rare)
+        .figure("killed p50", "killed_p50_ms", 0, half)
+        .figure("most ms", "killed_most_ms", 0, most)
+        .value("ttl + delay", "ttl_and_delay_ms", (TTL + drain).as_millis())
+        .print(args.json);
 }
 
 /// Returns an election on a new handle, as another process would have it.

@@ -1,5 +1,5 @@
-//! All clients want the same name. This benchmark measures the time from a release to the next
-//! holder's lock, and the fairness of the turns.
+//! All clients want the same name. This benchmark measures the time from a release to the lock of
+//! the next holder, and how evenly the clients get their turns.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::Args;
 use super::contenders::{Contender as _, Ours};
 use super::delay::delayed;
+use super::row::Row;
 use super::server::Server;
 use super::stats::quantile_us;
 
@@ -16,11 +17,11 @@ const CLIENTS: usize = 16;
 /// The client that released last, and the time of its release.
 type Last = Arc<Mutex<Option<(usize, Instant)>>>;
 
-/// Measures hand-offs. Each client is a handle with its own connections, as in another process.
-/// `delay` is the delay in each direction between clients and servers. With a delay the result
-/// depends on the protocol. Without a delay it also depends on the order in which the machine runs
-/// the clients.
-pub(crate) async fn measure(args: &Args, nodes: usize, runtime: &str, delay: Duration) -> String {
+/// Measures the time from a release to the next holder. Each client is a handle with its own
+/// connections, as in another process. `delay` is the delay in each direction between clients and
+/// servers. With a delay, the result depends mainly on the protocol. Without a delay, it also
+/// depends on the order in which the machine runs the clients.
+pub(crate) async fn measure(args: &Args, nodes: usize, runtime: &str, delay: Duration) {
     let servers: Vec<Server> = (0..nodes).map(|_| Server::start(&[])).collect();
     let at = |server: &Server| {
         if delay.is_zero() { server.url() } else { delayed(&server.addr(), delay) }
@@ -54,30 +55,26 @@ pub(crate) async fn measure(args: &Args, nodes: usize, runtime: &str, delay: Dur
     trips.extend(round_trips(&lone).await);
     trips.sort_unstable();
     let trip = quantile_us(&trips, 0.5);
-    // These clients slept before their request. The servers of a lone caller are never idle.
+    // A release of these clients follows a sleep, so the servers were idle before. The servers of
+    // the lone caller above are never idle. So the row compares with both.
     let release = quantile_us(&took, 0.5);
-    if args.json {
-        return format!(
-            "{{\"runtime\":\"{runtime}\",\"nodes\":{nodes},\"delay_us\":{},\"clients\":{CLIENTS},\
-             \"turns\":{all},\
-             \"handoff_p50_us\":{half:.0},\"round_trip_us\":{trip:.0},\
-             \"release_p50_us\":{release:.0},\
-             \"handoff_p99_us\":{rare:.0},\
-             \"turns_min_over_max\":{share:.2}}}",
-            delay.as_micros()
-        );
-    }
-    format!(
-        "{nodes} nodes, {delay:?} each way, {CLIENTS} clients on one name: the next holder p50 \
-         {half:.0} µs ({:.1} round trips of a lone caller, {trip:.0} µs; {:.1} releases of \
-         {release:.0} µs), p99 {rare:.0} µs after the release began; {all} turns, \
-         least over most {share:.2}",
-        half / trip,
-        half / release
-    )
+    Row::default()
+        .value("runtime", "runtime", runtime)
+        .value("nodes", "nodes", nodes)
+        .value("delay µs", "delay_us", delay.as_micros())
+        .value("clients", "clients", CLIENTS)
+        .value("turns", "turns", all)
+        .figure("next holder p50 µs", "handoff_p50_us", 0, half)
+        .figure("round trip of a lone caller µs", "round_trip_us", 0, trip)
+        .figure("round trips", "handoff_over_round_trip", 1, half / trip)
+        .figure("release µs", "release_p50_us", 0, release)
+        .figure("releases", "handoff_over_release", 1, half / release)
+        .figure("next holder p99 µs", "handoff_p99_us", 0, rare)
+        .figure("least over most turns", "turns_min_over_max", 2, share)
+        .print(args.json);
 }
 
-/// Runs one client. Returns the number of the client's turns, the time from another client's
+/// Runs one client. Returns how often the client had the lock, the times from another client's
 /// release to each lock of this client, and the durations of this client's releases.
 async fn client(
     (me, hold): (usize, Duration),
@@ -105,7 +102,8 @@ async fn client(
     (turns, waits, took)
 }
 
-/// Returns the durations of a lone caller's requests. Each pair has two requests.
+/// Returns the durations of the requests of a caller without rivals. Each pair of acquire and
+/// release has two requests.
 async fn round_trips(lone: &Ours) -> Vec<Duration> {
     let mut took = Vec::new();
     let begun = Instant::now();

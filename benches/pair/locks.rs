@@ -1,4 +1,5 @@
-//! Costs of each kind of lock beside the mutex, on the same servers and in the same rounds.
+//! Costs of each kind of lock in comparison with a mutex, on the same servers and in the same
+//! rounds.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,12 +11,13 @@ use palisade::{Owner, Permit, Redlock, ReentrantGuard, TryAcquire};
 use super::Args;
 use super::case::{Case, Run, run};
 use super::contenders::{Contender, Ours};
+use super::row::Row;
 use super::server::Server;
 use super::stats::Spread;
 
-/// Permits of the semaphore. Half of them are held all the time.
+/// Number of permits of the semaphore. Half of the permits are held during the whole measurement.
 const PERMITS: u16 = 10;
-/// Number of tasks that read under the same name.
+/// Number of tasks that hold the same read lock.
 const READERS: usize = 64;
 
 /// A kind of lock.
@@ -53,8 +55,8 @@ impl Kind {
         }
     }
 
-    /// Returns the target, as a figure of the row and its bound. There is none for the write lock,
-    /// which is a mutex.
+    /// Returns the target for this kind: a figure of the row, and its bound. The write lock has no
+    /// target, because it is a mutex.
     fn target(self) -> &'static str {
         match self {
             Self::Read | Self::Fair => "p50_over_mutex <= 1.15",
@@ -66,13 +68,13 @@ impl Kind {
         }
     }
 
-    /// Returns the number of tasks. A mutex has one name for each of them.
+    /// Returns the number of tasks that run at the same time.
     fn tasks(self, args: &Args) -> usize {
         if self == Self::Readers { READERS } else { args.tasks.unwrap_or(1) }
     }
 }
 
-/// One kind of lock, with what is held while it is measured.
+/// One kind of lock, and the guards that are held while it is measured.
 struct Of {
     redlock: Redlock,
     kind: Kind,
@@ -125,15 +127,17 @@ impl Contender for Of {
                 }
             }),
             Kind::Fair => Box::pin(async move {
-                // A single attempt is never a fair call.
+                // Only `acquire` waits in the fair queue. `try_acquire` makes a single attempt and
+                // is never fair.
                 match redlock.mutex(name).fair(true).build().unwrap().acquire().await {
                     Ok(guard) => guard.release().await.is_ok(),
                     Err(_) => false,
                 }
             }),
             Kind::Inner => Box::pin(async move {
-                // An inner acquire never waits, so the task gives way by itself. Otherwise the
-                // timer of a runtime with one thread never runs.
+                // An inner acquire returns without waiting for a reply. Without this line, the task
+                // would never give control back to the runtime, and on one thread the timer that
+                // ends the round would not run.
                 tokio::task::consume_budget().await;
                 let lock = redlock.mutex("inner").build().unwrap().reentrant();
                 match lock.acquire(&self.owner).await {
@@ -153,27 +157,18 @@ async fn read(redlock: &Redlock, name: String) -> bool {
 }
 
 pub(crate) async fn table(args: &Args, runtime: &str) {
-    if !args.json {
-        println!("{}", heading());
-    }
     for nodes in [1, 3, 5] {
         if args.nodes.is_none_or(|only| only == nodes) {
             for kind in Kind::ALL {
-                println!("{}", measure(args, runtime, nodes, kind).await);
+                measure(args, runtime, nodes, kind).await;
             }
         }
     }
 }
 
-fn heading() -> String {
-    format!(
-        "{:>20} {:>7} {:>5} {:>5} | {:>8} {:>8} | {:>18} {:>20} | target",
-        "kind", "runtime", "nodes", "tasks", "p50 µs", "mutex", "p50 over mutex", "rate over mutex"
-    )
-}
-
-/// Measures one kind and the mutex in turn. Each ratio is computed within one round.
-async fn measure(args: &Args, runtime: &str, nodes: usize, kind: Kind) -> String {
+/// Measures one kind of lock and the mutex, one after the other in each round. Each ratio is
+/// computed within one round.
+async fn measure(args: &Args, runtime: &str, nodes: usize, kind: Kind) {
     let servers: Vec<Server> = (0..nodes).map(|_| Server::start(&[])).collect();
     let urls: Vec<String> = servers.iter().map(Server::url).collect();
     let case = Case { nodes, tasks: kind.tasks(args), frozen: false, delay: Duration::ZERO };
@@ -197,7 +192,7 @@ async fn measure(args: &Args, runtime: &str, nodes: usize, kind: Kind) -> String
             [once(0, span).await, of]
         });
     }
-    row(args, runtime, (nodes, case.tasks), kind, &rounds)
+    row(args, runtime, (nodes, case.tasks), kind, &rounds);
 }
 
 fn row(
@@ -206,27 +201,23 @@ fn row(
     (nodes, tasks): (usize, usize),
     kind: Kind,
     rounds: &[[Run; 2]],
-) -> String {
+) {
     let over =
         |of: fn(&Run) -> f64| Spread::of(rounds.iter().map(|[m, k]| of(k) / of(m)).collect());
     let median = |i: usize| Spread::of(rounds.iter().map(|r| r[i].p50()).collect()).median;
     let (p50, rate) = (over(Run::p50), over(|run| run.per_s));
     let (mutex_us, us) = (median(0), median(1));
-    let (name, target) = (kind.name(), kind.target());
-    if args.json {
-        return format!(
-            "{{\"kind\":\"{name}\",\"runtime\":\"{runtime}\",\"nodes\":{nodes},\"tasks\":{tasks},\
-             \"p50_over_mutex\":{:.3},\"p50_over_mutex_min\":{:.3},\"p50_over_mutex_max\":{:.3},\
-             \"rate_over_mutex\":{:.3},\"rate_over_mutex_min\":{:.3},\
-             \"rate_over_mutex_max\":{:.3},\"p50_us\":{us:.2},\"mutex_p50_us\":{mutex_us:.2},\
-             \"target\":\"{target}\"}}",
-            p50.median, p50.min, p50.max, rate.median, rate.min, rate.max
-        );
-    }
-    // The ratio of an inner acquire is far below two decimals.
-    let p50 = if kind == Kind::Inner { format!("{:.4}", p50.median) } else { p50.to_string() };
-    format!(
-        "{name:>20} {runtime:>7} {nodes:>5} {tasks:>5} | {us:>8.1} {mutex_us:>8.1} | {p50:>18} \
-         {rate:>20} | {target}"
-    )
+    Row::default()
+        .value("kind", "kind", kind.name())
+        .value("runtime", "runtime", runtime)
+        .value("nodes", "nodes", nodes)
+        .value("tasks", "tasks", tasks)
+        .figure("p50 µs", "p50_us", 2, us)
+        .figure("mutex", "mutex_p50_us", 2, mutex_us)
+        // This ratio is far below 0.01 for an inner acquire of a reentrant lock, so it has four
+        // decimals.
+        .spread("p50 over mutex", "p50_over_mutex", 4, p50)
+        .spread("rate over mutex", "rate_over_mutex", 3, rate)
+        .value("target", "target", kind.target())
+        .print(args.json);
 }

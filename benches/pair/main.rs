@@ -1,9 +1,9 @@
 //! Compares acquire and release of this library with raw `redis` and with `rslock`, in one process.
 //!
 //! `cargo bench --bench pair` prints a table. With `-- --json` it prints one JSON row per case. The
-//! contenders run in turn within each round. Each ratio is computed within one round. So other load
-//! on the machine affects all contenders. Each ratio is shown as `median (least-most)` over the
-//! rounds. The benchmark does not check any speed.
+//! contenders run one after the other within each round. Each ratio is computed within one round,
+//! so that other load on the machine affects all contenders alike. Each ratio is shown as `median
+//! (least-most)` over the rounds. The benchmark does not check any speed.
 
 mod case;
 mod contenders;
@@ -13,6 +13,7 @@ mod handoff;
 mod locks;
 mod records;
 mod replay;
+mod row;
 mod scale;
 #[path = "../../tests/support/server.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with the tests, which use all of it")]
@@ -85,9 +86,6 @@ fn main() {
         runtimes.retain(|r| r == only);
     }
     let special = args.scale || args.elections || args.handoff || args.worker.is_some();
-    if !args.json && !special && !args.records && !args.locks {
-        println!("{}", case::heading());
-    }
     for name in runtimes.into_iter().take(if special { 1 } else { 2 }) {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         if name == "one" {
@@ -136,7 +134,7 @@ async fn tables(args: &Args, runtime: &str) {
     }
     cases.retain(|c| wanted(args.nodes, c.nodes) && wanted(args.tasks, c.tasks));
     for case in cases {
-        println!("{}", case::compare(args, case, runtime).await);
+        case::compare(args, case, runtime).await;
     }
     if args.tasks.is_some() {
         return;
@@ -144,20 +142,17 @@ async fn tables(args: &Args, runtime: &str) {
     handoffs(args, runtime).await;
     records(args, runtime).await;
     if wanted(args.nodes, 1) {
-        println!("{}", replay::measure(args, runtime).await);
+        replay::measure(args, runtime).await;
     }
 }
 
 async fn records(args: &Args, runtime: &str) {
-    if !args.json {
-        println!("{}", records::heading());
-    }
     for nodes in [1, 3, 5] {
         for callers in [1, 8, 64, 512] {
             if args.nodes.is_none_or(|only| only == nodes)
                 && args.tasks.is_none_or(|only| only == callers)
             {
-                println!("{}", records::measure(args, runtime, nodes, callers).await);
+                records::measure(args, runtime, nodes, callers).await;
             }
         }
     }
@@ -167,7 +162,7 @@ async fn handoffs(args: &Args, runtime: &str) {
     for nodes in [1, 5] {
         if args.nodes.is_none_or(|only| only == nodes) {
             for delay in [0, 200, 2_000].map(Duration::from_micros) {
-                println!("{}", handoff::measure(args, nodes, runtime, delay).await);
+                handoff::measure(args, nodes, runtime, delay).await;
             }
         }
     }

@@ -1,31 +1,30 @@
-//! Idempotency keys of many callers. Palisade executes and replays them. The raw contender uses two
-//! raw commands for each key.
+//! Speeds of idempotency keys with many callers: palisade runs a handler for each key, palisade
+//! replays stored results, and the raw contender uses two raw commands for each key.
 //!
 //! Programs often contain the code of the raw contender: `SET key owner NX PX`, the work, and `SET
 //! key result PX`, on all servers. The raw contender has no fencing, no fingerprint and no quorum
-//! logic. If its process ends, the key stays set.
+//! logic. If its process dies during the work, the key stays set, and the work is not repeated.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
 use palisade::{Failed, Idempotency};
 
 use super::Args;
 use super::contenders::{Ours, Raw};
+use super::row::Row;
 use super::server::Server;
-use super::stats::{Spread, cpu, switches};
+use super::stats::{Spread, cpu, load, switches};
 
 const RESULT: &str = "the receipt of an order: 30 by";
 
 #[derive(Clone, Copy, PartialEq)]
 enum Work {
-    /// Each key is new.
+    /// Palisade runs the handler of a new key in each call.
     Execute,
-    /// Each caller replays its own completed key.
+    /// Palisade replays a stored result in each call. Each caller has a completed key of its own.
     Replay,
-    /// Each key is new. The caller uses two raw commands.
+    /// The raw contender runs its two commands for a new key in each call.
     Raw,
 }
 
@@ -39,8 +38,8 @@ struct Run {
     switches: f64,
 }
 
-/// Measures one number of nodes and callers, and returns the row of the table.
-pub(crate) async fn measure(args: &Args, runtime: &str, nodes: usize, callers: usize) -> String {
+/// Measures with one number of nodes and callers, and prints the row of the table.
+pub(crate) async fn measure(args: &Args, runtime: &str, nodes: usize, callers: usize) {
     let servers: Vec<Server> = (0..nodes).map(|_| Server::start(&[])).collect();
     let urls: Vec<String> = servers.iter().map(Server::url).collect();
     let orders = Ours::connect(&urls).0.idempotency("bench").at_most_once().build();
@@ -51,7 +50,7 @@ pub(crate) async fn measure(args: &Args, runtime: &str, nodes: usize, callers: u
     let span = Duration::from_secs_f64(args.seconds);
     let works = [Work::Execute, Work::Raw, Work::Replay];
     let mut rounds: Vec<[Run; 3]> = Vec::new();
-    // The first round only warms up the servers and is not counted.
+    // The first round only warms up the servers, and its figures are not counted.
     for round in 0..=args.rounds {
         let mut of = [None, None, None];
         for i in 0..3 {
@@ -70,50 +69,20 @@ pub(crate) async fn measure(args: &Args, runtime: &str, nodes: usize, callers: u
     let script = |work| median(|r| r.cpu.2, work).median;
     let (client, server) = (median(|r| r.cpu.0, 0).median, median(|r| r.cpu.1, 0).median);
     let switched = median(|r| r.switches, 0).median;
-    if args.json {
-        return format!(
-            "{{\"runtime\":\"{runtime}\",\"nodes\":{nodes},\"callers\":{callers},\
-             \"execute_per_s\":{:.0},\"execute_min\":{:.0},\"execute_max\":{:.0},\
-             \"execute_over_raw\":{:.3},\"raw_per_s\":{:.0},\"replay_per_s\":{:.0},\
-             \"server_us_per_execute\":{:.1},\"server_us_per_replay\":{:.1},\
-             \"client_cpu_us_per_execute\":{client:.1},\"servers_cpu_us_per_execute\":{server:.1},\
-             \"switches_per_execute\":{switched:.2}}}",
-            execute.median,
-            execute.min,
-            execute.max,
-            over.median,
-            raw.median,
-            replay.median,
-            script(0),
-            script(2),
-        );
-    }
-    let range = |s: Spread| format!("{:.0} ({:.0}-{:.0})", s.median, s.min, s.max);
-    format!(
-        "{runtime:>7} {nodes:>5} {callers:>7} | {:>22} {over:>18} {:>22} | {:>7.1} {:>7.1} | \
-         {:>9} {switched:>8.2}",
-        range(execute),
-        range(replay),
-        script(0),
-        script(2),
-        format!("{client:.0}+{server:.0}"),
-    )
-}
-
-pub(crate) fn heading() -> String {
-    format!(
-        "{:>7} {:>5} {:>7} | {:>22} {:>18} {:>22} | {:>7} {:>7} | {:>9} {:>8}",
-        "runtime",
-        "nodes",
-        "callers",
-        "keys executed/s",
-        "over two raw SETs",
-        "replayed/s",
-        "µs/exec",
-        "µs/repl",
-        "cpu µs",
-        "switches"
-    )
+    Row::default()
+        .value("runtime", "runtime", runtime)
+        .value("nodes", "nodes", nodes)
+        .value("callers", "callers", callers)
+        .spread("keys executed/s", "execute_per_s", 0, execute)
+        .spread("over two raw SETs", "execute_over_raw", 3, over)
+        .figure("", "raw_per_s", 0, raw.median)
+        .spread("replayed/s", "replay_per_s", 0, replay)
+        .figure("µs/exec", "server_us_per_execute", 1, script(0))
+        .figure("µs/repl", "server_us_per_replay", 1, script(2))
+        .figure("cpu µs", "client_cpu_us_per_execute", 1, client)
+        .figure("servers", "servers_cpu_us_per_execute", 1, server)
+        .figure("switches", "switches_per_execute", 2, switched)
+        .print(args.json);
 }
 
 async fn ours(orders: &Idempotency, key: String) {
@@ -135,29 +104,19 @@ async fn run(
         let scripts = of(script_us);
         (cpu(me), of(|s| cpu(s.pid())), scripts, switches(me) + of(|s| switches(s.pid())))
     };
-    let stop = Arc::new(AtomicBool::new(false));
     let (before, began) = (spent(), Instant::now());
-    let tasks: Vec<_> = (0..callers)
-        .map(|caller| {
-            let (clients, stop) = (Arc::clone(clients), Arc::clone(&stop));
-            let key = format!("{name}-{caller}");
-            tokio::spawn(async move {
-                let mut done = 0_u64;
-                while !stop.load(Ordering::Relaxed) {
-                    match work {
-                        Work::Execute => ours(&clients.0, format!("{key}-{done}")).await,
-                        Work::Replay => ours(&clients.0, format!("replay-{caller}")).await,
-                        Work::Raw => clients.1.once(&format!("raw-{key}-{done}"), RESULT).await,
-                    }
-                    done += 1;
-                }
-                done
-            })
-        })
-        .collect();
-    tokio::time::sleep(span).await;
-    stop.store(true, Ordering::Relaxed);
-    let done = join_all(tasks).await.into_iter().map(|n| n.expect("a caller")).sum::<u64>() as f64;
+    let (clients, name) = (Arc::clone(clients), name.to_owned());
+    let call = move |caller, turn| {
+        let (clients, key) = (Arc::clone(&clients), format!("{name}-{caller}-{turn}"));
+        async move {
+            match work {
+                Work::Execute => ours(&clients.0, key).await,
+                Work::Replay => ours(&clients.0, format!("replay-{caller}")).await,
+                Work::Raw => clients.1.once(&format!("raw-{key}"), RESULT).await,
+            }
+        }
+    };
+    let done = load(callers, span, call).await.len() as f64;
     let (took, after) = (began.elapsed().as_secs_f64(), spent());
     let per = |after: f64, before: f64| (after - before) / done;
     Run {

@@ -4,10 +4,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::Args;
 use super::contenders::{Ours, Raw};
+use super::row::Row;
 use super::server::Server;
 use super::stats::{Spread, quantile_us};
 
-pub(crate) async fn measure(args: &Args, runtime: &str) -> String {
+pub(crate) async fn measure(args: &Args, runtime: &str) {
     let server = Server::start(&[]);
     let urls = [server.url()];
     let (ours, raw) = (Ours::connect(&urls), Raw::connect(&urls).await);
@@ -41,12 +42,9 @@ pub(crate) async fn measure(args: &Args, runtime: &str) -> String {
         p50s.push(ours);
     }
     let (over, p50) = (Spread::of(ratios), Spread::of(p50s).median);
-    if args.json {
-        return format!(
-            "{{\"runtime\":\"{runtime}\",\"replay_p50_us\":{p50:.0},\"replay_over_get\":{:.3},\
-             \"replay_over_get_max\":{:.3}}}",
-            over.median, over.max
-        );
-    }
-    format!("a result replayed: p50 {p50:.0} µs, {over} of one raw GET")
+    Row::default()
+        .value("runtime", "runtime", runtime)
+        .figure("a result replayed p50 µs", "replay_p50_us", 0, p50)
+        .spread("over one raw GET", "replay_over_get", 3, over)
+        .print(args.json);
 }

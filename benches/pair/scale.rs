@@ -9,6 +9,7 @@ use futures_util::{StreamExt as _, stream};
 use super::Args;
 use super::case::{Case, run};
 use super::contenders::{Contender, Ours, TTL};
+use super::row::Row;
 use super::server::Server;
 use super::stats::{cpu, resident};
 
@@ -17,21 +18,21 @@ const TASKS: usize = 64;
 
 pub(crate) async fn all(args: &Args) {
     for names in [1_000, 10_000, 100_000, 1_000_000] {
-        println!("{}", of_names(args, names).await);
+        of_names(args, names).await;
     }
     for held in [1_000, 10_000, 100_000] {
         if held <= args.held {
-            println!("{}", of_held(args, held).await);
+            of_held(args, held).await;
         }
     }
     for processes in [1, 2, 4, 8] {
-        println!("{}", of_processes(args, processes).await);
+        of_processes(args, processes).await;
     }
 }
 
 /// Measures pairs of acquire and release. The pairs use `names` names in turn. The fence of each
 /// name stays on the server.
-async fn of_names(args: &Args, names: usize) -> String {
+async fn of_names(args: &Args, names: usize) {
     let server = Server::start(&[]);
     let ours = Arc::new(Ours::connect(&[server.url()]));
     let next = Arc::new(AtomicUsize::new(0));
@@ -61,21 +62,17 @@ async fn of_names(args: &Args, names: usize) -> String {
     let used = memory.lines().find_map(|l| l.trim().strip_prefix("used_memory:"));
     let used: f64 = used.and_then(|n| n.parse().ok()).unwrap_or(f64::NAN);
     let on_server = used / names as f64;
-    if args.json {
-        return format!(
-            "{{\"names\":{names},\"ours_pairs_per_s\":{per_s:.0},\"server_cpu_us\":{each:.1},\
-             \"client_grew_bytes\":{grown},\"server_bytes_per_name\":{on_server:.0}}}"
-        );
-    }
-    format!(
-        "{names:>9} names: {per_s:>7.0} pairs/s, server {each:.1} µs a pair and {on_server:.0} \
-         bytes a name, this process grew by {:.1} MiB",
-        grown as f64 / f64::from(1 << 20)
-    )
+    Row::default()
+        .value("names", "names", names)
+        .figure("pairs/s", "ours_pairs_per_s", 0, per_s)
+        .figure("server µs a pair", "server_cpu_us", 1, each)
+        .figure("server bytes a name", "server_bytes_per_name", 0, on_server)
+        .value("this process grew by bytes", "client_grew_bytes", grown)
+        .print(args.json);
 }
 
 /// Measures the cost of held locks: memory, and processor time while they are renewed.
-pub(crate) async fn of_held(args: &Args, held: usize) -> String {
+pub(crate) async fn of_held(args: &Args, held: usize) {
     let server = Server::start(&[]);
     let ours = Ours::connect(&[server.url()]);
     drop(ours.0.mutex("warm").build().unwrap().acquire().await.expect("a lock"));
@@ -100,22 +97,19 @@ pub(crate) async fn of_held(args: &Args, held: usize) -> String {
     let alive = guards.iter().filter(|g| g.is_valid()).count();
     let bytes = resident().saturating_sub(before) / held;
     let tasks = alive_tasks().saturating_sub(tasks_before);
-    if args.json {
-        return format!(
-            "{{\"held\":{held},\"alive_after_ttl\":{alive},\"bytes_per_lock\":{bytes},\
-             \"tasks\":{tasks},\"client_cpu_percent\":{share:.1},\
-             \"server_cpu_percent\":{server_share:.1},\"acquired_in_ms\":{}}}",
-            took.as_millis()
-        );
-    }
-    format!(
-        "{held:>9} held: taken in {took:.1?}, {alive} alive after one ttl, {bytes} bytes each, \
-         {tasks} more tasks, {share:.1} % of a core here and {server_share:.1} % at the server"
-    )
+    Row::default()
+        .value("held", "held", held)
+        .value("taken in ms", "acquired_in_ms", took.as_millis())
+        .value("alive after one ttl", "alive_after_ttl", alive)
+        .value("bytes each", "bytes_per_lock", bytes)
+        .value("more tasks", "tasks", tasks)
+        .figure("% of a core", "client_cpu_percent", 1, share)
+        .figure("at the server", "server_cpu_percent", 1, server_share)
+        .print(args.json);
 }
 
-/// Measures `processes` processes on one server. Each process has eight tasks.
-async fn of_processes(args: &Args, processes: usize) -> String {
+/// Measures one server that is used by `processes` processes. Each process has eight tasks.
+async fn of_processes(args: &Args, processes: usize) {
     let server = Server::start(&[]);
     let me = std::env::current_exe().expect("this program");
     let before = cpu(server.pid());
@@ -138,13 +132,11 @@ async fn of_processes(args: &Args, processes: usize) -> String {
         pairs += figures.next().expect("pairs");
     }
     let each = (cpu(server.pid()) - before) / pairs;
-    if args.json {
-        return format!(
-            "{{\"processes\":{processes},\"ours_pairs_per_s\":{per_s:.0},\
-             \"server_cpu_us\":{each:.1}}}"
-        );
-    }
-    format!("{processes:>9} processes: {per_s:>7.0} pairs/s in all, server {each:.1} µs a pair")
+    Row::default()
+        .value("processes", "processes", processes)
+        .figure("pairs/s in all", "ours_pairs_per_s", 0, per_s)
+        .figure("server µs a pair", "server_cpu_us", 1, each)
+        .print(args.json);
 }
 
 /// Runs one of the processes of [`of_processes`].

@@ -1,6 +1,11 @@
-//! Medians with their range, processor time, and memory.
+//! Helpers of the benchmarks: load by many callers, medians with their range, processor time and
+//! memory.
 
-use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
 
 /// Median, minimum and maximum of a figure over the rounds.
 #[derive(Clone, Copy)]
@@ -19,20 +24,38 @@ impl Spread {
     }
 }
 
-impl fmt::Display for Spread {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = format!("{:.2} ({:.2}-{:.2})", self.median, self.min, self.max);
-        f.pad(&text)
-    }
+/// Makes calls in `callers` tasks until the span is over, and waits for the calls in progress. The
+/// closure `call` receives the number of the caller and the number of its call. Returns all
+/// results.
+pub(crate) async fn load<F: Future<Output: Send> + Send + 'static>(
+    callers: usize,
+    span: Duration,
+    call: impl Fn(usize, u64) -> F + Clone + Send + 'static,
+) -> Vec<F::Output> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let caller = |caller| {
+        let (call, stop) = (call.clone(), Arc::clone(&stop));
+        tokio::spawn(async move {
+            let mut done = Vec::new();
+            while !stop.load(Ordering::Relaxed) {
+                done.push(call(caller, done.len() as u64).await);
+            }
+            done
+        })
+    };
+    let callers: Vec<_> = (0..callers).map(caller).collect();
+    tokio::time::sleep(span).await;
+    stop.store(true, Ordering::Relaxed);
+    join_all(callers).await.into_iter().flat_map(|done| done.expect("a caller")).collect()
 }
 
 /// Returns the quantile `q` of sorted durations, in µs.
-pub(crate) fn quantile_us(sorted: &[std::time::Duration], q: f64) -> f64 {
+pub(crate) fn quantile_us(sorted: &[Duration], q: f64) -> f64 {
     let at = (sorted.len().saturating_sub(1) as f64 * q) as usize;
     sorted.get(at).map_or(f64::NAN, |d| d.as_secs_f64() * 1e6)
 }
 
-/// Returns the processor time used by a process so far, in µs.
+/// Returns the processor time that a process has used since its start, in µs.
 pub(crate) fn cpu(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let of_thread = stat.rsplit(") ").next().unwrap_or_default();
@@ -40,7 +63,7 @@ pub(crate) fn cpu(pid: u32) -> f64 {
     ticks.filter_map(|t| t.parse::<f64>().ok()).sum::<f64>() * 1e4
 }
 
-/// Returns the number of context switches of all threads of a running process.
+/// Returns the number of context switches of all threads of a running process since its start.
 pub(crate) fn switches(pid: u32) -> f64 {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let of = |thread: std::fs::DirEntry| {

@@ -1,9 +1,10 @@
-//! Attempts to acquire a lock, as the retry loops of `acquire`, of a takeover and of an election
-//! campaign make them.
+//! Attempts to acquire a lock. The retry loops of `acquire`, of a takeover and of an election
+//! campaign make these attempts.
 //!
 //! Cancellation: before the first request is sent, an [`Undo`] is made. If the attempt loses or its
 //! future is dropped, the [`Undo`] releases what nodes may have granted. Only an attempt of a
-//! takeover releases nothing (locks 13).
+//! takeover releases nothing: the earlier holder may still rely on the lock, so the nodes keep the
+//! lock until the ttl ends (locks 13).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,8 +33,9 @@ use crate::token::{FencingToken, OwnerToken};
 
 /// Longest time for which `acquire` waits for a lock if the caller set no `acquire_timeout`.
 const WAIT: Duration = Duration::from_secs(30);
-/// Time for which a call without `acquire_timeout` goes on after the end of a quarantine for which
-/// it waited. It is enough for two attempts and for the rounding of clocks.
+/// Time for which a call without `acquire_timeout` makes further attempts after the end of a
+/// quarantine for which it waited. (In quarantine a node grants nothing, because it may have lost
+/// leases.) It is enough for two attempts and for the rounding of clocks.
 pub(crate) const AFTER_QUARANTINE: Duration = Duration::from_secs(1);
 
 /// Settings of all attempts that one call makes to acquire a lock.
@@ -49,34 +51,39 @@ pub(crate) struct LockAttempt<'a> {
     pub(crate) meters: Arc<LeaseMeters>,
     /// Tracing span of the operation that makes the attempts. The span counts the attempts.
     pub(crate) operation: &'a Call,
-    /// True if the call waits for the end of a quarantine that keeps a majority of the nodes from
-    /// granting, even if that end is after the deadline of the call.
+    /// True if the call waits for the end of quarantines, in which nodes grant nothing because they
+    /// may have lost leases, if too few other nodes can grant. It waits even if that end is after
+    /// the deadline of the call.
     pub(crate) waits_for_quarantine: bool,
-    /// True if an attempt that no majority can answer waits for the answers of the other nodes all
-    /// the same, because the caller needs them.
+    /// True if an attempt waits for the answers of all nodes even when it is already certain that
+    /// no majority answers, because the caller needs each node's answer.
     pub(crate) awaits_all: bool,
     /// Owner token that all attempts of one takeover share. `None` for all other attempts, each of
-    /// which draws a fresh token.
+    /// which makes a new random token.
     pub(crate) taker: Option<OwnerToken>,
     /// State of a fair call; `None` for all others.
     pub(crate) fair: Option<Fair<'a>>,
 }
 
 impl Core {
-    /// Waits for a permit to make an attempt. If there is none within `within` (at least
-    /// `node_deadline`), the attempt fails without a request to any node.
-    async fn place(&self, within: Duration) -> Result<SemaphorePermit<'_>, Loss> {
-        if let Ok(place) = self.places.try_acquire() {
-            return Ok(place);
+    /// Waits for a permit to make an attempt; a handle has a limited number of permits. If no
+    /// permit is free within `within` (at least `node_deadline`), the attempt fails without a
+    /// request to any node.
+    async fn attempt_permit(&self, within: Duration) -> Result<SemaphorePermit<'_>, Loss> {
+        if let Ok(permit) = self.attempt_permits.try_acquire() {
+            return Ok(permit);
         }
         let within = within.max(self.config.node_deadline);
-        let place = tokio::select! {
+        let permit = tokio::select! {
             biased;
-            // Closing wakes all calls that wait for a permit, and they would ask the nodes at once.
+            // A handle that is being closed must not send requests, so the call does not wait for a
+            // permit.
             () = self.closing.begun() => return Err(Loss::NoQuorum(self.closed())),
-            place = timeout(within, self.places.acquire()) => place.ok().and_then(Result::ok),
+            permit = timeout(within, self.attempt_permits.acquire()) => {
+                permit.ok().and_then(Result::ok)
+            }
         };
-        place.ok_or_else(|| {
+        permit.ok_or_else(|| {
             let detail = "too many attempts of this handle are under way";
             let error = NodeError::not_executed(NodeFault::Busy, detail);
             Loss::NoQuorum(vec![NodeOutcome::Failed(error); self.n()])
@@ -85,9 +92,9 @@ impl Core {
 }
 
 impl LockAttempt<'_> {
-    /// Makes one attempt to acquire the lock, and returns its lease. The attempt is rolled back
-    /// unless it wins. Only an attempt of a takeover is not rolled back: what it may have taken
-    /// lapses by its ttl (locks 13).
+    /// Makes one attempt to acquire the lock, and returns its lease. An attempt that does not win
+    /// is rolled back. Only an attempt of a takeover is not: the nodes keep what it may have taken
+    /// until the ttl ends (locks 13).
     pub(crate) async fn once(&self, terms: AttemptTerms) -> Result<Lease, Loss> {
         let Self { core, keys, mode, ttl, level, awaits_all, taker, .. } = *self;
         let AttemptTerms { if_held, left } = terms;
@@ -98,7 +105,7 @@ impl LockAttempt<'_> {
             _ => if_held,
         };
         let timer = core.timer().map_err(Loss::NoQuorum)?;
-        let _place = core.place(left).await?;
+        let _permit = core.attempt_permit(left).await?;
         let owner = taker.unwrap_or_else(|| OwnerToken::from_random(core.env.random()));
         let mode = match mode {
             LockMode::Slot(slots) => LockMode::Slot(slots.in_order_of(&owner)),
@@ -124,8 +131,8 @@ impl LockAttempt<'_> {
         let moves = mode.slots().map(|slots| (slots, acquire.clone()));
         core.send_all(acquire, core.node_deadline(sent).min(until), &replies);
         let round = Round { replies: &replies, timer, until, of: None };
-        // If the attempt lost, the return drops `undo`, which releases what nodes granted. So the
-        // caller's next attempt is not refused because of this one.
+        // If the attempt lost, the return drops `undo`, which releases the grants of this attempt.
+        // So these grants do not make nodes refuse the caller's next attempt.
         let (token, mode) = match moves {
             None => {
                 let mut machine = machine;
@@ -144,8 +151,9 @@ impl LockAttempt<'_> {
                 let op = Op::Extend { mode, keys, owner, ttl, token, meta: None, reassert: None };
                 let deadline = core.node_deadline(core.env.now()).min(until);
                 for node in machine.strays() {
-                    // The extension may give the slot on a node whose refusal of the acquire is
-                    // still on its way. The release then asks that node, too.
+                    // A refusal of the acquire by this node may still arrive, but the extension may
+                    // give the owner the slot on the node nevertheless. So the node is recorded as
+                    // one to which a release must be sent.
                     replies.extended(node);
                     core.send(node, op.clone(), deadline, &replies);
                 }
@@ -210,7 +218,8 @@ pub(crate) fn is_hopeless(why: &NoQuorum) -> bool {
     matches!(why.advice(), Advice::Misconfigured | Advice::Rebuild)
 }
 
-/// Returns the error of a call that gave up, made from the refusal of its last attempt.
+/// Returns the error of a call that ended without the lock, made from the refusal of its last
+/// attempt.
 pub(crate) fn not_acquired(core: &Core, of: Resource, given_up: GivenUp<Loss>) -> AcquireError {
     let GivenUp { refused, waited, closed } = given_up;
     match refused {

@@ -100,7 +100,7 @@ impl Held {
     /// attempt.
     ///
     /// # Cancellation safety
-    /// As for [`end`](Self::end).
+    /// If this future is dropped, the requests are still sent.
     pub(crate) async fn give_back(self) {
         self.end(ClaimEnd::Undone).await;
     }
@@ -236,9 +236,9 @@ impl Core {
         Ok((Held { core, lease, begun: AtomicBool::new(false) }, promise))
     }
 
-    /// Stores a result under the claim's ballot. Repeats the request to nodes that fail, for four
-    /// `node_deadline`s in total. The result is stored even if the lease was lost, because the
-    /// nodes compare only ballots (idempotency 2).
+    /// Stores a result under the claim's ballot (its fencing token and owner token). Repeats the
+    /// request to nodes that fail, for four `node_deadline`s in total. The result is stored even if
+    /// the lease was lost, because the nodes compare only ballots (idempotency 2).
     ///
     /// A node begins a new data history after a failover, a restart or a loss of data. Such a node
     /// accepts a result only if the claim was renewed in the new history. Otherwise the node
@@ -287,7 +287,7 @@ impl Core {
     /// Stores the finished steps of a handler, in the same way as a result.
     ///
     /// # Cancellation safety
-    /// As for [`complete`](Self::complete).
+    /// If this future is dropped, the requests are still sent, and the node queues repeat them.
     pub(crate) async fn store_steps(
         &self,
         lease: &Arc<Lease>,
@@ -308,7 +308,8 @@ impl Core {
     }
 
     /// Sends `op` to all nodes, and waits until a majority has accepted it (phase 2 of consensus on
-    /// the key). The op is idempotent by its ballot, so it may be repeated.
+    /// the key). The op may be repeated: nodes recognise it by its ballot, the claim's fencing
+    /// token and owner token.
     async fn accept(&self, lease: &Arc<Lease>, op: Op) -> Result<(), Unstored> {
         let unknown = |nodes| Unstored { overtaken: false, nodes };
         let mut now = self.env.now();
@@ -329,8 +330,8 @@ impl Core {
                 lease.keep(replies.achieved());
             } else if machine.take_refusal() {
                 if lease.is_valid(now) {
-                    // The result of the renewal is ignored, because each node compares only the
-                    // ballot of `op`.
+                    // The result of the renewal is ignored, because each node decides about `op` by
+                    // its ballot only.
                     let _ = self.extend(lease, false).await;
                     now = self.env.now();
                     machine.renewed(now);

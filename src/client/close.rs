@@ -28,9 +28,9 @@ const LOOK: Duration = Duration::from_millis(5);
 #[non_exhaustive]
 #[must_use = "it says what is still held or owed"]
 pub struct CloseReport {
-    /// Leases that are still held. They are no longer renewed, so each guard reports the loss at
-    /// its deadline. The nodes drop the lease at the same time. If the guard is released or dropped
-    /// before its deadline and the runtime still runs, the lease is still released on the nodes.
+    /// Leases that are still held. They are no longer renewed. At its deadline each guard reports
+    /// the loss, and the nodes drop the lease. If the guard is released or dropped before its
+    /// deadline and the runtime still runs, the lease is still released on the nodes.
     pub held: Vec<Resource>,
     /// Nodes that have not confirmed every release and every stored result, each with its number of
     /// unconfirmed requests. If a lock is not released, it ends by its ttl.
@@ -102,8 +102,8 @@ impl Closing {
         self.state.load(Ordering::SeqCst) == CLOSED
     }
 
-    /// Returns true if `op` must not be sent because closing has begun. That is true for claims
-    /// only. Other new work is refused earlier, by [`enter`](Self::enter).
+    /// Returns true if `op` must not be sent because closing has begun. Only claims are refused
+    /// here. Other new work is refused earlier, by [`enter`](Self::enter).
     pub(crate) fn refuses(&self, op: &Op) -> bool {
         matches!(op, Op::Claim(_)) && !self.is_open()
     }

@@ -14,11 +14,12 @@ use crate::span::Call;
 use crate::time::{Moment, valid_until};
 
 impl Core {
-    /// Extends a lease, in a tracing span of its own for the calling operation. `automatic`: the
-    /// renewer does, and not its holder.
+    /// Extends a lease, in a tracing span of its own for the calling operation. `automatic` is true
+    /// if the renewer extends the lease, and false if its holder does.
     ///
     /// # Cancellation safety
-    /// As for [`extend`](Self::extend).
+    /// If the future is dropped, the requests are still executed on the nodes, and the lease keeps
+    /// its old deadline ([`extend`](Self::extend)).
     pub(crate) async fn extend_in(
         &self,
         lease: &Arc<Lease>,
@@ -32,7 +33,8 @@ impl Core {
     }
 
     /// Extends a lease by its own ttl, counted from the time at which the requests are sent. A
-    /// failure releases nothing. A sealed lease is extended only by its holder.
+    /// failure releases nothing. A sealed lease, which its holder is handing over, is extended only
+    /// by its holder.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the requests are still executed on the nodes. The lease keeps its

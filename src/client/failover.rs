@@ -2,10 +2,10 @@
 //! a restart or a loss of data. Then each lease that the node confirmed in its earlier history is
 //! renewed, and the holder receives the outcome.
 //!
-//! Locks are safe without this renewal (durability 6): a lease is held until its deadline, and a
-//! node in quarantine renews a lease that it confirmed before (quarantine 6). Claims need this
-//! renewal: a node with a new data history refuses the result of a claim that was not renewed in
-//! this history (idempotency 3).
+//! Locks are safe without this renewal (durability 6): a lease is held until its deadline. In
+//! quarantine, the time after the failover, a node grants nothing new, but it still renews a lease
+//! that it confirmed before (quarantine 6). Claims need this renewal: a node with a new data
+//! history refuses the result of a claim that was not renewed in this history (idempotency 3).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +32,8 @@ pub enum Failover {
 
 /// Nodes that have begun another data history since the handle was made.
 pub(crate) struct Failovers {
-    /// Present data history and quarantine of each node that has failed over, by the node's number.
+    /// Present quarantine of each node that has failed over, by the node's number. The quarantine
+    /// also identifies the data history. In quarantine the node grants nothing new.
     switched: SyncMutex<BTreeMap<usize, Quarantine>>,
     renewer: Arc<Renewer>,
     env: Arc<dyn Env>,

@@ -1,4 +1,5 @@
-//! The part of a fair call: its ticket, and its position for the caller.
+//! State of a fair call: its ticket (its number in the order of all fair callers), and the position
+//! in the queue that the call reports to its caller.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,10 +11,11 @@ use crate::quorum::acquire::Loss;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Time for which a place counts after the last request of its call (fair 3).
+/// Time for which a call's place in a node's queue counts after the last request of the call (fair
+/// 3).
 pub(crate) const FRESH: Duration = Duration::from_secs(3);
 
-/// Caller's function, which is called with each new position.
+/// Function of the caller that is called with each new position of the call in the queue.
 pub(crate) type OnQueued<'a> = &'a mut (dyn FnMut(Queued) + Send);
 
 /// State of a call that waits in the order of tickets.
@@ -26,8 +28,8 @@ pub(crate) struct Fair<'a> {
     /// Position with which `on_queued` was called last.
     shown: Option<u16>,
     on_queued: SyncMutex<OnQueued<'a>>,
-    /// Lock inside the process. The fair calls of the handle wait for it while this call makes its
-    /// attempts.
+    /// Lock inside the process that this call holds while it makes its attempts. The other fair
+    /// calls of the handle for this name wait for it.
     line: &'a LocalGuard,
 }
 
@@ -42,20 +44,21 @@ impl<'a> Fair<'a> {
         }
     }
 
-    /// Records the result of an attempt for the calls that wait in line behind this one. They
-    /// report it if their time ends before their turn comes (fair 7).
+    /// Records the result of an attempt for the fair calls of this handle that wait in the process
+    /// until this call has ended. If the deadline of such a call passes before, the call reports
+    /// this result (fair 7).
     pub(super) fn attempted<T>(&self, result: &Result<T, Loss>, now: Moment) {
         let answer = match result {
             Ok(_) => Loss::Taken(taken_locally()),
-            // The place is that of this call alone.
+            // The position `queued` is the one of this call, and not of the calls that wait for it.
             Err(Loss::Taken(taken)) => Loss::Taken(Taken { queued: None, ..taken.clone() }),
             Err(loss) => loss.clone(),
         };
         self.line.answered(now, answer);
     }
 
-    /// Takes in the standing after a refused attempt. Returns true if the call has got its ticket
-    /// by this attempt.
+    /// Stores the ticket and the position in the queue from the answer to a refused attempt.
+    /// Returns true if the call has got its ticket by this attempt.
     pub(super) fn refused(&mut self, queued: Queued, now: Moment) -> bool {
         self.heard = now;
         let Some(ticket) = self.ticket else {
@@ -71,9 +74,9 @@ impl<'a> Fair<'a> {
 }
 
 impl Fair<'_> {
-    /// Gives the ticket up if no majority has answered for longer than `FRESH`. After this time the
-    /// place of the call is fresh only on nodes that the call still reaches. These nodes would
-    /// refuse all callers with a larger ticket, and as soon as one more node fails no caller could
+    /// Drops the ticket if no majority has answered for longer than `FRESH`. After this time the
+    /// place of the call is fresh only on the nodes that the call still reaches. These nodes would
+    /// refuse all callers with a larger ticket, so as soon as one more node fails, no caller could
     /// get a majority.
     pub(super) fn unanswered(&mut self, now: Moment) {
         if now.since(self.heard) > FRESH {
@@ -82,7 +85,7 @@ impl Fair<'_> {
     }
 }
 
-/// Returns the refusal of a call whose lock another call of the handle has.
+/// Returns the refusal of a call if another call of the same handle has the lock.
 pub(crate) fn taken_locally() -> Taken {
     Taken { retry_after: Some(Duration::ZERO), foreign: false, queued: None }
 }

@@ -18,7 +18,7 @@ use crate::op::{LockMode, Loss, Op, Reply};
 use crate::quorum::Answer;
 use crate::token::OwnerToken;
 
-/// Name of the trial lock, behind the handle's prefix. If another client holds the trial lock, that
+/// Name of the trial lock, after the handle's prefix. If another client holds the trial lock, that
 /// also shows that the node grants locks.
 const NAME: &str = "palisade:health";
 /// Ttl of the trial lock. If the release is lost, the lock ends by this ttl.

@@ -34,9 +34,11 @@ use crate::sync::SyncMutex;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Time that is added to a reservation because of the limited precision of timers.
+/// Time that is added to the requested length of a reservation, because timers have a limited
+/// precision.
 const SPARE: Duration = Duration::from_millis(2);
-/// Largest number of attempts of all waiters of a handle, except the first one, during one pause.
+/// Largest number of attempts that the waiters of a handle for one key, except the first one, make
+/// together during one pause.
 const CROWD: f64 = 64.0;
 /// Kind of waiters of a handle. The waiters of one kind for one key share a place in the nodes'
 /// queues. Callers that only watch count as exclusive ones.
@@ -54,7 +56,7 @@ pub(crate) enum Line {
 const LINES: [Line; 4] = [Line::Exclusive, Line::Shared, Line::Permits, Line::Fair];
 
 impl Line {
-    /// Returns the mode in which callers of this line ask.
+    /// Returns the lock mode that callers of this line request.
     pub(crate) fn mode(self) -> LockMode {
         match self {
             Self::Exclusive | Self::Fair => LockMode::Exclusive,
@@ -77,10 +79,10 @@ impl From<LockMode> for Line {
 #[derive(Debug)]
 pub(crate) struct Hints {
     n: usize,
-    /// Number by which this handle is known in the nodes' queues. Each of its lines waits there
-    /// under a number of its own ([`waiter`](Self::waiter)).
+    /// Number that identifies this handle in the nodes' queues. Each line of the handle waits there
+    /// under its own number, which is made from this one ([`line_id`](Self::line_id)).
     id: u64,
-    /// The entries of each line, by their keys.
+    /// For each line, the entries of the keys for which callers of this line wait.
     lines: [SyncMutex<HashMap<Arc<str>, Entry>>; LINES.len()],
 }
 
@@ -111,8 +113,8 @@ impl Hints {
         self.lines[line as usize].lock()
     }
 
-    /// Returns the number of this line's waiters in the queues of the nodes.
-    fn waiter(&self, line: Line) -> u64 {
+    /// Returns the identifier under which this line of the handle waits in the nodes' queues.
+    fn line_id(&self, line: Line) -> u64 {
         self.id ^ line as u64
     }
 
@@ -131,7 +133,7 @@ impl Hints {
     /// returns the line for which the lock is reserved. The caller of this function has to give
     /// that lock back.
     pub(crate) fn turn(&self, node: usize, key: &str, waiter: u64) -> Option<Line> {
-        let line = LINES.into_iter().find(|line| waiter == self.waiter(*line))?;
+        let line = LINES.into_iter().find(|line| waiter == self.line_id(*line))?;
         let mut keys = self.keys(line);
         let Some(entry) = keys.get_mut(key).filter(|e| !e.since.is_empty()) else {
             return Some(line);
@@ -140,18 +142,18 @@ impl Hints {
         None
     }
 
-    /// Returns the value that a node stores in a lock's key, or as the owner of a slot, while the
-    /// lock or the slot is reserved for this handle, or the lock for readers.
+    /// Returns the value that a node stores in place of an owner token while it reserves a lock or
+    /// a slot for this line of the handle. A node reserves a lock for the readers of all handles
+    /// together.
     pub(crate) fn reservation(&self, line: Line) -> OwnerToken {
         match line {
             Line::Shared => OwnerToken::READERS,
-            _ => OwnerToken::reserved_for(self.waiter(line)),
+            _ => OwnerToken::reserved_for(self.line_id(line)),
         }
     }
 
-    /// Registers a caller for hints about the key. If `queued` is `Some`, the caller waits in the
-    /// queue in that line since that time. If `queued` is `None`, the caller only
-    /// watches the key.
+    /// Registers a caller for hints about the key. If `queued` is `Some`, the caller has waited in
+    /// that line since that time. If `queued` is `None`, the caller only watches the key.
     pub(crate) fn wait(self: &Arc<Self>, key: &str, queued: Option<(Line, Moment)>) -> Waiting {
         let line = queued.map_or(Line::Exclusive, |(line, _)| line);
         let mut keys = self.keys(line);
@@ -188,7 +190,8 @@ impl Entry {
     }
 }
 
-/// Wakes the next caller. Readers can hold a lock together, so all readers that wait now are woken.
+/// Wakes the next caller. Readers can hold a lock together, so all readers that wait now are woken,
+/// and also the next reader that begins to wait.
 fn wake(callers: &Turns, line: Line) {
     if line == Line::Shared {
         callers.wake_all();
@@ -196,8 +199,8 @@ fn wake(callers: &Turns, line: Line) {
     callers.wake();
 }
 
-/// First hint of a caller that sleeps before its attempt. If the caller is dropped during the
-/// sleep, the drop of this value gives the hint to the next caller.
+/// Set while a caller that got a first hint sleeps before its attempt. If the caller is dropped
+/// during the sleep, the drop of this value wakes the next caller instead.
 struct FirstHint<'a>(Option<&'a Turns>);
 
 impl Drop for FirstHint<'_> {
@@ -215,7 +218,8 @@ pub(crate) struct Waiting {
     key: Arc<str>,
     line: Line,
     since: Option<Order>,
-    /// Order in which the callers are woken; those that only watch come last.
+    /// Position of this caller in the order in which callers are woken. Callers that only watch the
+    /// key are woken last.
     order: Order,
     turn: Arc<Turns>,
     first: Arc<Turns>,
@@ -229,10 +233,11 @@ impl Waiting {
     }
 
     /// Resolves at the time of this caller's next attempt: after hints from a majority of nodes or,
-    /// if the caller is in the queue, `soon` after the first hint. A fair caller needs the
-    /// majority: all nodes have the same order, and its own roll-back makes a node hint to it.
-    /// Callers of one handle are woken one by one, the one that has waited longest first. Readers
-    /// are woken together.
+    /// if the caller is in the queue, `soon` after the first hint. A fair caller always waits for
+    /// the majority. All nodes have the same order of fair callers, so they wake the same caller;
+    /// and when the caller's own failed attempt is rolled back on a node, this node sends a hint to
+    /// the caller, although the lock is not free on the other nodes. Callers of one handle are
+    /// woken one by one, the one that has waited longest first. Readers are woken together.
     ///
     /// # Cancellation safety
     /// If the future is dropped after this caller was woken, the next waiter of the handle is woken
@@ -276,7 +281,7 @@ impl Waiting {
         // arrives, two if only a minority of nodes has sent hints, and half a round trip for the
         // request. A fourth round trip is added for safety.
         let needs = (4 * round_trip).saturating_add(SPARE).min(Place::RESERVED_MAX);
-        let waiter = self.hints.waiter(self.line);
+        let waiter = self.hints.line_id(self.line);
         IfHeld::Queue(Place { waiter, waited: now.since(since), needs })
     }
 
@@ -306,16 +311,16 @@ impl Waiting {
         self.order.0 = self.order.0.max(now);
     }
 
-    /// Returns true if another caller of the handle is in the queue that has waited longer. The
-    /// nodes then have its place for the handle.
+    /// Returns true if another caller of the handle has waited longer in the queue. The handle's
+    /// place in the nodes' queues then counts with the wait of that caller.
     pub(crate) fn is_behind(&self) -> bool {
         let first = self.keys().get(&self.key).and_then(|e| e.since.first().copied());
         self.since.is_some_and(|since| first.is_some_and(|first| first != since))
     }
 
     /// Returns the nodes that have sent a hint since the last request, if no other caller of the
-    /// handle is in the queue. These nodes may have reserved the lock for the handle. The handle
-    /// does not need the reservations, and can give them back.
+    /// handle is in the queue, and clears these hints. These nodes may have reserved the lock for
+    /// the handle. The handle does not need the reservations, and can give them back.
     pub(crate) fn unused(&self) -> Vec<usize> {
         if !self.is_queued() {
             return Vec::new();
@@ -376,9 +381,9 @@ impl Waiting {
     }
 
     /// Wakes the next waiter of this handle, so that the waiter makes an attempt. The nodes removed
-    /// the handle from their queues when they woke it. The attempt puts the handle into the queues
-    /// again, although the nodes refuse the lock.
-    pub(crate) fn pass_on(&self) {
+    /// the handle from their queues when they woke it. Even if the nodes refuse the lock, this
+    /// attempt puts the handle into the queues again.
+    pub(crate) fn wake_next(&self) {
         wake(&self.turn, self.line);
     }
 }
@@ -410,7 +415,7 @@ pub(super) async fn forward_hints<T>(
     loop {
         let event = match events.recv().await {
             Ok(event) => Some(event),
-            // Missed hints are no error, because each waiter also has a timer.
+            // Missed signals are no error, because each waiter also has a timer.
             Err(broadcast::error::RecvError::Lagged(_)) => None,
             Err(broadcast::error::RecvError::Closed) => return,
         };
@@ -435,18 +440,18 @@ mod tests {
         let mut first = Box::pin(one.turn(Duration::from_secs(60)));
         let mut second = Box::pin(two.turn(Duration::from_micros(1)));
         assert!((&mut first).now_or_never().is_none() && (&mut second).now_or_never().is_none());
-        assert_eq!(hints.turn(0, "a", hints.waiter(Line::Exclusive)), None);
+        assert_eq!(hints.turn(0, "a", hints.line_id(Line::Exclusive)), None);
         assert!((&mut first).now_or_never().is_none(), "it sleeps");
         assert!((&mut second).now_or_never().is_none(), "the hint was for the first one");
         drop(first);
         second.await;
-        // A majority of hints is for one caller only.
+        // Hints from a majority of nodes wake one caller only.
         let mut first = Box::pin(one.turn(Duration::from_secs(60)));
         let mut second = Box::pin(two.turn(Duration::from_micros(1)));
         one.request(Moment::from_nanos(3), Duration::ZERO);
         assert!((&mut first).now_or_never().is_none() && (&mut second).now_or_never().is_none());
         for node in 0..2 {
-            hints.turn(node, "a", hints.waiter(Line::Exclusive));
+            hints.turn(node, "a", hints.line_id(Line::Exclusive));
             let _ = (&mut first).now_or_never();
         }
         drop(first);

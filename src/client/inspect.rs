@@ -1,6 +1,6 @@
-//! Reads a lock, a semaphore or an election for people who want to see the report of each node. The
-//! only decision that depends on these reads is not to make an attempt at several permits while too
-//! few are free (semaphore 10).
+//! Reads a lock, a semaphore or an election, for people who want to see the report of each node.
+//! Only one decision depends on these reads: while too few permits are free, an attempt to acquire
+//! several permits is not made (semaphore 10).
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -60,7 +60,8 @@ impl Core {
     }
 
     /// Writes or removes a candidate's entry in the nodes' lists of candidates. Returns the list on
-    /// which a majority agrees. `read` decodes an entry, as for [`Listing`].
+    /// which a majority agrees. `read` decodes the content of an entry; it returns the content and
+    /// its number, which is larger for a newer entry of the same candidate.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the entry may have been written. A written entry ends with its

@@ -48,8 +48,8 @@ pub(crate) struct Lease {
     /// Time for which a grant or a renewal keeps the lease valid for its holder, before the
     /// subtraction of clock drift.
     pub(crate) ttl: Duration,
-    /// Time for which the nodes keep the lease after `ttl`: the lock-delay of an election (election
-    /// 8), else zero.
+    /// Time for which the nodes keep the lease after `ttl`. For a leadership it is the time in
+    /// which the leader's work may still run after a loss (election 8); else zero.
     pub(crate) drain: Duration,
     /// Time before which the lease must not be released on the nodes, only end by itself. A
     /// takeover sets this time, because the earlier holder may rely on the lock until then (locks
@@ -162,7 +162,8 @@ impl Lease {
         }
     }
 
-    /// Ends the validity for the holder `drain` earlier than the nodes end the lease.
+    /// Ends the validity for the holder earlier than the nodes end the lease, by `drain` (the time
+    /// in which a leader's work may still run after a loss).
     pub(crate) fn with_drain(self, drain: Duration) -> Self {
         let until = self.until() - drain;
         self.state.lock().until = until;
@@ -229,10 +230,10 @@ impl Lease {
         s.phase != Phase::Lost
     }
 
-    /// Sends these extensions and returns true. If the lease is over, or if this is a renewal by
-    /// the renewer (`automatic`) and the lease is sealed, sends nothing and returns false. This
-    /// function and `end` lock the same mutex, so no extension is sent after `end`. An extension
-    /// behind the release in a node's queue would create the deleted lock again.
+    /// Sends these extensions and returns true. Sends nothing and returns false if the lease is
+    /// over, or if this is a renewal by the renewer (`automatic`) and the lease is sealed for a
+    /// hand-over. This function and `end` lock the same mutex, so no extension is sent after `end`.
+    /// An extension behind the release in a node's queue would create the deleted lock again.
     pub(crate) fn send(
         &self,
         now: Moment,
@@ -243,8 +244,8 @@ impl Lease {
         let s = self.state.lock();
         let valid = self.is_valid(now) && !(automatic && s.sealed);
         for (node, mut op) in extensions.into_iter().filter(|_| valid) {
-            // The extension may create the key on this node again, so the release must be sent to
-            // this node too.
+            // The extension may create the lock's key on this node again, so the later release must
+            // be sent to this node too.
             self.replies.extended(node);
             if let Op::Extend { mode, meta, .. } = &mut op {
                 // The lease may have become shared during the renewal. The extension then has the
@@ -263,13 +264,13 @@ impl Lease {
     }
 
     /// Returns true if the renewer may renew the lease at `now`: the longest hold (`max_hold`) is
-    /// not over, and the lease is not sealed.
+    /// not over, and the lease is not sealed for a hand-over.
     pub(crate) fn may_be_renewed(&self, now: Moment) -> bool {
         self.renew_until.is_none_or(|end| now < end) && !self.is_sealed()
     }
 
-    /// Ends the renewals by the renewer: from here on none is scheduled or sent. Requests of an
-    /// earlier renewal may still be under way.
+    /// Ends the renewals by the renewer: from now on the renewer plans and sends no renewal of this
+    /// lease. Requests of an earlier renewal may still be under way.
     pub(crate) fn seal(&self) {
         self.state.lock().sealed = true;
     }

@@ -82,28 +82,31 @@ pub(crate) struct Core {
     pub(crate) closing: Closing,
     pub(crate) meters: Meters,
     pub(crate) local_locks: Arc<LocalLocks>,
-    /// The fair callers of each lock, in the order of their calls: the first asks the nodes.
+    /// For each lock, the line of its fair callers, in the order of their calls. Only the first
+    /// caller of a line sends requests to the nodes.
     pub(crate) fair_lines: Arc<LocalLocks>,
     outage: SyncMutex<Outage>,
     /// Permits for attempts to acquire a lock. There are `ATTEMPTS_MAX` permits.
-    places: Semaphore,
+    attempt_permits: Semaphore,
     ttl_warning: TtlWarning,
     queues: Vec<NodeQueue>,
     names: Vec<Arc<str>>,
     fences_ahead: SyncMutex<FencesAhead>,
     listeners: SyncMutex<Vec<JoinHandle<()>>>,
     events: broadcast::Sender<NamedEvent>,
-    /// For each node, the time that the last event reported: until then the node cannot decide if
-    /// idempotency keys without `created_at` are new. `None` if no event has reported a time.
+    /// For each node, the end of the time in which the node cannot decide if idempotency keys
+    /// without `created_at` are new, as the last event reported it. `None` if no event has reported
+    /// a time.
     forgetful: SyncMutex<Vec<Option<Moment>>>,
 }
 
-/// Smallest change of a time in `forgetful` that is reported by another event.
+/// If a node's time in `forgetful` grows by more than this, another event is sent. A smaller change
+/// comes from the same loss of data.
 const FORGETFUL_SLACK: Duration = Duration::from_secs(60);
 
-/// Largest number of attempts to acquire that a handle has under way. The number is above the
-/// largest number of requests in flight in a node queue. A node queue can still send this number of
-/// requests in time. Other attempts wait for a permit, in the order of their calls.
+/// Largest number of attempts to acquire that a handle has under way. It is larger than the number
+/// of requests that a node queue can have in flight, but a node queue can still send all these
+/// requests in time. Further attempts wait for a permit, in the order of their calls.
 const ATTEMPTS_MAX: usize = 1_024;
 
 /// Largest number of events that wait for a slow subscriber. After that the subscriber misses the
@@ -153,7 +156,7 @@ impl Core {
             local_locks: Arc::default(),
             fair_lines: Arc::default(),
             outage: SyncMutex::default(),
-            places: Semaphore::new(ATTEMPTS_MAX),
+            attempt_permits: Semaphore::new(ATTEMPTS_MAX),
             ttl_warning: TtlWarning::new(nodes.len()),
             queues: nodes.into_iter().enumerate().map(queue).collect(),
             forgetful: SyncMutex::new(vec![None; names.len()]),
@@ -192,8 +195,8 @@ impl Core {
         now + self.config.node_deadline
     }
 
-    /// Returns the time to wait for the answer to a request. If the task of a node queue is polled,
-    /// the queue has posted an answer or an error before the end of this time.
+    /// Returns the time to wait for the answer to a request. The node queue posts an answer or an
+    /// error before the end of this time, unless the runtime does not poll the task of the queue.
     pub(crate) fn patience(&self) -> Duration {
         self.config.node_deadline + GRACE
     }
@@ -208,7 +211,7 @@ impl Core {
 
     /// Stores `fence`, the largest fencing token in the answers to `proposal`, if `fence` is ahead
     /// of this machine's wall clock. Otherwise removes the stored token of the key, because the
-    /// clock will exceed `fence` without it.
+    /// next proposal is the wall clock, which is larger than `fence`.
     fn saw(&self, key: &str, fence: Option<u64>, proposal: u64) {
         let Some(fence) = fence else { return };
         let mut ahead = self.fences_ahead.lock();
@@ -246,12 +249,12 @@ impl Core {
         }
     }
 
-    /// Reads the holder of a name from a majority of nodes. `read` decodes the holder's metadata,
-    /// as for [`Leading`].
+    /// Reads the holder of a name from a majority of nodes. `read` decodes the holder's metadata.
+    /// It returns the decoded value and its number, which is larger for newer metadata.
     ///
     /// # Cancellation safety
-    /// If the future is dropped, the nodes keep no trace of the read. Only with `wait` they keep
-    /// the registration for a hint.
+    /// If the future is dropped, the nodes keep nothing of the read, except that with `wait` they
+    /// keep the registration for a hint.
     pub(crate) async fn inspect<W: Clone>(
         &self,
         keys: &LockKeys,

@@ -11,8 +11,8 @@ use crate::op::{Loss, Reply};
 use crate::quorum::majority;
 use crate::sync::SyncMutex;
 
-/// Makes the type `Tallies` with one counter for each name, which is a field of [`NODE`] and of
-/// [`NodeMetrics`].
+/// Makes the type `Tallies` with one counter for each given name. Each name is also a field of
+/// [`NODE`] and of [`NodeMetrics`].
 macro_rules! tallies {
     ($($name:ident)*) => {
         /// Counters of one node that only grow.
@@ -130,7 +130,8 @@ impl Counters {
         self.fault(fault, 1);
     }
 
-    /// Sets the gauge of the end of the node's quarantine, in µs since 1970 by the node's clock.
+    /// Sets the gauge of the end of the node's quarantine, the time in which the node grants
+    /// nothing because it may have lost leases. `micros` is in µs since 1970 by the node's clock.
     pub(crate) fn set_quarantine_end(&self, micros: u64) {
         self.quarantine_ends.set(Duration::from_micros(micros).as_secs_f64());
     }
@@ -142,8 +143,8 @@ impl Counters {
         *self.data.lock() = Arc::clone(losses);
     }
 
-    /// Sets the gauge of lost data to the length of `loss` in seconds, or to zero if no loss makes
-    /// keys forgotten any more.
+    /// Sets the gauge of lost data to the length of `loss` in seconds. `None` sets it to zero: no
+    /// loss affects the decision about idempotency keys any more.
     pub(crate) fn set_concerning(&self, loss: Option<Loss>) {
         let seconds = |loss: Loss| loss.length().map_or(f64::INFINITY, |d| d.as_secs_f64());
         self.loss.set(loss.map_or(0.0, seconds));

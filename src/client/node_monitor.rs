@@ -1,6 +1,7 @@
 //! Checks the facts that a node reports with each batch: its clock, its data history and its
-//! identity (clocks 4, quarantine 7). The monitor only reports quarantines; `lua/history.lua`
-//! decides about them.
+//! identity (clocks 4, quarantine 7). After a new data history a node is in quarantine for some
+//! time: it grants nothing, because it may have lost leases. The monitor only reports quarantines;
+//! `lua/history.lua` decides about them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,14 +32,14 @@ pub(crate) struct NodeMonitor {
     in_quarantine: bool,
     /// Latest loss of data that the node reported.
     latest_loss: Option<Loss>,
-    /// `latest_loss`, if it may still make idempotency keys with the default retention forgotten;
-    /// else `None`.
+    /// `latest_loss`, as long as claims of idempotency keys with the default retention may be
+    /// missing because of it; `None` after that.
     concerning: Option<Loss>,
-    /// Owners that re-asserted a lease on the node in its present quarantine. To re-assert a lease
-    /// is to renew it in a quarantine.
+    /// Owners that re-asserted a lease on the node in its present quarantine. In quarantine a node
+    /// grants nothing new; to re-assert a lease is to renew it then.
     reasserted: BTreeSet<OwnerToken>,
-    /// Lengths of a quarantine in the last reported disagreement: the length that this handle
-    /// requests, and the length that the node uses.
+    /// The two lengths of a quarantine in the last event about a disagreement: the length that this
+    /// handle requests, and the length that the node uses.
     disagreed: Option<(Duration, Duration)>,
     events: broadcast::Sender<NamedEvent>,
     counters: Arc<Counters>,
@@ -99,9 +100,9 @@ impl NodeMonitor {
         self.known_since
     }
 
-    /// Records a confirmed extension that contained the node's quarantine. Returns true if the
-    /// extension re-asserted a lease: it is the owner's first extension in this quarantine. After
-    /// the quarantine the extension is an ordinary one.
+    /// Records a confirmed extension that named the node's quarantine. Returns true if the
+    /// extension re-asserted a lease: the node is still in quarantine, and this is the owner's
+    /// first extension in the quarantine.
     pub(crate) fn reasserts(&mut self, owner: OwnerToken) -> bool {
         self.in_quarantine && self.reasserted.insert(owner)
     }
@@ -152,8 +153,8 @@ impl NodeMonitor {
                 HistoryCause::Restart
             };
             self.tell(NodeEvent::HistoryChanged { cause });
-            // The new data history has a quarantine of its own. That quarantine is reported even if
-            // the last one had not ended.
+            // The new data history (after a failover, a restart or a loss of data) has its own
+            // quarantine. This quarantine is reported even if the last one had not ended.
             self.in_quarantine = false;
             self.reasserted.clear();
         }
@@ -199,7 +200,7 @@ impl NodeMonitor {
 
     fn tell(&self, event: NodeEvent) {
         event.log(&self.name);
-        // `send` fails only without a subscriber.
+        // `send` fails only if there is no subscriber. The event is then not needed.
         let _ = self.events.send(NamedEvent { node: Arc::clone(&self.name), event });
     }
 }
@@ -280,14 +281,15 @@ mod tests {
                 |f: &Facts, secs| Facts { quarantine: Duration::from_secs(secs), ..f.clone() };
             say(base.clone(), 1, "h:1");
             say(base.clone(), 2, "h:1");
-            // A FLUSHALL: the facts of the batch that set the marker, and the facts of the next
-            // batch.
+            // After a FLUSHALL, the first batch sets the marker key (which identifies the data
+            // history) again, and the second batch finds it.
             let flushed = shut(&base, 30);
             let first = Facts { new_history: true, marker_missing: true, ..flushed.clone() };
             say(first, 3, "h:1");
             say(shut(&base, 29), 4, "h:1");
             say(base.clone(), 33, "h:1");
-            // A restart: another process at the same address. Then a failover: another server.
+            // After a restart, another process has the same address. After a failover, a server
+            // with another address answers.
             let restarted = Facts { history_id: 2, identity: "y".into(), ..shut(&base, 30) };
             say(restarted.clone(), 34, "h:1");
             let promoted = Facts { history_id: 3, identity: "z".into(), ..restarted };

@@ -68,8 +68,8 @@ pub(crate) const GRACE: Duration = Duration::from_millis(250);
 /// in the marker key, which limits the loss after a crash (quarantine 13).
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
-/// Largest number of requests that wait in one channel of the queue. Releases and unclaims have the
-/// same number of places in addition.
+/// Largest number of requests that wait in one channel of the queue. Releases and unclaims (they
+/// give a claim back) have the same number of places in addition.
 const QUEUE_MAX: usize = 100_000;
 /// Largest number of batches with grants that wait for replicas. At this limit the task takes no
 /// new request from the queue.
@@ -84,8 +84,9 @@ const BATCH_MAX: usize = 128;
 /// Largest number of batches in flight. If there are several, the server has the next batch as soon
 /// as it finishes the first one.
 const DEPTH: usize = 4;
-/// Largest number of ops in one batch that the node had deferred before (`Deferred`). With this
-/// limit, other requests need not wait until all large results have been returned.
+/// Largest number of ops in one batch that are sent again, because the node's earlier answer was
+/// already full of stored results (`Deferred`). With this limit, other requests need not wait until
+/// all large results have been returned.
 const AGAIN_MAX: usize = 16;
 
 /// Called with a node's number and its new quarantine after the node has begun another data history
@@ -232,8 +233,8 @@ struct Worker {
     /// Notified to make the task request the node's facts (clock, identity, data history).
     look: Arc<Notify>,
     incoming: Incoming,
-    /// Requests that the task took from the queue before. They go into a later batch, ahead of the
-    /// queued requests.
+    /// Requests that the task took from the queue before, but that did not fit into the batch or
+    /// were deferred by the node. They go into a later batch, ahead of the queued requests.
     again: VecDeque<Pending>,
     owed: PendingReleases,
     in_doubt: InDoubt,
@@ -241,7 +242,8 @@ struct Worker {
     clock: Option<(NodeClock, Arc<str>)>,
     /// True after the node has reported the identity of its server.
     names_server: bool,
-    /// Data history in the node's last answer.
+    /// Data history in the node's last answer. A failover, a restart or a loss of data begins
+    /// another one.
     history: Option<QuarantineId>,
     pace: Pace,
     /// Time at which the last batch was sent.
@@ -272,8 +274,9 @@ impl Worker {
                 looks = false;
                 known = self.known_clock(now).is_some();
             }
-            // If the clock is not known, a batch first requests the clock and then sends its ops.
-            // Two such batches could overtake each other, so only one may be in flight.
+            // If the node's clock is not known, an empty batch first reads the clock, and the batch
+            // with the ops follows. Two such batches could overtake each other, so only one may be
+            // in flight.
             let depth = if known { self.node.depth().clamp(1, DEPTH) } else { 1 };
             let room = under_way.len() < depth;
             let open = room && confirming.len() < CONFIRMING_MAX;
@@ -334,8 +337,8 @@ impl Worker {
         }
     }
 
-    /// Uses the facts that the connection received when it was opened. Returns false if there are
-    /// no such facts; a batch then has to request the facts.
+    /// Uses the facts (clock, identity, data history) that the connection received when it was
+    /// opened. Returns false if there are no such facts; a batch then has to request them.
     fn take_first_facts(&mut self) -> bool {
         let Some(first) = self.node.first_facts() else { return false };
         self.observe(&first);
@@ -425,8 +428,9 @@ impl Worker {
             node.call(Batch { terms, not_after: Some(by), known_since, ops }, deadline)
         };
         let greets = known.is_none() && !ops.is_empty();
-        // If the node's clock could not be read, the batch is sent nevertheless. The answer shows
-        // the node's fault. Releases and unclaims are executed at any time.
+        // If the node's clock could not be read, the batch is sent with a time that has passed. The
+        // node then executes only releases and unclaims, which are allowed at any time, and the
+        // answer shows the node's fault.
         let mut not_after = known.unwrap_or_else(NotAfter::over);
         let begun =
             if greets { Either::Right(ops) } else { Either::Left(call(ops, not_after.clone())) };

@@ -15,12 +15,13 @@ use crate::time::Moment;
 /// Time for which the result of a failed attempt also applies to other operations. During an
 /// outage, one operation in this time sends requests to the nodes.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
-/// Age above which the result of a failed attempt is not used. No operation has sent a request for
-/// so long, so the nodes may be available again.
+/// Age above which the result of a failed attempt is not used. If no operation has sent a request
+/// for this time, the nodes may be available again.
 const STALE: Duration = Duration::from_secs(5);
 
-/// Finding of an attempt without a majority. The order is from the most permissive finding to the
-/// least permissive.
+/// Finding of an attempt without a majority, which decides if the operation may continue without
+/// the lock. The first two variants permit it. If the nodes' findings differ, the one that is last
+/// in this order counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Finding {
     /// No node serves any request. This finding applies to every lock.
@@ -80,20 +81,22 @@ impl Finding {
             // The fault may concern only the key of this lock.
             F::NoPermission | F::Server | F::Protocol => Self::Free,
             F::Busy | F::Closed => Self::NotAsked,
-            // The server works. Either locks that it granted are still held, or its replicas are
-            // missing.
+            // The server works. Either locks that the server granted are still held, or replicas of
+            // the server are missing.
             F::HandingOver | F::NotDurable | F::ClockJump | F::TokenAhead => Self::Refused,
         }
     }
 }
 
-/// The latest failed attempts of a handle, and its degraded guards.
+/// The latest failed attempts of a handle, and its degraded guards, whose work runs without a lock.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
     streak: Option<Streak>,
-    /// Last failed attempt, if its finding permits that operations continue without a lock.
+    /// Last failed attempt, if its finding (the summary of the nodes' answers) permits that
+    /// operations continue without a lock.
     last: Option<Failure>,
-    /// Time from which an operation sends requests to the nodes, although `last` is set.
+    /// Time from which the next operation sends requests to the nodes again, although the result of
+    /// the last failed attempt is known.
     next_probe: Moment,
     /// Last time at which a majority answered or a node refused.
     heard: Option<Moment>,
@@ -118,7 +121,8 @@ struct Failure {
     at: Moment,
 }
 
-/// The time from the first degraded guard until a majority of the nodes answers.
+/// A period of degraded guards: it begins with the first degraded guard, and ends when a majority
+/// of the nodes answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Period {
     /// Start of the first attempt of the failed attempts in a row.
@@ -128,9 +132,9 @@ pub(crate) struct Period {
 }
 
 impl Outage {
-    /// Returns the outcomes of another operation's attempt, if they permit an operation for this
-    /// lock to continue without the lock. If `None` is returned, the caller has to send requests to
-    /// the nodes.
+    /// Returns the nodes' outcomes of the last failed attempt of any operation. The caller may then
+    /// continue without the lock: attempts have failed for at least `after`, and the outcomes apply
+    /// to this lock. If `None` is returned, the caller has to send requests to the nodes.
     pub(crate) fn known(
         &mut self,
         keys: &LockKeys,
@@ -138,8 +142,8 @@ impl Outage {
         after: Duration,
     ) -> Option<Vec<NodeOutcome>> {
         let last = self.last.as_ref()?;
-        // One node may report a holder of one lock and no holder of another lock. So such a finding
-        // applies to its own lock only.
+        // A finding other than `Down` applies to its own lock only, because a node may report a
+        // holder of one lock and no holder of another lock.
         let applies = last.finding == Finding::Down || last.keys == *keys;
         if !applies || now.since(last.at) >= STALE || !self.lasts(after) {
             return None;
@@ -176,8 +180,8 @@ impl Outage {
         }
     }
 
-    /// Records an attempt that a majority answered. Returns the period of degraded guards that ends
-    /// with it.
+    /// Records an attempt that a majority answered. This answer ends the period of degraded guards,
+    /// if there is one; returns that period.
     pub(crate) fn answered(&mut self, at: Moment) -> Option<Period> {
         self.heard(at);
         self.period.take()

@@ -62,7 +62,8 @@ mod tests {
     #[test]
     fn the_key_that_was_seen_longest_ago_is_forgotten_first() {
         let mut ahead = FencesAhead::default();
-        // The keys are stored in the order of their names.
+        // The first key to remove differs by name and by time: `a` is stored first and again at the
+        // end, so `z` has the oldest answer.
         ahead.saw("a", 1);
         ahead.saw("z", 1);
         for i in 2..MOST as u64 {

@@ -1,5 +1,5 @@
-//! Releases a held lock. A majority decides the result. The node queues repeat the release on the
-//! other nodes.
+//! Releases a held lock. The answers of a majority decide the result. The node queues repeat the
+//! release on nodes that have not answered.
 
 use tracing::Instrument as _;
 
@@ -14,9 +14,9 @@ use crate::span::operation;
 use crate::time::Moment;
 
 impl Core {
-    /// Releases a lock on all nodes that may hold it. `held` is true if the lease was valid until
-    /// now. A majority of the nodes decides the result. The node queues repeat the release on the
-    /// other nodes.
+    /// Releases a lock on all nodes that may have a grant of it. `held` is true if the lease was
+    /// valid until now. The answers of a majority decide the result. The node queues repeat the
+    /// release on nodes that have not answered.
     pub(crate) async fn release(&self, lease: &Lease, held: bool) -> Result<(), ReleaseError> {
         let operation = operation!("release", of = %lease.resource());
         operation.token(lease.token);

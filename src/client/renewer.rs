@@ -30,8 +30,8 @@ use crate::time::Moment;
 /// after the machine resumes.
 pub(crate) const WATCH: Duration = Duration::from_millis(500);
 
-/// Largest time by which a renewal is earlier than planned, so that it shares a batch with the one
-/// that is due. With 100,000 leases a batch then has some hundred renewals and not ten.
+/// Largest time by which a renewal is made earlier than planned, in order to share a batch with a
+/// renewal that is due. With 100,000 leases a batch then has some hundred renewals instead of ten.
 const TOGETHER: Duration = Duration::from_millis(10);
 
 /// Leases that the renewer renews or watches. Each lease stores the key (slot) of its entry here.
@@ -62,7 +62,8 @@ struct Schedule {
 }
 
 impl Schedule {
-    /// Gives the lease a new slot that is due at `at`. Removes the earlier slot of the lease.
+    /// Gives the lease a new slot (the key of its entry in the schedule), which is due at `at`.
+    /// Removes the earlier slot of the lease.
     fn slot(&mut self, lease: &Lease, at: Moment) -> (Moment, u64) {
         self.next_id += 1;
         let slot = (at, self.next_id);
@@ -79,7 +80,8 @@ impl Renewer {
         self.wake.notify_one();
     }
 
-    /// Returns true if renewals are late. New work is refused then (renewal 12).
+    /// Returns true if renewals wait too long. New acquires and claims are refused then (renewal
+    /// 12).
     pub(crate) fn is_late(&self) -> bool {
         self.late.load(Ordering::Relaxed)
     }
@@ -175,15 +177,16 @@ impl Renewer {
         }
     }
 
-    /// Takes the leases that are due at `now`. If there is one, also takes those whose renewal is
-    /// due within `TOGETHER`.
+    /// Takes the leases that are due at `now`. If at least one lease is due, also takes the leases
+    /// whose renewal is due within `TOGETHER`.
     fn take_due(&self, now: Moment) -> Vec<Arc<Lease>> {
         let mut s = self.schedule.lock();
         let mut due = Vec::new();
         // The entries are removed one by one. Splitting the map would visit all entries that stay.
         while let Some(first) = s.due.first_entry() {
             let at = first.key().0;
-            // A slot at the lease's deadline is no renewal, but reports the loss.
+            // A slot at the lease's deadline is not for a renewal, but for the report of the loss,
+            // so it must not be taken early.
             let is_early = !due.is_empty() && at <= now + TOGETHER && at < first.get().until();
             if at > now && !is_early {
                 break;
@@ -300,7 +303,8 @@ async fn renew(core: Weak<Core>, lease: Arc<Lease>) -> bool {
             core.renewer.schedule(Arc::clone(&lease), due);
             true
         }
-        // The holder, which hands the lease over, learns from its own extension if it is lost.
+        // A sealed lease is being handed over. Its holder extends it too, and that extension
+        // reports the loss.
         Err(ExtendError::Lost(_)) if lease.is_sealed() => true,
         Err(ExtendError::Lost(_)) => {
             lease.lose(core.env.now());

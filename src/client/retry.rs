@@ -1,15 +1,16 @@
 //! The retry loop of all calls that wait for a grant: acquire, take-over, campaign and claim.
 //!
-//! [`retry`] makes attempts until one is granted, until a further one has no prospect, until the
+//! [`retry`] makes attempts until one is granted, until a further attempt cannot succeed, until the
 //! deadline passes, or until the handle is closed. An [`Attempt`] defines what one attempt is, and
 //! what its refusal means for the next one. After its first refusal the call is registered for the
-//! nodes' hints. Between two attempts it waits up to four times: for a hint, at most for the pause
-//! that [`Backoff`] returns; after a hint, for the distance to other wake-ups that the rate limit
-//! requires; after a collision with other callers, for a random time; and at last for the time for
-//! which the attempt is left to preferred callers.
+//! nodes' hints. Between two attempts the call has up to four waits:
+//! - the wait for a hint, at most for the pause that [`Backoff`] returns;
+//! - after a hint, the time by which the rate limit separates wake-ups;
+//! - after a collision with the attempts of other callers, a random time;
+//! - the time by which the attempt is delayed so that preferred callers go first.
 //!
-//! Cancellation: a call that is dropped while it waits gives up its place in the nodes' queues.
-//! Locks that nodes have reserved for it go to the next handle there.
+//! Cancellation: a call that is dropped while it waits gives up its place in the nodes' queues. If
+//! nodes have reserved the lock for the call, they give it to the next handle in the queue.
 
 mod backoff;
 
@@ -33,7 +34,8 @@ pub(crate) use self::backoff::is_crowded;
 
 /// Resolution of the runtime's timers. The loop does not sleep for shorter pauses.
 const TICK: Duration = Duration::from_millis(1);
-/// Longest wait of an attempt for its permit, if the call has no deadline.
+/// Time that is assumed to be left if the call has no deadline. It limits the wait of an attempt
+/// for its permit ([`Core`] allows a limited number of attempts at once), and each pause.
 const NO_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Kind of attempt that [`retry`] repeats, for example to acquire a lock or to claim a key.
@@ -67,17 +69,17 @@ pub(crate) trait Attempt: Send + Sync {
 /// Parameters of one attempt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttemptTerms {
-    /// Action of a node if another owner has the name: it registers this handle for a hint, or
-    /// transfers the lock to the caller. `None`: it only refuses, as before the call is registered
-    /// for hints.
+    /// Action of a node if another owner has the name: the node registers this handle for a hint,
+    /// or transfers the lock to the caller. With `None` the node only refuses, for example in the
+    /// first attempt of a call, which is not registered for hints yet.
     pub(crate) if_held: Option<IfHeld>,
-    /// Time that is left until the deadline of the call, and so the longest wait of an attempt for
-    /// its permit. A value below `node_deadline` is raised to it.
+    /// Time that is left until the deadline of the call. It is the longest wait of an attempt for
+    /// its permit; a value below `node_deadline` counts as `node_deadline`.
     pub(crate) left: Duration,
 }
 
 impl AttemptTerms {
-    /// Parameters of the only attempt of a call that waits for nothing.
+    /// Parameters of a call that makes one attempt and does not wait.
     pub(crate) const SINGLE: Self = Self { if_held: None, left: Duration::ZERO };
 }
 
@@ -90,8 +92,8 @@ pub(crate) struct RetryTerms<'a> {
     pub(crate) policy: RetryPolicy,
     /// Time after which no attempt begins; `None`: no limit.
     pub(crate) deadline: Option<Moment>,
-    /// Time since which the caller has waited before these attempts, so that its place in the
-    /// queues is ahead of later callers; `None`: it has not.
+    /// Time at which the caller began to wait, if it was before these attempts. Its place in the
+    /// queues is ahead of callers that came later. `None` if the wait begins with these attempts.
     pub(crate) since: Option<Moment>,
 }
 
@@ -102,15 +104,15 @@ pub(crate) enum Wait {
     /// the first waiter.
     Queue(LockMode),
     /// The call waits in the nodes' queues for an exclusive grant, like `Queue`, but in the order
-    /// of tickets. It takes its place with its first attempt, sends a request at least once a
-    /// second, and gives up the place when it ends (fair 1, 4, 5).
+    /// of tickets, which the nodes give to fair callers. It takes its place with its first attempt,
+    /// sends a request at least once a second, and gives up the place when it ends (fair 1, 4, 5).
     Fair,
     /// The call waits for any release of the lock, outside of the nodes' queues; a release wakes
     /// all callers that watch the lock.
     Watch,
-    /// The call waits for nothing but its own pauses: no node registers it. A call for several
-    /// names or permits waits like this. A name that is reserved for the call would be idle while
-    /// the call waits for another name (multi_lock 6).
+    /// The call only makes pauses, and no node registers it for a hint. A call for several names or
+    /// permits waits like this. If a node reserved one name for the call, nobody could use that
+    /// name while the call waits for another name (multi_lock 6).
     Pauses,
     /// The call waits for the end of a claim, after which all callers that wait get the same
     /// answer. Because the hint may have been lost, a last attempt is made at the deadline.
@@ -126,13 +128,14 @@ pub(crate) enum Prospect {
     /// No owner has a majority, because several callers made attempts at once. All of them give
     /// back what they were granted.
     Collided,
-    /// The name will be decided within this time, or within an unknown time if it is zero. No hint
-    /// will announce it.
+    /// The name is expected to become free or decided within this time, or within an unknown time
+    /// if it is zero. No hint will announce it, so the next attempt follows after a short delay.
     Settling(Duration),
-    /// The call has its ticket now, with which it asks at once (fair 2).
+    /// The fair call has got its ticket (its number in the order of fair callers), so it makes the
+    /// next attempt with the ticket at once (fair 2).
     Ticketed,
-    /// Too few nodes gave an answer that counts. `crowded`: some requests were not sent, because
-    /// too many wait in a node queue.
+    /// Too few nodes gave an answer that counts. `crowded` is true if some requests were not sent,
+    /// because too many requests wait in a node queue.
     NoQuorum { crowded: bool },
 }
 
@@ -154,8 +157,8 @@ impl Prospect {
         }
     }
 
-    /// Returns the earliest time at which the name can become free without a release. The refusal
-    /// was received at `at`.
+    /// Returns the earliest time at which the name can become free without a release. The remaining
+    /// time in the refusal is counted from `at`.
     fn expires(&self, at: Moment) -> Moment {
         match self {
             Self::Held(Some(left)) => at + *left,
@@ -174,10 +177,12 @@ pub(crate) struct GivenUp<R> {
     pub(crate) closed: bool,
 }
 
-/// Makes attempts until one is granted, or until there is no point in a further one.
+/// Makes attempts until one is granted, or until a further attempt cannot succeed or may not be
+/// made.
 ///
 /// # Cancellation safety
-/// As for [`Attempt::make`]. The call's place in the queue passes to the next waiter of the handle.
+/// If the future is dropped, the attempt under way gives back what nodes granted, and the call's
+/// place in the queue passes to the next waiter of the handle.
 pub(crate) async fn retry<A: Attempt>(
     core: &Arc<Core>,
     attempt: &mut A,
@@ -229,11 +234,12 @@ struct Retry<'a> {
     round_trip: Duration,
     /// Registration for hints, which is made at the first refusal after which a hint can help.
     waiting: Option<Waiting>,
-    /// True if the nodes know that this handle waits for a hint.
+    /// True if the nodes have registered this handle for a hint.
     registered: bool,
-    /// Number of attempts. Set back to zero if the first attempt was granted, because such an
-    /// attempt usually leaves no place in the nodes' queues.
-    asked: u32,
+    /// Number of attempts, needed at the end of a fair call: after an attempt, each node may have a
+    /// place of the call. Set back to zero if the first attempt was granted, because such an
+    /// attempt usually leaves no place.
+    attempts: u32,
     /// Future that resolves when a claim ends. It is created before the attempt is sent, so that no
     /// hint is missed.
     ended: Option<OwnedNotified>,
@@ -268,7 +274,7 @@ impl<'a> Retry<'a> {
             round_trip: Duration::ZERO,
             waiting,
             registered: false,
-            asked: 0,
+            attempts: 0,
             ended: None,
             woken: false,
             limit: RateLimit::default(),
@@ -277,10 +283,10 @@ impl<'a> Retry<'a> {
         }
     }
 
-    /// Begins an attempt. The first attempt asks for no hint, because it is usually granted at
-    /// once. Only the first attempt of a fair call asks for a place in the queue.
+    /// Begins an attempt. The first attempt requests no hint, because it is usually granted at
+    /// once. An exception is the first attempt of a fair call, which requests a place in the queue.
     fn begin(&mut self) -> AttemptTerms {
-        self.asked += 1;
+        self.attempts += 1;
         self.sent = self.core.env.now();
         let if_held = self.waiting.as_ref().map(|waiting| {
             self.registered = true;
@@ -316,10 +322,11 @@ impl<'a> Retry<'a> {
         if self.woken {
             waiting.was_right();
         }
-        waiting.pass_on();
+        waiting.wake_next();
         waiting.unused();
-        // In most cases a first attempt left no place at any node.
-        self.asked -= u32::from(self.asked == 1);
+        // A first attempt that was granted usually left no place on any node, so the drop of this
+        // value need not remove places.
+        self.attempts -= u32::from(self.attempts == 1);
     }
 
     /// Records a refusal, and registers the call for hints if they can help.
@@ -327,8 +334,9 @@ impl<'a> Retry<'a> {
         let now = self.core.env.now();
         self.round_trip = now.since(self.sent);
         // The name expires later than it did before the hint, so the wake-up found a change: the
-        // name was released and another owner was faster, or its owner renewed. The end of the
-        // first permit changes with every attempt of another waiter, so it shows nothing.
+        // name was released and another owner was faster, or its owner renewed. For a semaphore,
+        // the end of the first permit changes with every attempt of another waiter, so it shows
+        // nothing.
         if let Some(waiting) = self.waiting.as_ref().filter(|_| self.woken)
             && waiting.line() != Line::Permits
             && prospect.expires(self.sent) > self.expires + TICK
@@ -347,15 +355,15 @@ impl<'a> Retry<'a> {
                 Wait::Fair | Wait::Watch | Wait::Pauses | Wait::Answer => None,
             };
             let waiting = self.core.hints.wait(self.key, queued);
-            // If a caller of the handle has waited longer, the nodes' queues have its place for the
-            // handle, and that caller is served first.
+            // If another caller of the handle has waited longer, the handle already has a place in
+            // the nodes' queues, and that caller is served first.
             self.registered = waiting.is_behind();
             self.waiting = Some(waiting);
         }
     }
 
-    /// Waits until the next attempt may be made, and returns what follows: the attempt, or the end
-    /// of the call.
+    /// Waits until the next attempt may be made. Returns the next step: the attempt, or the end of
+    /// the call.
     async fn wait(&mut self, prospect: Prospect, hold_back: impl Fn() -> Duration) -> Next {
         let (env, registered) = (&*self.core.env, self.registered);
         let mut pause = match (self.wait, prospect) {
@@ -442,14 +450,14 @@ impl<'a> Retry<'a> {
         self.take_turn().await;
     }
 
-    /// Delays the attempt by `span`, in order to leave the name to others. If a hint has come, the
-    /// next waiter of the handle may try instead.
+    /// Delays the attempt by `span`, so that preferred callers can get the name first. If a hint
+    /// woke this call, wakes the next waiter of the handle, which may make an attempt instead.
     async fn leave(&self, span: Duration) {
         if span.is_zero() {
             return;
         }
         if let Some(waiting) = self.waiting.as_ref().filter(|_| self.woken) {
-            waiting.pass_on();
+            waiting.wake_next();
         }
         tokio::select! {
             biased;
@@ -459,8 +467,8 @@ impl<'a> Retry<'a> {
         self.take_turn().await;
     }
 
-    /// Consumes a hint that has come by now. The attempt that follows needs no hint, because it
-    /// sees all changes until now.
+    /// Consumes a hint that has arrived by now. The attempt that follows does not need the hint,
+    /// because it sees all changes until now.
     async fn take_turn(&self) {
         if let Some(waiting) = &self.waiting {
             let _ = timeout(Duration::ZERO, waiting.turn(Duration::ZERO)).await;
@@ -473,8 +481,9 @@ impl Drop for Retry<'_> {
         // Locks that nodes have reserved for this call go to the next handle in the nodes' queues.
         let Some(waiting) = &self.waiting else { return };
         let nodes = match self.wait {
-            // Each node may have a place of the call.
-            Wait::Fair if self.asked > 0 => (0..self.core.n()).collect(),
+            // After an attempt of a fair call, each node may have a place of the call, which the
+            // release removes.
+            Wait::Fair if self.attempts > 0 => (0..self.core.n()).collect(),
             _ => waiting.unused(),
         };
         let mode = match self.wait {

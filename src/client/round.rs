@@ -4,7 +4,8 @@
 //!
 //! Any number of node queues post replies to a collector. A collector is a single allocation. It
 //! has the durability level at which an answer counts; the node queues enforce this level. The
-//! collector also has two records of the answers: [`Servers`] and [`Holdings`].
+//! collector also records, in [`Servers`], which server answered for which node, and in
+//! [`Holdings`], which nodes may have the grant.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -148,7 +149,8 @@ fn word(answer: &Answer) -> &'static str {
 pub(crate) struct Origin {
     /// Time at which the answer arrived.
     pub(crate) at: Moment,
-    /// The node's data history at the time of the answer; `None` if the node did not report it.
+    /// The node's data history at the time of the answer; `None` if the node did not report it. A
+    /// failover, a restart or a loss of data begins another history.
     pub(crate) history: Option<QuarantineId>,
     /// Identity of the server process that answered; `None` if the answer is not from a server.
     pub(crate) server: Option<Arc<str>>,
@@ -165,10 +167,10 @@ impl Origin {
 #[derive(Debug)]
 pub(crate) struct ReplyCollector {
     level: Durability,
-    /// True if the requests are undo operations. Their answers are no votes, so two nodes may be
-    /// the same server. The second request then finds nothing to undo.
+    /// True if the requests are undo operations. Their answers are no votes, so the answers of two
+    /// nodes that are the same server are both accepted: the second request finds nothing to undo.
     takes_back: bool,
-    /// Time until which a node keeps a grant of this round, in any case.
+    /// Time until which a node that grants keeps the grant of this round, at least.
     until: Moment,
     /// For a round that renews a grant: the collector of the grant, and the number of the renewal.
     grant: Option<(Arc<ReplyCollector>, u64)>,
@@ -178,7 +180,8 @@ pub(crate) struct ReplyCollector {
 #[derive(Debug)]
 struct State {
     servers: Servers,
-    /// The nodes' parts of a grant. A renewal records its answers in the collector of the grant.
+    /// For each node, the state of its part of the grant. A renewal records its answers in the
+    /// collector of the grant.
     holdings: Holdings,
     inbox: VecDeque<(usize, Answer)>,
     waker: Option<Waker>,

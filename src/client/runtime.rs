@@ -24,8 +24,8 @@ fn timer() -> Result<Sleep, &'static str> {
 }
 
 impl Core {
-    /// Returns the timer of an operation. If there is no runtime with timers, returns this error as
-    /// the outcome of each node.
+    /// Returns the timer of an operation. If there is no runtime with timers, returns an error
+    /// about that as the outcome of each node.
     pub(super) fn timer(&self) -> Result<Sleep, Vec<NodeOutcome>> {
         timer().map_err(|why| {
             let detail = format!("{why}; await it on one with time and IO enabled (`enable_all`)");
@@ -39,7 +39,7 @@ impl Core {
 /// runtime with timers, a thread measures the time.
 ///
 /// # Cancellation safety
-/// As for `work`.
+/// If the future is dropped, `work` is dropped too.
 pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
     if timer().is_ok() {
         return timeout(limit, work).await.ok();

@@ -20,7 +20,8 @@ const TTL: Duration = Duration::from_secs(20);
 
 fn core() -> Arc<Core> {
     let nodes = (0..3).map(|_| Arc::new(MemoryNode::new()) as Arc<dyn LockNode>).collect();
-    // The two busy threads leave little processor time to the node queues.
+    // The deadline is long, because the two busy threads leave little processor time to the node
+    // queues.
     let config = Config { node_deadline: Duration::from_secs(5), ..Config::default() };
     Arc::new(Core::new(nodes, config, Arc::new(SystemEnv), Meters::new(false)))
 }

@@ -24,9 +24,9 @@ impl TtlWarning {
 }
 
 impl Core {
-    /// Warns about each node with a failover that lasts longer than the lease. Called before a
-    /// renewal. A lease that ends before its first renewal needs no warning, and the settings of
-    /// the nodes have been read by the first renewal.
+    /// Warns about each node whose failover lasts longer than the lease. Called before each
+    /// renewal. The settings of the nodes have been read by the first renewal, and a lease that
+    /// ends before its first renewal needs no warning.
     pub(crate) fn check_outlives(&self, lease: &Lease) {
         for (node, reported) in self.ttl_warning.0.iter().enumerate() {
             if reported.load(Ordering::Relaxed) {

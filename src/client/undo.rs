@@ -2,8 +2,9 @@
 //!
 //! Each attempt creates an [`Undo`] before its first byte can be sent. If the attempt is dropped at
 //! an await, the `Undo` releases the owner token on every node that may have granted something. The
-//! node queue keeps the order, so a node that gets both executes the undo operation after the
-//! grant. `node_queue/pending_releases.rs` repeats the undo operation until the node answers.
+//! node queue keeps the order of requests, so a node executes the undo operation after the request
+//! for the grant. `node_queue/pending_releases.rs` repeats the undo operation until the node
+//! answers.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -45,7 +45,7 @@ impl<'a> Acquiring<'a> {
         operation.over(self.outcome);
     }
 
-    /// Ends the call with a guard that has no lock.
+    /// Records that the call returned a degraded guard, which does not hold the lock.
     pub(super) fn degraded(mut self, operation: Call) {
         self.outcome = "degraded";
         operation.over(self.outcome);

@@ -17,7 +17,7 @@ use crate::quorum::backoff::RetryPolicy;
 ///
 /// If the builder of a mutex is awaited itself, it builds the mutex and acquires it at once, which
 /// is convenient for a lock that is used in one place only. The builder of a read-write lock cannot
-/// be awaited, because it does not say whether to read or to write.
+/// be awaited, because it does not define if the lock is for reading or for writing.
 ///
 /// ```
 /// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
@@ -36,17 +36,19 @@ impl<L: From<Mutex>> MutexBuilder<L> {
         let keys = LockKeys::prefixed(&core.config.prefix, name);
         Self(Mutex::new(core, name, keys), PhantomData)
     }
-    /// Sets the lease length, between 10 ms and `max_ttl`. Default: the `ttl` of the handle. With
-    /// automatic renewal it does not limit how long the lock may be held, but only how long others
-    /// have to wait if this process dies while it holds the lock.
+    /// Sets the lease length, between 10 ms and `max_ttl`. Default: the `ttl` of the handle. If the
+    /// lock is renewed automatically, this length does not limit the time for which the lock may be
+    /// held. It limits only the time for which other callers have to wait if this process dies
+    /// while it holds the lock.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.0.ttl = ttl;
         self
     }
 
-    /// Sets the longest time for which [`acquire`](Mutex::acquire) waits for the lock. By default
-    /// it waits 30 s or, if too few nodes can grant because of quarantines, until shortly after
-    /// enough of these have ended, if that is later.
+    /// Sets the longest time for which [`acquire`](Mutex::acquire) waits for the lock. The default
+    /// is 30 s. It is longer if too few nodes can grant because nodes are in quarantine (they may
+    /// have lost leases, and grant nothing for some time): then the call waits until shortly after
+    /// enough of these quarantines have ended.
     pub fn acquire_timeout(mut self, timeout: Duration) -> Self {
         self.0.acquire_timeout = Some(timeout);
         self
@@ -69,10 +71,10 @@ impl<L: From<Mutex>> MutexBuilder<L> {
         self
     }
 
-    /// Sets how long [`acquire`](Mutex::acquire) pauses between two attempts if no node reports a
-    /// release of the lock earlier. A pause is up to twice the policy's `max`. A writer of a
-    /// [`RwLock`](super::RwLock) keeps out later readers only if it asks again within 3 s, which
-    /// needs a `max` below 1.5 s.
+    /// Sets the pause that [`acquire`](Mutex::acquire) makes between two attempts if no node
+    /// reports a release of the lock earlier. A pause is up to twice the policy's `max`. A writer
+    /// of a [`RwLock`](super::RwLock) that waits keeps out later readers only if it sends a request
+    /// at least every 3 s, so keep `max` below 1.5 s for writers.
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.0.retry = policy;
         self
@@ -98,7 +100,8 @@ impl<L: From<Mutex>> MutexBuilder<L> {
         Ok(self.0.into())
     }
 
-    /// Checks the settings, and builds the lock of these keys, whose names are checked already.
+    /// Checks the settings, and builds the lock of these keys. The caller has already checked the
+    /// names.
     pub(super) fn build_for(self, keys: LockKeys) -> Result<L, ConfigError> {
         let checked = self.check_settings();
         checked.map_err(|e| e.of(Resource::Lock(Arc::clone(&self.0.name))))?;
@@ -122,18 +125,21 @@ impl MutexBuilder {
     /// Sets whether [`acquire`](Mutex::acquire) is first come, first served among all fair callers
     /// of the name. Default: false.
     ///
-    /// A caller whose position was [reported](Mutex::acquire_with) before another one called comes
-    /// before it. The exceptions: it did not ask for 3 s, it reached no majority of the nodes, a
-    /// node lost its data, or more than 64 handles waited. Callers that begin at the same time have
-    /// some order, which is the same on all nodes. Callers of one handle wait for each other in the
-    /// order of their calls; the first of them has the position among other handles.
+    /// If the position of one caller was [reported](Mutex::acquire_with) before another caller
+    /// called, the first one gets the lock before the other. There are exceptions: the first caller
+    /// sent no request for 3 s, it reached no majority of the nodes, a node lost its data, or more
+    /// than 64 handles waited. Callers that begin at the same time get some order, which is the
+    /// same on all nodes. Callers of one handle wait for each other in the order of their calls.
+    /// Only the first of them has a position among the callers of other handles.
     ///
-    /// The order binds those who ask fairly. A mutex that is not fair,
-    /// [`try_acquire`](Mutex::try_acquire) and classic clients may pass. Readers of a
-    /// [`RwLock`](super::RwLock) that come later do not.
+    /// The order applies to fair callers only. A mutex that is not fair,
+    /// [`try_acquire`](Mutex::try_acquire) and classic clients may get the lock before a fair
+    /// caller that waits. Readers of a [`RwLock`](super::RwLock) that come after the fair caller do
+    /// not.
     ///
-    /// A free lock costs what it costs otherwise. A caller that has to wait makes one more round
-    /// trip. If the first in the queue dies, the others wait up to 3 s for it, and not 50 ms.
+    /// A free lock needs no more requests than without this setting. A caller that has to wait
+    /// makes one more round trip. If the first caller in the queue dies, the others wait up to 3 s
+    /// for it, instead of up to 50 ms.
     pub fn fair(mut self, fair: bool) -> Self {
         self.0.fair = fair;
         self
@@ -141,7 +147,7 @@ impl MutexBuilder {
 }
 
 /// Calls [`build`](MutexBuilder::build), whose error becomes [`AcquireError::Config`], and then
-/// [`acquire`](Mutex::acquire). Cancellation is as safe as that of `acquire`.
+/// [`acquire`](Mutex::acquire). If the future is dropped, the lock is not held.
 impl IntoFuture for MutexBuilder {
     type Output = Result<LockGuard, AcquireError>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;

@@ -1,4 +1,4 @@
-//! A mutex whose callers go on without the lock while no majority of the nodes answers.
+//! A mutex whose callers continue without the lock while no majority of the nodes answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,16 +20,17 @@ use crate::quorum::acquire::Loss;
 use crate::span::{Call, operation};
 use crate::time::Moment;
 
-/// Policy of a [`DegradingMutex`]: which of its callers go on while no majority of the nodes
-/// answers. A plain [`Mutex`] lets none go on.
+/// Policy of a [`DegradingMutex`]: the callers that continue without the lock while no majority of
+/// the nodes answers. With a plain [`Mutex`] no caller continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnUnavailable {
-    /// One caller at a time for each name, in the order of the calls, of those that use the same
-    /// handle and this policy. The callers take turns in this way also while the nodes answer, so
-    /// that one that acquired before the outage excludes one that comes during the outage.
+    /// One caller at a time for each name continues. The callers that use the same handle and this
+    /// policy take turns, in the order of their calls. They do so even while the nodes answer, so
+    /// that a caller that acquired the lock before an outage excludes a caller that comes during
+    /// the outage.
     Local,
-    /// All callers.
+    /// All callers continue.
     Proceed,
 }
 
@@ -42,18 +43,19 @@ impl OnUnavailable {
     }
 }
 
-/// A mutex whose callers go on without the lock while no majority of the nodes answers. Made by
+/// A mutex whose callers continue without the lock while no majority of the nodes answers. Made by
 /// [`Mutex::on_unavailable`].
 ///
 /// **Two processes may then both be inside.** Use it only for work that is idempotent, or where the
 /// lock merely saves work, such as filling a cache. While the nodes answer it is an ordinary
 /// [`Mutex`] of the same name, which it excludes.
 ///
-/// A degraded guard with [`OnUnavailable::Local`] excludes no caller with
-/// [`OnUnavailable::Proceed`] and no plain [`Mutex`], which may be acquired as soon as the nodes
-/// answer again. A `Local` caller that hangs keeps all other `Local` callers of its handle and name
-/// waiting until their timeouts, also after the outage: [`max_hold`](super::MutexBuilder::max_hold)
-/// ends its lock, but not its turn.
+/// A degraded guard (a guard without the lock) with [`OnUnavailable::Local`] excludes no caller
+/// with [`OnUnavailable::Proceed`] and no plain [`Mutex`], which may be acquired as soon as the
+/// nodes answer again. If a `Local` caller hangs, all other `Local` callers of the same handle and
+/// name wait until their timeouts, even after the outage:
+/// [`max_hold`](super::MutexBuilder::max_hold) ends the caller's lock, but does not let the next
+/// caller in.
 ///
 /// There is no `try_acquire`, because one attempt does not show an outage; set a short
 /// [`acquire_timeout`](super::MutexBuilder::acquire_timeout) instead. There is no `run`, because it
@@ -80,8 +82,8 @@ pub struct DegradingMutex {
 }
 
 impl Mutex {
-    /// Returns the form of this lock whose callers go on without the lock while no majority of the
-    /// nodes answers, with the same settings.
+    /// Returns a mutex with the same name and settings whose callers continue without the lock
+    /// while no majority of the nodes answers.
     pub fn on_unavailable(self, policy: OnUnavailable) -> DegradingMutex {
         let after = self.core.config.node_deadline.saturating_mul(2);
         DegradingMutex { mutex: self, policy, after }
@@ -94,17 +96,19 @@ impl DegradingMutex {
         self.mutex.name()
     }
 
-    /// Sets for how long attempts must have failed before a call goes on without the lock; default
-    /// twice the `node_deadline`. Until then a call whose
-    /// [`acquire_timeout`](super::MutexBuilder::acquire_timeout) ends fails as that of a [`Mutex`].
+    /// Sets the time for which attempts must have failed before a call continues without the lock.
+    /// Default: twice the `node_deadline`. If the
+    /// [`acquire_timeout`](super::MutexBuilder::acquire_timeout) of a call ends before this time,
+    /// the call fails in the same way as a call of a [`Mutex`].
     ///
-    /// The time runs from the send of the first failed attempt to the end of the last. The attempts
-    /// of all degrading mutexes of the handle count, and an attempt that a majority answers, or
-    /// that a node refuses, resets it. So does a pause of 5 s without an attempt: if calls are
-    /// rarer, each of them waits for this time.
+    /// The time is measured from the start of the first failed attempt to the end of the last one.
+    /// The attempts of all degrading mutexes of the handle count. The time starts at zero again
+    /// after an attempt that a majority answers or that a node refuses, and after a pause of 5 s
+    /// without an attempt. So if calls are rarer than that, each call waits for the whole time.
     ///
     /// # Errors
-    /// A time below the `node_deadline`, in which a healthy node may still answer.
+    /// [`ConfigError`] if the time is below the `node_deadline`, because a healthy node may still
+    /// answer in this time.
     pub fn degrade_after(self, after: Duration) -> Result<Self, ConfigError> {
         let least = self.mutex.core.config.node_deadline;
         if after < least {
@@ -115,31 +119,33 @@ impl DegradingMutex {
         Ok(Self { after, ..self })
     }
 
-    /// Acquires the lock as [`Mutex::acquire`] does, or goes on without it: if attempts of this
-    /// handle have failed for [`degrade_after`](Self::degrade_after) because no majority answered,
-    /// the guard is degraded. From then on calls return degraded guards at once, except for one
-    /// call a second, which asks the nodes. If no node served the failed attempt, this holds for
-    /// all names of the handle; if one did, for the name of that attempt. As soon as a majority
-    /// answers such a call, all calls acquire their locks again; guards that are degraded stay so.
+    /// Acquires the lock as [`Mutex::acquire`] does, or returns a degraded guard, which does not
+    /// hold the lock. The guard is degraded if attempts of this handle have failed for
+    /// [`degrade_after`](Self::degrade_after) because no majority answered. From then on calls
+    /// return degraded guards at once, except for one call a second, which sends requests to the
+    /// nodes. If no node served the failed attempt, this applies to all names of the handle; if a
+    /// node did, it applies only to the name of that attempt. As soon as a majority answers the
+    /// requests, all calls acquire their locks again. Guards that are degraded stay degraded.
     ///
-    /// If no node answers at all, the call cannot know whether the lock is held: a holder from
+    /// If no node answers at all, the call cannot find out if the lock is held: a holder from
     /// before the outage may still have a valid guard, for up to one ttl.
     ///
-    /// With [`OnUnavailable::Local`] a call first waits until no other caller of this handle is
-    /// inside.
+    /// With [`OnUnavailable::Local`] a call first waits until no other `Local` caller of this
+    /// handle and name has a guard.
     ///
     /// # Errors
-    /// Those of [`Mutex::acquire`]. There is an error and no degraded guard if an answer to this
-    /// call says that the lock may be held, or if an outage is not the cause:
-    /// - another owner has the lock, or one node that answers says so
+    /// The errors of [`Mutex::acquire`]. The call returns an error and no degraded guard if an
+    /// answer shows that the lock may be held, or if the cause is not an outage:
+    /// - another owner has the lock, or one of the nodes that answer reports another owner
     /// - a node is in quarantine, closed for a handover, or answers and refuses in another way
     /// - the settings of a node, of its user or of this program are wrong, for example a password
-    /// - requests were not sent, because too many of this process wait for the nodes
+    /// - requests were not sent, because too many requests of this process wait for the nodes
     /// - the handle is [closed](crate::Redlock::close)
     ///
     /// # Cancellation safety
-    /// As [`Mutex::acquire`]. If dropped while it waits inside the process, its turn passes to the
-    /// next caller.
+    /// If dropped at any await, there is no guard: grants of nodes are released in the background.
+    /// If the call is dropped while it waits for another caller of this process, the next caller
+    /// gets its turn.
     pub async fn acquire(&self) -> Result<DegradableGuard, AcquireError> {
         let operation = operation!("acquire", of = %self.mutex.resource());
         let call = Acquiring::begin(&self.mutex.core, &self.mutex.name);
@@ -191,14 +197,14 @@ impl DegradingMutex {
     }
 }
 
-/// State of one call that goes on without the lock if no majority of the nodes answers.
+/// State of one call that continues without the lock if no majority of the nodes answers.
 struct DegradingAttempt<'a> {
     acquire: LockAttempt<'a>,
     after: Duration,
     /// Time until which another owner may have the lock, by the answers that this call has
     /// received.
     held_until: Moment,
-    /// True once the call goes on without the lock.
+    /// True as soon as the call continues without the lock.
     degrades: bool,
 }
 
@@ -208,7 +214,8 @@ impl DegradingAttempt<'_> {
         let LockAttempt { core, keys, .. } = self.acquire;
         let now = core.env.now();
         if let Some(Loss::NoQuorum(outcomes)) = lost {
-            // The attempt may first have waited for its permit. No node is awaited for longer.
+            // The attempt may first have waited for its permit in this process. The requests were
+            // sent at most `patience` ago, because no attempt waits longer for the nodes.
             let sent = began.max(now - core.patience());
             let finding = Finding::of(&core.no_quorum(outcomes.clone()));
             core.outage().failed(keys, (sent, now), outcomes, finding);
@@ -225,7 +232,7 @@ impl DegradingAttempt<'_> {
     }
 }
 
-/// Target of the log lines, which is that of all held locks.
+/// Log target of the messages; it is the same as for the leases of all locks.
 const TARGET: &str = "palisade::lease";
 
 impl Attempt for DegradingAttempt<'_> {
@@ -258,24 +265,27 @@ impl Attempt for DegradingAttempt<'_> {
     }
 }
 
-/// Returns the time until which another owner may have the lock, by an answer at `now`.
+/// Returns the time until which another owner may have the lock, if an attempt was refused with
+/// `loss` at `now`.
 fn held_until(loss: &Loss, now: Moment) -> Moment {
     let held = match loss {
         Loss::Taken(taken) => taken.retry_after,
-        // What a minority of the nodes calls a holder may be an attempt that is given back soon.
-        // The finding of this attempt keeps the call from going on, and the next attempt asks anew.
+        // An owner that only a minority of the nodes reports may be an attempt that is rolled back
+        // soon. The finding of this attempt already prevents that the call continues without the
+        // lock, and the next attempt asks the nodes again. So the report does not set a later time.
         Loss::NoQuorum(_) => Some(Duration::ZERO),
     };
     now + held.unwrap_or(Duration::MAX)
 }
 
-/// The guard of a [`DegradingMutex`]: it holds the lock, or it is *degraded* and its work runs
-/// without the lock. A guard never changes from one to the other: work that needs the lock drops a
-/// degraded guard and acquires again.
+/// The guard of a [`DegradingMutex`]. It holds the lock, or it is *degraded* and its work runs
+/// without the lock. A held guard never becomes degraded, and a degraded guard never gets the lock:
+/// work that needs the lock drops the degraded guard and acquires again.
 #[derive(Debug)]
 #[must_use = "a dropped guard lets the next caller in at once"]
 pub struct DegradableGuard {
-    // Dropped first: the release is sent before the next caller of this process asks the nodes.
+    // This field is dropped before `_local`, so that the release is sent before the next caller of
+    // this process sends its requests.
     state: State,
     _local: Option<LocalGuard>,
 }
@@ -286,7 +296,7 @@ enum State {
     Degraded(Degraded),
 }
 
-/// A degraded guard, which is counted until it is dropped.
+/// Data of a degraded guard. The handle and the metrics count the guard until the drop.
 #[derive(Debug)]
 struct Degraded {
     core: Arc<Core>,
@@ -326,8 +336,8 @@ impl DegradableGuard {
         }
     }
 
-    /// Returns each node's failure because of which this guard is degraded; `None` if the lock is
-    /// held. The nodes may have been asked by another call, up to a few seconds earlier.
+    /// Returns the failure of each node that made this guard degraded; `None` if the lock is held.
+    /// The failures may be from the attempt of another call, up to a few seconds earlier.
     pub fn degraded(&self) -> Option<&NoQuorum> {
         match &self.state {
             State::Held(_) => None,
@@ -354,10 +364,10 @@ impl DegradableGuard {
     /// in. A degraded guard has nothing to release.
     ///
     /// # Errors
-    /// Those of [`LockGuard::release`]; none if the guard is degraded.
+    /// The same errors as [`LockGuard::release`]. A degraded guard returns no error.
     ///
     /// # Cancellation safety
-    /// If dropped at any await, the release goes on in the background.
+    /// If dropped at any await, the release continues in the background.
     pub async fn release(self) -> Result<(), ReleaseError> {
         let Self { state, _local } = self;
         match state {

@@ -21,12 +21,13 @@ use crate::token::FencingToken;
 
 /// A guard: the right to act as the holder of a lock, until a deadline.
 ///
-/// The deadline is [`valid_until`](Self::valid_until) by this machine's own clock, and lies before
-/// the time at which any other owner can hold the lock, except for readers beside a reader. For a
+/// The deadline is [`valid_until`](Self::valid_until) by this machine's own clock. It is before the
+/// time at which any other owner can hold the lock, except for readers beside a reader. For a
 /// permit of a semaphore, the lock is that of its slot. Renewals move the deadline. The lock may be
-/// lost earlier; [`is_valid`](Self::is_valid) and [`lost`](Self::lost) report when it is. A write
-/// under the lock may arrive at its resource even later, so send
-/// [`fencing_token`](Self::fencing_token) with every write, and let the resource refuse a late one.
+/// lost before the deadline; [`is_valid`](Self::is_valid) and [`lost`](Self::lost) report the loss.
+/// A write of the holder may arrive at its resource after the loss, so send
+/// [`fencing_token`](Self::fencing_token) with every write, and let the resource refuse a late
+/// write.
 ///
 /// Dropping the guard releases the lock in the background. [`release`](Self::release) also reports
 /// whether the lock was held until the release.
@@ -78,16 +79,16 @@ impl LockGuard {
     }
 
     /// Returns the lock's name, as it was given to [`Redlock::mutex`](crate::Redlock::mutex) or
-    /// another method of the handle. For a lock of several names, it is all of them, sorted and
+    /// another method of the handle. For a lock of several names, returns all names, sorted and
     /// joined by `, `.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the fencing token, which is larger than that of every earlier holder of this lock. A
-    /// reader's is not below that of any earlier writer, and need not differ from other readers'. A
-    /// permit's is larger than that of every earlier holder of the same slot; tokens of two slots
-    /// cannot be compared.
+    /// Returns the fencing token, which is larger than that of every earlier holder of this lock.
+    /// The token of a reader is not below that of any earlier writer, and may be equal to the
+    /// tokens of other readers. The token of a permit is larger than that of every earlier holder
+    /// of the same slot; tokens of two slots cannot be compared.
     pub fn fencing_token(&self) -> FencingToken {
         self.lease.token
     }
@@ -108,8 +109,9 @@ impl LockGuard {
     /// deadline; `into_std` converts it to the standard library's type. Once the lock is lost, it
     /// is the present instant.
     ///
-    /// On some systems an `Instant` stands still while the machine is suspended, although the
-    /// lock's time goes on. So after a wait call this again, or check [`is_valid`](Self::is_valid).
+    /// On some systems an `Instant` does not advance while the machine is suspended, although the
+    /// lease of the lock does end. So after a wait call this again, or check
+    /// [`is_valid`](Self::is_valid).
     pub fn deadline(&self) -> Instant {
         Instant::now() + self.remaining()
     }
@@ -125,9 +127,9 @@ impl LockGuard {
         remaining(&self.core, &self.lease)
     }
 
-    /// Returns true while the lock is held, by the local clock, which goes on while the machine is
-    /// suspended. It sends nothing to the nodes. Once it has returned false it never returns true
-    /// again.
+    /// Returns true while the lock is held by the local clock, which also counts the time in which
+    /// the machine is suspended. Sends nothing to the nodes. After this method has returned false,
+    /// it never returns true again.
     pub fn is_valid(&self) -> bool {
         !is_lost(&self.core, &self.lease)
     }
@@ -192,8 +194,8 @@ impl LockGuard {
     }
 
     /// Releases the lock on every node that may have it. Returns as soon as the answers of a
-    /// majority decide; on the other nodes the release goes on in the background. `Ok` means that
-    /// the lock was held until this release.
+    /// majority decide; on the other nodes the release is repeated in the background. `Ok` means
+    /// that the lock was held until this release.
     ///
     /// # Errors
     /// [`ReleaseError::TakenByOther`] if another owner has the lock on a majority of the nodes.
@@ -203,7 +205,7 @@ impl LockGuard {
     /// the release is repeated in the background, and the lock is free after its ttl at the latest.
     ///
     /// # Cancellation safety
-    /// If dropped at any await, the release goes on in the background.
+    /// If dropped at any await, the release continues in the background.
     pub async fn release(self) -> Result<(), ReleaseError> {
         self.end().await
     }
@@ -243,7 +245,7 @@ impl Drop for LockGuard {
 pub(crate) async fn failover(core: &Core, lease: &Lease) -> Failover {
     let over = || is_lost(core, lease);
     loop {
-        // Waits in slices, as `lost` does, because no event wakes this future when the deadline
+        // The wait is cut into short parts, because no event wakes this future when the deadline
         // passes.
         let left = lease.until().since(core.env.now()).min(WATCH);
         if let Some(verdict) = within(left, lease.verdict(over)).await {
@@ -260,8 +262,8 @@ pub(crate) async fn lost(core: &Core, lease: &Lease) {
             lease.lose(now);
             return;
         }
-        // Waits in slices, because tokio's timers do not advance while the machine is suspended,
-        // and a lease without renewal has no renewer that would notice its deadline.
+        // The wait is cut into short parts, because tokio's timers do not advance while the machine
+        // is suspended, and a lease without renewal has no renewer that would notice its deadline.
         let left = lease.until().since(now).min(WATCH);
         within(left, lease.over()).await;
     }

@@ -26,7 +26,7 @@ use crate::span::{Call, operation};
 use crate::time::Moment;
 use crate::token::{FencingToken, OwnerToken};
 
-/// Version of the form in which a [`HandOver`] is written.
+/// Version of the serialized form of a [`HandOver`].
 const VERSION: u8 = 1;
 
 /// Ticket for a lock that its holder hands over to another process, which redeems it with
@@ -35,8 +35,8 @@ const VERSION: u8 = 1;
 /// It is written and read with serde, for example as JSON in a message. **It is a secret**: whoever
 /// has it can take the lock. `Debug` shows neither the owner token nor the key.
 ///
-/// It is redeemed at most once, and only while the nodes still have the lock for the old holder, so
-/// for about one ttl. A ticket that is not redeemed leaves the lock taken for that time.
+/// A ticket can be redeemed once, and only while the nodes still have the lock for the old holder,
+/// so for about one ttl. If it is not redeemed, the lock stays taken for that time.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
 #[must_use = "the lock stays taken until the ticket is redeemed or the ttl is over"]
@@ -47,13 +47,15 @@ pub struct HandOver {
     owner: OwnerToken,
     token: FencingToken,
     ttl: Duration,
-    /// Time for which the old holder could still have relied on the lock.
+    /// Time for which the old holder could still have relied on the lock when the ticket was made.
     rest: Duration,
-    /// Time for which a guard of the lock must not release it, because the old holder had taken it
-    /// from another one (locks 13). At most the ttl, which was not shorter than what that one had
-    /// left; the guard adds the drift of its own clock.
+    /// Time for which the new guard must not release the lock, because the old holder had taken the
+    /// lock over from an earlier holder that may still rely on it (locks 13); zero if it had not.
+    /// At most the ttl, because a takeover has a ttl of at least the rest of the earlier holder's
+    /// lease. The new guard adds the drift of its own clock.
     closed: Duration,
-    /// Time after the redemption in which automatic renewals begin; `None`: no limit.
+    /// Time after the redemption in which the lock is renewed automatically: the rest of the old
+    /// guard's `max_hold`; `None` for no limit.
     max_hold: Option<Duration>,
     renew: bool,
     level: Durability,
@@ -82,14 +84,14 @@ impl HandOver {
     }
 
     /// Returns the time for which the ticket could be redeemed, counted from the moment at which it
-    /// was made. It does not shrink while the ticket travels.
+    /// was made. The value does not change while the ticket is sent to the other process.
     pub fn rest(&self) -> Duration {
         self.rest
     }
 }
 
-/// A [`HandOver`] as it is written. Times are in µs, because the clocks of two machines have no
-/// moment in common.
+/// The serialized form of a [`HandOver`]. It contains lengths of time in µs and no points in time,
+/// because the clocks of two machines cannot be compared.
 #[derive(Serialize, Deserialize)]
 struct Written {
     version: u8,
@@ -110,7 +112,7 @@ fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Returns the span without its part below a µs, which a ticket does not carry.
+/// Returns the span in whole µs, rounded down, as a ticket stores it.
 fn whole(span: Duration) -> Duration {
     Duration::from_micros(micros(span))
 }
@@ -171,19 +173,19 @@ impl TryFrom<Written> for HandOver {
 }
 
 impl LockGuard {
-    /// Hands the lock over to another process: extends it once more, ends this guard without a
-    /// release, and returns the ticket with which [`Redlock::resume`](crate::Redlock::resume) goes
-    /// on. No other owner gets the lock in between, as long as the ticket is redeemed within about
-    /// one ttl.
+    /// Hands the lock over to another process: extends the lock once more, ends this guard without
+    /// a release, and returns the ticket with which [`Redlock::resume`](crate::Redlock::resume)
+    /// gets the lock in the other process. No other owner gets the lock in between, if the ticket
+    /// is redeemed within about one ttl.
     ///
     /// **Before the call, finish or stop all work under the guard.** The guard's lost signals
     /// resolve when the call ends. A late write of this process is refused only once the new holder
     /// has written under its larger token.
     ///
     /// Only the guard of a mutex and a [`WriteGuard`](super::WriteGuard) can be handed over. The
-    /// ticket carries the ttl, the durability level, what is left of `max_hold`, and whether the
-    /// lock is renewed. The time for which the ticket travels does not count towards `max_hold`,
-    /// because the clocks of two machines have no moment in common.
+    /// ticket contains the ttl, the durability level, the rest of `max_hold`, and whether the lock
+    /// is renewed. The time between the making of the ticket and its redemption does not count
+    /// towards `max_hold`, because the clocks of two machines cannot be compared.
     ///
     /// If the ticket cannot be sent, redeem it in this process. If the process dies first, the lock
     /// is free after one ttl.
@@ -216,9 +218,9 @@ impl LockGuard {
         if lease.mode() != LockMode::Exclusive || !is_one {
             return Err(HandOverError::NotExclusive(self.resource()));
         }
-        // From here on no further renewal begins, and one that is under way schedules none, so that
-        // none is sent after the extension, which could put the lock back where the next holder has
-        // released it.
+        // From here on the renewer begins no renewal of the lease, and a renewal that is under way
+        // plans no further one. A renewal that arrives after the extension below could create the
+        // lock again on a node where the next holder has already released it.
         lease.seal();
         core.renewer.remove(lease);
         let until = self.extend().await?;
@@ -235,7 +237,8 @@ impl LockGuard {
             key: keys.lock().into(),
             owner: lease.owner,
             token: lease.token,
-            // Not rounded down: a node gives the lock only for at least what the owner has left.
+            // The ttl is rounded up, because a node transfers the lock only for a ttl that is not
+            // shorter than the rest of the old holder's lease.
             ttl: whole_up(lease.ttl),
             rest: whole(until.since(now)),
             closed: whole_up(lease.lapses_before.since(now)).min(whole_up(lease.ttl)),
@@ -246,8 +249,8 @@ impl LockGuard {
         if lease.end_held(now) {
             return Ok(ticket);
         }
-        // The deadline has passed, or the lock was lost in the meantime. The drop of a guard whose
-        // lease has ended releases nothing.
+        // The deadline has passed, or the lock was lost in the meantime. The lock is released here,
+        // because the drop of a guard whose lease has ended releases nothing.
         self.undo(now);
         lost()
     }
@@ -260,8 +263,8 @@ struct Resume<'a> {
     /// Owner token of all attempts of the call. All attempts have the same token. So if an attempt
     /// took the lock on a node and the answer was lost, this node does not refuse the next attempt.
     taker: OwnerToken,
-    /// Time at which the last attempt was sent, while nodes may have something of the call that is
-    /// to be released.
+    /// Time at which the last attempt was sent; `None` if nodes have no grants of this call that
+    /// the drop has to release.
     owed: Option<Moment>,
 }
 
@@ -279,8 +282,8 @@ impl Attempt for Resume<'_> {
     }
 
     /// Makes no further attempt after a refusal, because it could not win. The nodes that did not
-    /// refuse are no majority, and a node that has refused refuses again: it does not get the old
-    /// holder's lock back.
+    /// refuse are no majority. A node that has refused refuses again, because it does not have the
+    /// old holder's lock and never gets it again.
     fn prospect(&mut self, loss: &Loss, deadline: &mut Option<Moment>) -> Option<Prospect> {
         match loss {
             Loss::Taken(_) => None,
@@ -322,7 +325,8 @@ pub(crate) async fn resume(core: &Arc<Core>, ticket: &HandOver) -> Result<LockGu
     resumed
 }
 
-/// Returns the error as the metrics of acquires count it; `None` if the ticket was refused.
+/// Returns the acquire error as which the metrics count this error; `None` if the ticket was
+/// refused, which the metrics count as a lock that is taken.
 fn acquire_error(error: &ResumeError) -> Option<AcquireError> {
     match error {
         ResumeError::Gone(_) => None,
@@ -332,11 +336,12 @@ fn acquire_error(error: &ResumeError) -> Option<AcquireError> {
     }
 }
 
-/// Makes the mutex of the ticket's lock, with the settings that the ticket carries.
+/// Makes the mutex of the ticket's lock, with the settings that the ticket contains.
 fn mutex_of(core: &Arc<Core>, ticket: &HandOver) -> Result<Mutex, ResumeError> {
     let HandOver { name, key, ttl, max_hold, renew, level, .. } = ticket;
     let builder = MutexBuilder::<Mutex>::new(Arc::clone(core), name);
-    // The ticket's ttl is rounded up to µs, also where it is the longest that the handle allows.
+    // The ticket's ttl was rounded up to µs. If the ttl was the largest one that the handle allows,
+    // the rounded value would be refused, so it is set back to this largest one.
     let longest = core.config.max_ttl;
     let ttl = if *ttl == whole_up(longest) { longest } else { *ttl };
     let builder = builder.ttl(ttl).auto_renew(*renew).durability(*level);
@@ -397,7 +402,8 @@ mod tests {
     use super::*;
     use crate::{MemoryNode, Redlock, TryAcquire};
 
-    /// The nodes may still have the lock for a while when its holder may not rely on it any more.
+    /// The nodes keep the lock for longer than its holder may rely on it. So a hand-over that fails
+    /// after the deadline still has to release the lock.
     #[tokio::test]
     async fn a_hand_over_past_the_deadline_releases_the_lock() {
         let redlock = Redlock::builder().node(MemoryNode::new()).build().unwrap();

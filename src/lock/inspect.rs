@@ -1,4 +1,4 @@
-//! Inspection of a lock from outside: who holds it, on each node.
+//! Inspection of a lock without acquiring it: the state and the holder of the lock on each node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,13 +32,13 @@ pub enum NodeView {
         /// Readers whose leases end last, the last one first; at most 64.
         listed: Vec<LockHolder>,
     },
-    /// By the node's clock the lock is not held, but the node gives it to no new owner for this
-    /// time: a planned handover was a short time ago, so the clock may have ended the lease of a
-    /// holder too early.
+    /// The lock is not held by the node's clock, but the node grants it to no new owner for this
+    /// time. The reason is a planned handover a short time ago: the clock of the new server may
+    /// have ended a lease too early.
     Kept(Duration),
-    /// A value that is no lock to this client is under the lock's key: another program's value, or
-    /// the readers of the lock, if the user of this client lacks `+zrange`. It expires after this
-    /// time; `None` if it never does.
+    /// The lock's key has a value that this client cannot read as a lock: another program's value,
+    /// or the readers of the lock if the Redis user of this client lacks `+zrange`. The value
+    /// expires after this time; `None` if it never expires.
     Foreign(Option<Duration>),
     /// The node did not report the state of the lock, for this reason.
     Unknown(NodeOutcome),
@@ -54,8 +54,8 @@ pub struct LockHolder {
     ///
     /// [`LockGuard::owner`]: super::LockGuard::owner
     pub owner: String,
-    /// Largest fencing token that the node has for the lock or, if a majority reports the holder,
-    /// the largest of these nodes. It is not below the holder's own token.
+    /// Largest fencing token that the node has for the lock. If a majority reports the holder, it
+    /// is the largest token of these nodes. It is not below the holder's own token.
     pub fence: FencingToken,
     /// Time until the holder's lease ends, unless the holder renews it.
     pub remaining: Duration,
@@ -64,7 +64,7 @@ pub struct LockHolder {
     pub(super) token: OwnerToken,
 }
 
-/// Result of [`Mutex::inspect`]: who holds the lock, on each node.
+/// Result of [`Mutex::inspect`]: the state of the lock on each node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Inspection {
@@ -84,8 +84,8 @@ impl Inspection {
         let needed = majority(self.nodes.len());
         let of = |token| held().filter(move |h| h.token == token);
         let token = held().map(|h| h.token).find(|token| of(*token).count() >= needed)?;
-        // If the leases are sorted with the longest first, the holder has a majority until the
-        // `needed`-th of them ends.
+        // The remaining times of the holder's lease on the nodes are sorted, the longest first. The
+        // holder has a majority until the time number `needed` ends.
         let mut ends: Vec<_> = of(token).map(|h| h.remaining).collect();
         ends.sort_unstable_by(|a, b| b.cmp(a));
         let first = of(token).next()?;
@@ -94,8 +94,8 @@ impl Inspection {
         Some(LockHolder { fence, remaining: ends[needed - 1], note, ..first.clone() })
     }
 
-    /// Returns the readers that a majority lists. Each node lists 64 at most;
-    /// [`reader_count`](Self::reader_count) counts the others, too.
+    /// Returns the readers that a majority of the nodes lists. Each node lists at most 64 readers;
+    /// [`reader_count`](Self::reader_count) also counts readers that are not listed.
     pub fn readers(&self) -> Vec<LockHolder> {
         let listed = self.nodes.iter().flat_map(|(_, view)| match view {
             NodeView::Readers { listed, .. } => &listed[..],
@@ -115,8 +115,8 @@ impl Inspection {
     }
 
     /// Returns the number of readers that a majority of the nodes has; zero if the lock is not held
-    /// for reading. If a node has more readers than it lists, it is the largest number that each
-    /// node of a majority reports.
+    /// for reading. If a node has more readers than it lists, the result is the largest number such
+    /// that a majority of the nodes reports at least this number of readers.
     pub fn reader_count(&self) -> usize {
         let (mut counts, mut lists_all) = (Vec::new(), true);
         for (_, view) in &self.nodes {
@@ -131,7 +131,7 @@ impl Inspection {
     }
 
     /// Returns the longest time for which any node still has the lock for one of these owners; zero
-    /// if none has.
+    /// if no node has the lock for them.
     pub(super) fn longest_of(&self, owners: &[OwnerToken]) -> Duration {
         let left = self.nodes.iter().filter_map(|(_, view)| match view {
             NodeView::Held(holder) if owners.contains(&holder.token) => Some(holder.remaining),
@@ -140,9 +140,9 @@ impl Inspection {
         left.max().unwrap_or_default()
     }
 
-    /// Returns true if the lock can be acquired now: no owner can have it on a majority of the
-    /// nodes, even if it has it on all nodes that did not answer, and no majority of the nodes has
-    /// another program's value.
+    /// Returns true if the lock can be acquired now. That is so if no owner can have the lock on a
+    /// majority of the nodes, even if the owner has it on all nodes that did not answer, and if no
+    /// majority of the nodes has another program's value under the lock's key.
     pub fn is_free(&self) -> bool {
         let may_hold = |token: Option<OwnerToken>| {
             let counts = |view: &NodeView| match view {
@@ -173,14 +173,14 @@ impl Mutex {
     /// [`AcquireError::Closed`] if the handle was closed.
     ///
     /// # Cancellation safety
-    /// Reads only: may be dropped at any time.
+    /// May be dropped at any time, because it only reads.
     pub async fn inspect(&self) -> Result<Inspection, AcquireError> {
         let _operation = self.begin()?;
         Ok(look(&self.core, &self.keys).await)
     }
 }
 
-/// Asks every node who holds the lock with these keys.
+/// Asks every node for the holder of the lock with these keys.
 pub(super) async fn look(core: &Core, keys: &LockKeys) -> Inspection {
     let silent = || NodeError::not_executed(NodeFault::Timeout, "");
     let view = |(name, reply): (_, Option<_>)| (name, view(reply.unwrap_or(Err(silent()))));
@@ -227,8 +227,8 @@ pub(crate) fn note(reason: &str) -> Vec<u8> {
     reason.as_bytes()[..end.unwrap_or(0)].to_vec()
 }
 
-/// Returns an identifier of an owner that does not reveal its token: 16 hexadecimal digits of a
-/// hash.
+/// Returns an identifier of an owner that does not reveal the owner token: the first 16 hexadecimal
+/// digits of the token's hash.
 pub fn digest(owner: OwnerToken) -> String {
     use std::fmt::Write as _;
     let hash = Sha256::digest(owner.as_str().as_bytes());

@@ -19,11 +19,11 @@ use crate::quorum::backoff::RetryPolicy;
 use crate::safe_text::Quoted;
 use crate::span::{Call, operation};
 
-/// Most names of one multi-lock. A node decides about all of them in one step.
+/// Largest number of names of one multi-lock. A node decides about all names in one step.
 const NAMES_MAX: usize = 32;
 
-/// Settings of a [`MultiMutex`], made by [`Redlock::multi`](crate::Redlock::multi). They are those
-/// of a [`MutexBuilder`], without `fair`.
+/// Settings of a [`MultiMutex`], made by [`Redlock::multi`](crate::Redlock::multi). The settings
+/// are those of a [`MutexBuilder`], except `fair`.
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct MultiMutexBuilder {
@@ -39,35 +39,39 @@ impl MultiMutexBuilder {
         Self { core, names, settings }
     }
 
-    /// Sets the lease length, as [`MutexBuilder::ttl`].
+    /// Sets the lease length of all names. Range and default are those of [`MutexBuilder::ttl`].
     pub fn ttl(self, ttl: Duration) -> Self {
         Self { settings: self.settings.ttl(ttl), ..self }
     }
 
-    /// Sets the longest time for which [`acquire`](MultiMutex::acquire) waits, as
-    /// [`MutexBuilder::acquire_timeout`].
+    /// Sets the longest time for which [`acquire`](MultiMutex::acquire) waits. The default is that
+    /// of [`MutexBuilder::acquire_timeout`].
     pub fn acquire_timeout(self, timeout: Duration) -> Self {
         Self { settings: self.settings.acquire_timeout(timeout), ..self }
     }
 
-    /// Sets whether a background task renews the locks, as [`MutexBuilder::auto_renew`].
+    /// Sets whether a background task renews the locks of all names. Default: true
+    /// ([`MutexBuilder::auto_renew`]).
     pub fn auto_renew(self, renew: bool) -> Self {
         Self { settings: self.settings.auto_renew(renew), ..self }
     }
 
-    /// Sets how long after the acquire the locks are renewed, as [`MutexBuilder::max_hold`].
+    /// Sets the time after the acquire for which the locks are renewed. Default: no limit
+    /// ([`MutexBuilder::max_hold`]).
     pub fn max_hold(self, limit: Duration) -> Self {
         Self { settings: self.settings.max_hold(limit), ..self }
     }
 
-    /// Sets two pauses, as [`MutexBuilder::retry`]: between attempts at all names together, which
-    /// no release ends earlier, and while the call waits for its turn at one name, which a release
-    /// of this name ends.
+    /// Sets two pauses with one policy, as [`MutexBuilder::retry`]. One is the pause between two
+    /// attempts to acquire all names together; no release ends this pause earlier. The other is the
+    /// pause while the call waits for one name in the nodes' queues; a release of this name ends
+    /// it.
     pub fn retry(self, policy: RetryPolicy) -> Self {
         Self { settings: self.settings.retry(policy), ..self }
     }
 
-    /// Sets how many replicas must have a grant, as [`MutexBuilder::durability`].
+    /// Sets the number of replicas of a node that must have a grant before the node's answer
+    /// counts. The default is that of [`MutexBuilder::durability`].
     pub fn durability(self, level: Durability) -> Self {
         Self { settings: self.settings.durability(level), ..self }
     }
@@ -75,8 +79,8 @@ impl MultiMutexBuilder {
     /// Checks the names and the settings, and builds the lock. Nothing is sent to the nodes.
     ///
     /// # Errors
-    /// [`ConfigError`] if there are not 2 to 32 names or one is there twice, and for the first name
-    /// or setting that breaks a rule of a mutex.
+    /// [`ConfigError`] if there are fewer than 2 or more than 32 names, if a name occurs twice, or
+    /// for the first name or setting that breaks a rule of a mutex.
     pub fn build(self) -> Result<MultiMutex, ConfigError> {
         let Self { core, names, settings } = self;
         if !(2..=NAMES_MAX).contains(&names.len()) {
@@ -101,22 +105,24 @@ impl MultiMutexBuilder {
 /// A lock of several names, not yet held: all of them are acquired, or none. Cheap to clone. Made
 /// by [`Redlock::multi`](crate::Redlock::multi).
 ///
-/// Each name is that of a [`Mutex`](crate::Mutex), so a mutex, readers and classic clients of one
-/// name exclude it, and it excludes them. Two calls for several names never wait for each other in
-/// a ring, in whatever order the names are given. Hold no single one of the names while you call:
-/// the call would wait for you.
+/// Each name is also the name of a [`Mutex`](crate::Mutex). So the multi-lock and a mutex, readers
+/// or classic clients of one of its names exclude each other. Two calls for several names never
+/// wait for each other in a ring, in whatever order the names are given. Do not hold one of the
+/// names while you make the call: the call would wait for your own guard.
 ///
-/// A call that waits first asks for all names again after growing, random pauses. If they were not
-/// free together for 250 ms, it collects them one after the other, by its turn in the nodes' queue
-/// of each name. So it is served beside callers and readers of single names that leave no gap, as
-/// long as they do not hold the second or a later name for longer than the ttl. It has the first
-/// names while it waits for the next one, for 500 ms (twice
-/// [`node_deadline`](crate::RedlockBuilder::node_deadline)) at first and never for longer than its
-/// ttl; then it releases them. A caller of one name may be held up for so long for each name that
-/// the call still lacks, and an inspection shows such a name as held.
+/// A call that has to wait first makes attempts at all names together, after growing, random
+/// pauses. If the names were not free together for 250 ms, the call collects them: it waits for one
+/// name after the other in the nodes' queues. So it also succeeds while other callers and readers
+/// of single names always leave one name taken, as long as they do not hold the second or a later
+/// name for longer than the ttl. While the call waits for the next name, it holds the names that it
+/// has collected, for 500 ms (twice [`node_deadline`](crate::RedlockBuilder::node_deadline)) at
+/// first and never for longer than its ttl; then it releases them. Another caller of a collected
+/// name may have to wait for this time for each name that the call still lacks. An inspection shows
+/// a collected name as held.
 ///
-/// If an operator [takes](crate::Mutex::take_over) one name away, the whole guard is lost at its
-/// next renewal. The other names are free when the guard is dropped, at the latest after the ttl.
+/// If an operator [takes](crate::Mutex::take_over) one name from the holder, the whole guard is
+/// lost at its next renewal. The other names are free when the guard is dropped, at the latest
+/// after the ttl.
 #[derive(Clone, Debug)]
 pub struct MultiMutex {
     mutex: Mutex,
@@ -135,13 +141,14 @@ impl MultiMutex {
     /// [`acquire_timeout`](MultiMutexBuilder::acquire_timeout) has passed.
     ///
     /// # Errors
-    /// As for [`Mutex::acquire`](crate::Mutex::acquire). The error has all names, and does not say
-    /// which of them is taken: [inspect](crate::Mutex::inspect) each name by a mutex.
+    /// The same errors as [`Mutex::acquire`](crate::Mutex::acquire). The error contains all names,
+    /// and does not show which of them is taken. To find out, [inspect](crate::Mutex::inspect) a
+    /// mutex of each name.
     ///
     /// # Cancellation safety
     /// If dropped at any await, there is no guard. Grants of nodes, and names that were collected,
-    /// are released in the background, and end with the ttl at the latest. The turns of the call
-    /// pass to the next waiters.
+    /// are released in the background, and end with the ttl at the latest. The places of the call
+    /// in the nodes' queues pass to the next waiters.
     pub async fn acquire(&self) -> Result<MultiGuard, AcquireError> {
         let mutex = &self.mutex;
         let operation = operation!("acquire", of = %mutex.resource());
@@ -167,10 +174,10 @@ impl MultiMutex {
     /// reserved for a waiter, all names count as taken.
     ///
     /// # Errors
-    /// As for [`Mutex::try_acquire`](crate::Mutex::try_acquire).
+    /// The same errors as [`Mutex::try_acquire`](crate::Mutex::try_acquire).
     ///
     /// # Cancellation safety
-    /// As for [`acquire`](Self::acquire).
+    /// If dropped at any await, there is no guard, as with [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<TryAcquire<MultiGuard>, AcquireError> {
         Ok(match self.mutex.try_acquire().await? {
             TryAcquire::Acquired(guard) => TryAcquire::Acquired(self.guard(guard)),
@@ -184,9 +191,10 @@ impl MultiMutex {
 }
 
 /// A guard of several names that are held together. It has all methods of [`LockGuard`] that take
-/// `&self`: one deadline, one loss, and one [`fencing_token`](LockGuard::fencing_token), which is
-/// above every earlier one of each of the names. It can be made into a [`LockGuard`], but a
-/// hand-over of it fails and releases all names.
+/// `&self`. The names have one deadline and are lost together. They have one
+/// [`fencing_token`](LockGuard::fencing_token), which is larger than every earlier token of each of
+/// the names. A `MultiGuard` can be converted into a [`LockGuard`], but a hand-over of that guard
+/// fails and releases all names.
 #[derive(Debug)]
 #[must_use = "a dropped guard releases its locks at once"]
 pub struct MultiGuard {
@@ -203,7 +211,7 @@ impl Deref for MultiGuard {
 }
 
 impl From<MultiGuard> for LockGuard {
-    /// For code that takes a guard of any kind.
+    /// Returns the inner guard, for code that takes a guard of any kind.
     fn from(guard: MultiGuard) -> Self {
         guard.guard
     }
@@ -218,11 +226,12 @@ impl MultiGuard {
     /// Releases all names, as [`LockGuard::release`].
     ///
     /// # Errors
-    /// As [`LockGuard::release`]. `Ok` means that all names were held until this release, and
-    /// [`ReleaseError::TakenByOther`] that other owners have one or more of the names.
+    /// The same errors as [`LockGuard::release`]. `Ok` means that all names were held until this
+    /// release. [`ReleaseError::TakenByOther`] means that other owners have one or more of the
+    /// names.
     ///
     /// # Cancellation safety
-    /// As [`LockGuard::release`].
+    /// If dropped at any await, the release continues in the background.
     pub async fn release(self) -> Result<(), ReleaseError> {
         self.guard.release().await
     }

@@ -1,11 +1,12 @@
 //! The wait of a call for several names (`multi_lock` 6).
 //!
-//! At first the call asks for all names at once, after pauses. If they are not free together, it
-//! collects them: one name after the other, in their order, each by its turn in the nodes' queues.
-//! While it waits for the next name, it has those that it has collected, but not for longer than a
-//! limit that grows. They are leases on which nothing relies. The next name *joins* them: one op
-//! takes over what the call has collected, under the owner token that won the name. The last join
-//! is the grant of all names.
+//! At first the call makes attempts at all names together, with pauses between them. If the names
+//! are not free together, the call collects them: it waits for one name after the other in the
+//! nodes' queues, in the order of the names. While the call waits for the next name, it holds the
+//! names that it has collected, but not for longer than a limit that grows. These names are leases,
+//! but no work runs under them yet. When the call wins the next name, it *joins* the names: one op
+//! moves the collected names to the owner token that won the next name. The last join is the grant
+//! of all names.
 //!
 //! Cancellation: a call that is dropped releases what it has collected.
 
@@ -24,17 +25,17 @@ use crate::span::Call;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Time for which a call asks for all names at once before it collects them.
+/// Time for which a call makes attempts at all names together before it collects them one by one.
 const TOGETHER: Duration = Duration::from_millis(250);
-/// Shortest limit of the time for which a call has names while it waits for the next one. The limit
-/// is doubled each time that was not enough, up to the ttl.
+/// Shortest limit of the time for which a call holds collected names while it waits for the next
+/// name. If the next name is not won within the limit, the limit is doubled, up to the ttl.
 const LIMIT_MIN: Duration = Duration::from_millis(250);
 
 /// State of one call that waits for several names.
 pub(super) struct MultiWait<'a> {
     /// Lock of all names, with the settings of the call.
     pub(super) mutex: &'a Mutex,
-    /// Keys of each name, in their order; two at least.
+    /// Keys of each name, in the order of the names; at least two.
     pub(super) names: &'a [LockKeys],
     pub(super) operation: &'a Call,
     pub(super) began: Moment,
@@ -77,9 +78,10 @@ impl From<GivenUp<Loss>> for Stop {
     }
 }
 
-/// Attempt to get names of which the call has won the last one, as `taker`, and has collected the
-/// others, as `from`. All attempts of one join have one owner token, so none is refused because of
-/// an earlier one, and what nodes transferred stays until the last one has failed.
+/// Attempt to join names: the call has won the last name with the owner token of `acquire`, and has
+/// collected the other names with the owner token `from`. All attempts of one join have one owner
+/// token. So no attempt is refused because of an earlier one, and names that nodes have transferred
+/// stay transferred until the last attempt has failed.
 struct Join<'a> {
     acquire: LockAttempt<'a>,
     from: OwnerToken,
@@ -104,7 +106,7 @@ impl<'a> MultiWait<'a> {
     /// Acquires all names, or none, by the deadline of the call.
     ///
     /// # Cancellation safety
-    /// If dropped, what nodes granted is released in the background.
+    /// If the future is dropped, all grants of nodes are released in the background.
     pub(super) async fn acquire(mut self) -> Result<Lease, GivenUp<Loss>> {
         let (mutex, core) = (self.mutex, &self.mutex.core);
         let mut attempt = mutex.attempt(LockMode::Exclusive, self.operation);
@@ -114,7 +116,8 @@ impl<'a> MultiWait<'a> {
             Ok(won) => return Ok(won),
             Err(given_up) => given_up,
         };
-        // In a shorter time slow nodes could not grant and answer.
+        // If the limit were shorter than this, a slow node could not grant a name and answer within
+        // it.
         let mut limit = LIMIT_MIN.max(2 * core.config.node_deadline);
         while self.may_go_on(&given_up) {
             limit = limit.min(mutex.ttl);
@@ -130,15 +133,16 @@ impl<'a> MultiWait<'a> {
     }
 
     /// Returns an error if the deadline of the call has passed, or if the handle is being closed.
-    /// A retry makes its first attempt even then.
+    /// This check is needed before each wait, because `retry` makes its first attempt even then.
     fn check_time(&self) -> Result<(), Stop> {
         let core = &self.mutex.core;
         let is_over = core.env.now() >= self.deadline || !core.closing.is_open();
         if is_over { Err(Stop::Over) } else { Ok(()) }
     }
 
-    /// Gives the call time for its remaining attempts, if it has waited beyond its deadline for the
-    /// end of a quarantine. A call with a timeout of its own does not.
+    /// Moves the deadline so that the call can make its remaining attempts, if the call has waited
+    /// beyond its deadline because nodes in quarantine granted nothing. If the user set an
+    /// `acquire_timeout`, the deadline stays.
     fn after_turn(&mut self) {
         let now = self.mutex.core.env.now();
         if now >= self.deadline && self.mutex.acquire_timeout.is_none() {
@@ -155,9 +159,10 @@ impl<'a> MultiWait<'a> {
         !given_up.closed && !is_hopeless && core.env.now() < self.deadline
     }
 
-    /// Acquires one name after the other. Fails if the call waits for longer than `limit` for the
-    /// name that comes next. Before it fails, it releases the others and waits for its turn at this
-    /// name: as long as one owner has it, it would collect the others in vain again.
+    /// Acquires one name after the other. Fails if the call waits for the next name for longer than
+    /// `limit`. Before it fails, it releases the collected names and waits in the queue until it
+    /// gets the name that was not free, and releases that name too. While another owner has that
+    /// name, collecting the other names again would be in vain.
     async fn collect(&mut self, limit: Duration) -> Result<Lease, Stop> {
         let mut collected = self.turn(&self.names[0], limit, None).await?;
         self.after_turn();
@@ -187,8 +192,9 @@ impl<'a> MultiWait<'a> {
         }
     }
 
-    /// Waits for the turn of the call at one name: until `end`, or until its deadline if it has no
-    /// other name.
+    /// Waits in the nodes' queues for one name, and acquires it. Waits until the deadline of the
+    /// call, and not beyond `end`: the time until which the call has the names that it has
+    /// collected, or `None` if it has collected no name.
     async fn turn(
         &self,
         keys: &LockKeys,
@@ -199,7 +205,7 @@ impl<'a> MultiWait<'a> {
         let mut attempt = LockAttempt {
             keys,
             ttl,
-            // Nothing relies on a name that is collected.
+            // No work runs under a collected name, so no replica needs to confirm its grant.
             level: Durability::Primary,
             ..mutex.attempt(LockMode::Exclusive, self.operation)
         };
@@ -215,8 +221,8 @@ impl<'a> MultiWait<'a> {
         Ok(Collected { core, keys: keys.clone(), owner, ttl, until, armed: true })
     }
 
-    /// Takes over the names that the call has collected under the owner token of the name that it
-    /// won last, `next`, as the grant of these names together.
+    /// Moves the collected names to the owner token of the name that the call won last, `next`.
+    /// Returns the lease of all these names together.
     async fn join(
         &self,
         collected: Collected<'a>,
@@ -247,7 +253,8 @@ impl<'a> MultiWait<'a> {
         };
         let won = retry(core, &mut join, terms).await?;
         next.until = won.until();
-        // A node that refused the join may have granted the name before. So the release asks all.
+        // A node that refused to give all these names to the new owner token may have granted the
+        // last name to it before. So a later release must be sent to all nodes.
         (0..core.n()).for_each(|node| won.replies.extended(node));
         Ok((won, next))
     }

@@ -38,7 +38,8 @@ use crate::time::Moment;
 pub struct Mutex {
     pub(super) core: Arc<Core>,
     pub(super) name: Arc<str>,
-    /// Kind of the resource: a lock, or the semaphore that this is the base of.
+    /// Makes the resource for errors and logs from the name: a lock, or a semaphore if this mutex
+    /// has the settings of a semaphore.
     pub(super) kind: fn(Arc<str>) -> Resource,
     pub(super) keys: LockKeys,
     pub(super) ttl: Duration,
@@ -157,13 +158,14 @@ impl Mutex {
     ///
     /// # Errors
     /// [`AcquireError::TimedOut`] if another owner had the lock at the last attempt.
-    /// [`AcquireError::NoQuorum`] if too few nodes gave an answer that counts by then, or at once
-    /// if only a person can remove the cause. [`AcquireError::Closed`] as soon as the handle is
-    /// [closed](crate::Redlock::close).
+    /// [`AcquireError::NoQuorum`] if too few nodes gave an answer that counts at the last attempt.
+    /// This error is returned without further attempts if only a person can remove the cause.
+    /// [`AcquireError::Closed`] as soon as the handle is [closed](crate::Redlock::close).
     ///
     /// # Cancellation safety
-    /// As for [`try_acquire`](Self::try_acquire). If the call is dropped while it waits, its turn
-    /// in the queue passes to the next waiter.
+    /// If dropped at any await, the lock is not held: grants of nodes are released in the
+    /// background, and end with the ttl at the latest. If the call is dropped while it waits, its
+    /// place in the queue passes to the next waiter.
     pub async fn acquire(&self) -> Result<LockGuard, AcquireError> {
         let operation = operation!("acquire", of = %self.resource());
         self.acquire_in(LockMode::Exclusive, operation, &mut |_| ()).await
@@ -185,10 +187,10 @@ impl Mutex {
     /// ```
     ///
     /// # Errors
-    /// As for [`acquire`](Self::acquire).
+    /// The same errors as [`acquire`](Self::acquire).
     ///
     /// # Cancellation safety
-    /// As for [`acquire`](Self::acquire). The place in the queue is given up.
+    /// If dropped at any await, the lock is not held, and the caller loses its place in the queue.
     pub async fn acquire_with(
         &self,
         mut on_queued: impl FnMut(Queued) + Send,
@@ -237,10 +239,11 @@ impl Mutex {
         }
     }
 
-    /// Waits, if the call is fair, until no other fair call of the handle waits for the lock. If
-    /// the time of the call ends before, reports the last answer that the nodes gave to the call
-    /// that is first in line; that call asks them at least once a second. A call that waits for the
-    /// end of a quarantine keeps its place in the line.
+    /// Waits, if the call is fair, until no other fair call of the handle makes attempts for the
+    /// lock. If the deadline of this call passes before, reports the last answer of the nodes to
+    /// the call that makes the attempts; that call sends requests at least once a second. If nodes
+    /// grant nothing because of a quarantine, this call waits for its end and keeps its place in
+    /// the line.
     pub(super) async fn line_up(
         &self,
         terms: &mut RetryTerms<'_>,
@@ -281,7 +284,7 @@ impl Mutex {
         }
     }
 
-    /// Waits for one of the locks inside this process.
+    /// Waits for the lock of this name in `locks`. These locks exist in this process only.
     pub(super) async fn wait_locally(
         &self,
         locks: &Arc<LocalLocks>,
@@ -334,8 +337,8 @@ impl Mutex {
         (self.kind)(Arc::clone(&self.name))
     }
 
-    /// Counts an operation that begins, so that `close` waits for it. Fails once the handle is
-    /// closed.
+    /// Counts an operation that begins, so that `close` waits for its end. Returns an error if the
+    /// handle is closed.
     pub(super) fn begin(&self) -> Result<Operation<'_>, AcquireError> {
         self.core.closing.enter().ok_or_else(|| AcquireError::Closed(self.resource()))
     }

@@ -33,15 +33,15 @@ impl Attempt for PermitsAttempt<'_> {
     type Granted = Vec<Permit>;
     type Refused = Loss;
 
-    /// Makes an attempt for each permit, all at once, unless a majority of the nodes reports that
-    /// fewer are free. As soon as one is refused, the others are given up, and what they got is
-    /// released.
+    /// Makes an attempt for each of the `n` permits, all at the same time. Makes none if a majority
+    /// of the nodes reports that fewer than `n` permits are free. As soon as one attempt is
+    /// refused, the other attempts are dropped, and the permits that they got are released.
     async fn make(&mut self, terms: AttemptTerms) -> Result<Vec<Permit>, Loss> {
         let LockAttempt { core, operation, .. } = self.each;
         operation.attempt();
         let (semaphore, each) = (self.semaphore, &self.each);
-        // An attempt writes the semaphore twice for each permit, and all callers that wait make
-        // attempts. So an attempt that cannot succeed is not made.
+        // An attempt that fails makes the nodes write the semaphore's key twice for each permit,
+        // and all callers that wait make attempts. So an attempt that cannot succeed is not made.
         if let Some(left) = semaphore.look(majority(core.n())).await.lacks(self.n) {
             return Err(taken(left));
         }
@@ -63,16 +63,17 @@ impl Attempt for PermitsAttempt<'_> {
 }
 
 impl Semaphore {
-    /// Acquires `n` permits, or none: makes attempts until one gets all of them or the
-    /// [`acquire_timeout`](super::SemaphoreBuilder::acquire_timeout) has passed. A call that waits
-    /// keeps no permit, so callers that want several never wait for each other in a ring, and asks
-    /// again after growing, random pauses. An attempt first reads how many permits are free, which
-    /// is a second round trip. The call has no place in the queues of the nodes: beside
-    /// callers that take each permit as soon as it is free it may wait until its timeout.
+    /// Acquires `n` permits, or none: makes attempts until one attempt gets all `n` permits or the
+    /// [`acquire_timeout`](super::SemaphoreBuilder::acquire_timeout) has passed. Between two
+    /// attempts the call keeps no permit, so callers that want several permits never wait for each
+    /// other in a ring. It makes growing, random pauses between the attempts. An attempt first
+    /// reads the number of free permits, which is a second round trip. The call has no place in the
+    /// queues of the nodes. So if other callers take each permit as soon as it is free, the call
+    /// may wait until its timeout.
     ///
     /// # Errors
-    /// [`AcquireError::Config`] unless `n` is at least 1 and at most the number of permits.
-    /// Otherwise as [`Mutex::acquire`](super::Mutex::acquire).
+    /// [`AcquireError::Config`] unless `n` is at least 1 and at most the number of permits. The
+    /// other errors are those of [`Mutex::acquire`](super::Mutex::acquire).
     ///
     /// # Cancellation safety
     /// If dropped at any await, no permit is held: grants of nodes are released in the background,
@@ -87,17 +88,17 @@ impl Semaphore {
         acquired
     }
 
-    /// Makes one attempt to acquire `n` permits, or none, and waits for none. A permit that was
-    /// just released and is reserved for a waiting handle counts as taken, too. If several calls
-    /// meet, each may find permits taken that another one gives back. An attempt first reads how
-    /// many permits are free, which is a second round trip.
+    /// Makes one attempt to acquire `n` permits, or none, and does not wait. A permit that was just
+    /// released and is reserved for a waiting handle counts as taken, too. If several calls are
+    /// made at the same time, each may find permits taken that another call releases soon. An
+    /// attempt first reads the number of free permits, which is a second round trip.
     ///
     /// # Errors
-    /// [`AcquireError::Config`] unless `n` is at least 1 and at most the number of permits.
-    /// Otherwise as [`Mutex::try_acquire`](super::Mutex::try_acquire).
+    /// [`AcquireError::Config`] unless `n` is at least 1 and at most the number of permits. The
+    /// other errors are those of [`Mutex::try_acquire`](super::Mutex::try_acquire).
     ///
     /// # Cancellation safety
-    /// As for [`acquire_many`](Self::acquire_many).
+    /// If dropped at any await, there is no guard, as with [`acquire_many`](Self::acquire_many).
     pub async fn try_acquire_many(&self, n: u16) -> Result<TryAcquire<Permits>, AcquireError> {
         let base = &self.base;
         self.check_number(n)?;
@@ -142,9 +143,9 @@ impl Semaphore {
     }
 }
 
-/// Several permits of a semaphore that are held together, each of them a lease with a fencing token
-/// of its own. The guard is lost as soon as one of them is; the others are held and renewed until
-/// the guard is released. Dropping it releases all permits in the background. Made by
+/// Several permits of a semaphore that are held together. Each permit is a lease with its own
+/// fencing token. The guard is lost as soon as one permit is lost; the other permits are held and
+/// renewed until the guard is released. Dropping it releases all permits in the background. Made by
 /// [`Semaphore::acquire_many`].
 #[derive(Debug)]
 #[must_use = "dropped permits are released at once"]
@@ -176,13 +177,13 @@ impl Permits {
         self.permits.iter().map(|permit| permit.valid_until()).min().unwrap_or_default()
     }
 
-    /// Returns true while all permits are held, as [`LockGuard::is_valid`]. Once it has returned
-    /// false it never returns true again.
+    /// Returns true while all permits are held, as [`LockGuard::is_valid`] does for one lock. After
+    /// this method has returned false, it never returns true again.
     pub fn is_valid(&self) -> bool {
         self.permits.iter().all(|permit| permit.is_valid())
     }
 
-    /// Resolves when one of the permits is lost, as [`LockGuard::lost`].
+    /// Resolves when one of the permits is lost, as [`LockGuard::lost`] does for one lock.
     ///
     /// # Cancellation safety
     /// May be dropped and called again at any time.
@@ -190,28 +191,27 @@ impl Permits {
         select_all(self.permits.iter().map(|permit| Box::pin(permit.lost()))).await;
     }
 
-    /// Extends all permits, and returns the deadline of the one that ends first, as
-    /// [`LockGuard::extend`]. With automatic renewal this is not needed.
+    /// Extends all permits by their ttl, and returns the deadline of the permit that ends first.
+    /// With automatic renewal this is not needed.
     ///
     /// # Errors
-    /// As [`LockGuard::extend`], for the first permit that was not extended.
+    /// The error of [`LockGuard::extend`] for the first permit that was not extended.
     ///
     /// # Cancellation safety
-    /// As [`LockGuard::extend`].
+    /// If dropped, the permits are held until their old deadlines, as with [`LockGuard::extend`].
     pub async fn extend(&self) -> Result<Moment, ExtendError> {
         let extended = join_all(self.permits.iter().map(|permit| permit.extend())).await;
         let extended: Result<Vec<_>, _> = extended.into_iter().collect();
         Ok(extended?.into_iter().min().unwrap_or_default())
     }
 
-    /// Releases all permits, as [`LockGuard::release`]. `Ok` means that all were held until this
-    /// release.
+    /// Releases all permits. `Ok` means that all permits were held until this release.
     ///
     /// # Errors
-    /// As [`LockGuard::release`], for the first permit that was not confirmed.
+    /// The error of [`LockGuard::release`] for the first permit whose release was not confirmed.
     ///
     /// # Cancellation safety
-    /// If dropped at any await, the release goes on in the background.
+    /// If dropped at any await, the release continues in the background.
     pub async fn release(self) -> Result<(), ReleaseError> {
         let released = join_all(self.permits.into_iter().map(Permit::release)).await;
         released.into_iter().collect()

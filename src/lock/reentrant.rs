@@ -1,8 +1,8 @@
 //! A reentrant mutex: an owner that holds the lock acquires it again at once.
 //!
-//! The owner is a value that the caller passes, never a thread or a task. The nodes know nothing of
-//! it: all acquires of one owner share one guard, one lease and one fencing token, which the owner
-//! itself remembers.
+//! The owner is a value that the caller passes, never a thread or a task. The nodes do not see it:
+//! all acquires of one owner share one guard, one lease and one fencing token, which are stored in
+//! the owner value itself.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,12 +19,13 @@ use crate::client::runtime::within;
 use crate::error::{AcquireError, ReleaseError, Taken};
 use crate::sync::SyncMutex;
 
-/// The guard that an owner has of one lock, if any. Locked while an acquire asks the nodes, so
-/// that several acquires of one owner make one attempt.
+/// The guard that an owner has of one lock; empty if it has none. The mutex is locked while an
+/// acquire sends requests to the nodes, so that several acquires of one owner make one attempt.
 type Slot = TokioMutex<Weak<LockGuard>>;
 
-/// The holder of a [`ReentrantMutex`]: a request, a session, or an order. Clones are the same
-/// owner. The locks of each handle are separate, even if they have the same name.
+/// The holder of a [`ReentrantMutex`], for example a request, a session or an order of the
+/// application. Clones are the same owner. The locks of different handles are separate, even if
+/// they have the same name.
 ///
 /// Pass the owner to the functions that acquire the same lock again, or make it the
 /// [`current`](Self::current) one of a task by [`scope`](Self::scope).
@@ -33,9 +34,9 @@ pub struct Owner(Arc<SyncMutex<Slots>>);
 
 #[derive(Default)]
 struct Slots {
-    /// By handle (the address of its state) and by the lock's name.
+    /// The slots, by the handle (the address of its state) and the lock's name.
     by_name: HashMap<(usize, Arc<str>), Arc<Slot>>,
-    /// Number of slots at which the unused ones are removed.
+    /// Number of slots at which the next call removes the unused slots.
     sweep_at: usize,
 }
 
@@ -44,7 +45,7 @@ tokio::task_local! {
 }
 
 impl Owner {
-    /// Makes an owner that equals no other and holds nothing.
+    /// Makes a new owner, which is different from all others and holds no lock.
     pub fn new() -> Self {
         Self::default()
     }
@@ -66,7 +67,8 @@ impl Owner {
     fn slot(&self, core: &Arc<Core>, name: &Arc<str>) -> Arc<Slot> {
         let mut slots = self.0.lock();
         if slots.by_name.len() >= slots.sweep_at {
-            // No call has a slot whose only reference is in the map.
+            // If the map has the only reference to a slot, no call uses the slot. It is removed
+            // unless it still has a guard.
             slots.by_name.retain(|_, slot| {
                 Arc::strong_count(slot) > 1
                     || slot.try_lock().is_ok_and(|guard| guard.strong_count() > 0)
@@ -95,18 +97,19 @@ impl fmt::Debug for Owner {
 /// A mutex that an [`Owner`] may acquire again while it holds it. Made by
 /// [`Mutex::reentrant`].
 ///
-/// Only the first acquire of an owner asks the nodes; the others return at once, with the same
-/// fencing token. The lock is released when the owner's last guard is released or dropped, in
-/// whatever order. On the nodes it is an ordinary [`Mutex`], which it excludes.
+/// Only the first acquire of an owner sends requests to the nodes. Further acquires return at once,
+/// with the same fencing token. The lock is released when the owner's last guard is released or
+/// dropped; the order of the guards does not matter. On the nodes the lock is an ordinary [`Mutex`]
+/// of the same name, so the two exclude each other.
 ///
-/// **This works only for reentrant mutexes of one handle and its clones.** With another handle, or
-/// with a plain mutex, a read-write lock or a multi-lock of the same name, the call waits for its
-/// own owner until the timeout.
+/// **This works only for reentrant mutexes of one handle and its clones.** If the owner acquires
+/// the same name by another handle, or by a plain mutex, a read-write lock or a multi-lock, the
+/// call waits for the lock of its own owner until the timeout.
 ///
-/// The settings of the mutex by which the owner first acquired hold for all its guards: ttl,
-/// durability, and `max_hold`, which a further acquire does not prolong. There is no `run`: await
-/// [`lost`](LockGuard::lost) beside the work of the outermost guard. A reentrant mutex cannot be a
-/// read-write lock or [degrade](Mutex::on_unavailable).
+/// All guards of the owner have the settings of the mutex by which the owner first acquired the
+/// lock: the ttl, the durability, and `max_hold`, which a further acquire does not prolong. There
+/// is no `run`: await [`lost`](LockGuard::lost) beside the work of the outermost guard. A reentrant
+/// mutex cannot be a read-write lock or [degrade](Mutex::on_unavailable).
 ///
 /// ```
 /// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
@@ -145,13 +148,14 @@ impl ReentrantMutex {
     /// time, one call asks the nodes, and the other calls wait for its result.
     ///
     /// # Errors
-    /// Those of [`Mutex::acquire`], and [`AcquireError::Lost`] if the owner still has a guard of
-    /// this lock that was lost: the lock is not acquired anew under an outer holder that relies on
-    /// the lost one.
+    /// The same errors as [`Mutex::acquire`], and [`AcquireError::Lost`] if the owner still has a
+    /// guard of this lock that was lost. The lock is not acquired anew then, because the code with
+    /// the earlier guard relies on the lock that was lost.
     ///
     /// # Cancellation safety
-    /// As [`Mutex::acquire`]. If the call that asks the nodes is dropped, the next one of the same
-    /// owner asks them.
+    /// If dropped, this call gets no guard, and its grants are released in the background. If the
+    /// call that sends requests to the nodes is dropped, the next waiting call of the same owner
+    /// sends them.
     pub async fn acquire(&self, owner: &Owner) -> Result<ReentrantGuard, AcquireError> {
         let Mutex { core, acquire_timeout, .. } = &self.0;
         let slot = owner.slot(core, &self.0.name);
@@ -170,7 +174,7 @@ impl ReentrantMutex {
         self.enter(&mut held, &mutex).await
     }
 
-    /// Returns the owner's lock, or acquires it by `mutex`.
+    /// Returns a further guard of the lock if the owner holds it, or acquires the lock by `mutex`.
     async fn enter(
         &self,
         held: &mut Weak<LockGuard>,
@@ -184,7 +188,7 @@ impl ReentrantMutex {
         Ok(ReentrantGuard(guard))
     }
 
-    /// Returns one more guard of the lock that the owner holds, if it does.
+    /// Returns a further guard if the owner holds the lock, and `None` if it does not.
     fn again(&self, held: &Weak<LockGuard>) -> Result<Option<ReentrantGuard>, AcquireError> {
         match held.upgrade() {
             Some(guard) if guard.is_valid() => Ok(Some(ReentrantGuard(guard))),
@@ -193,15 +197,16 @@ impl ReentrantMutex {
         }
     }
 
-    /// Makes one attempt, unless the owner holds the lock. While another call of the same owner
-    /// asks the nodes, the lock counts as taken.
+    /// Returns a further guard at once if the owner holds the lock. Otherwise makes one attempt to
+    /// acquire it. While another call of the same owner sends requests to the nodes, the lock
+    /// counts as taken.
     ///
     /// # Errors
-    /// Those of [`Mutex::try_acquire`], and [`AcquireError::Lost`] as for
-    /// [`acquire`](Self::acquire).
+    /// The same errors as [`Mutex::try_acquire`], and [`AcquireError::Lost`] if the owner still has
+    /// a guard of this lock that was lost.
     ///
     /// # Cancellation safety
-    /// As [`Mutex::try_acquire`].
+    /// If dropped at any await, the lock is not held, as with [`Mutex::try_acquire`].
     pub async fn try_acquire(
         &self,
         owner: &Owner,
@@ -230,7 +235,8 @@ fn same_owner_asks() -> Taken {
 }
 
 /// One of the guards that an [`Owner`] has of a [`ReentrantMutex`]. It dereferences to the
-/// [`LockGuard`] that all of them share: they have one fencing token, and are lost together.
+/// [`LockGuard`] that all guards of the owner share. So they have one fencing token, and are lost
+/// together.
 ///
 /// Guards may be sent to other tasks and dropped in any order.
 #[derive(Debug)]
@@ -238,19 +244,20 @@ fn same_owner_asks() -> Taken {
 pub struct ReentrantGuard(Arc<LockGuard>);
 
 impl ReentrantGuard {
-    /// Returns how many guards the owner has of this lock now, this one included.
+    /// Returns the number of guards that the owner has of this lock now, this one included.
     pub fn depth(&self) -> usize {
         Arc::strong_count(&self.0)
     }
 
-    /// Gives up this guard, and releases the lock as [`LockGuard::release`] does if it was the
-    /// owner's last one. Returns how many guards the owner has left.
+    /// Drops this guard. If it was the owner's last guard of the lock, releases the lock as
+    /// [`LockGuard::release`] does. Returns the number of guards that the owner has left.
     ///
     /// # Errors
-    /// Those of [`LockGuard::release`]; [`ReleaseError::Lost`] also if guards are left.
+    /// The same errors as [`LockGuard::release`]. If guards are left, the only error is
+    /// [`ReleaseError::Lost`], for a lock that was lost.
     ///
     /// # Cancellation safety
-    /// As [`LockGuard::release`].
+    /// If dropped at any await, the release continues in the background.
     pub async fn release(self) -> Result<usize, ReleaseError> {
         let (left, is_valid) = (self.depth() - 1, self.is_valid());
         let of = self.resource();

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use super::{LockGuard, Mutex};
 use crate::error::{AcquireError, Advice, Advise, NoQuorum, ReleaseError, Resource};
 
-/// The error of work that was to run under a lock or a leadership: either it was not started, or it
-/// is not certain that the lock was held until its end.
+/// The error of work that was to run under a lock or a leadership. Either the work was not started,
+/// or it is not certain that the lock was held until the end of the work and was then released.
 ///
-/// If the work ended nevertheless, [`into_value`](Self::into_value) returns its value.
+/// If the work ended, [`into_value`](Self::into_value) returns its value.
 #[non_exhaustive]
 pub enum WorkError<T, E = AcquireError> {
     /// The lock was not acquired, or the election was not won, so the work was not started.
@@ -51,7 +51,7 @@ impl<T, E> WorkError<T, E> {
 }
 
 impl<T, E: Advise> WorkError<T, E> {
-    /// Returns what to do about the error.
+    /// Returns the advice for the error: what the caller can do about it.
     pub fn advice(&self) -> Advice {
         match self {
             Self::NotStarted(e) => e.advice(),
@@ -131,12 +131,13 @@ impl Mutex {
     /// # Errors
     /// [`WorkError::NotStarted`] with the error of [`acquire`](Self::acquire). [`WorkError::Lost`]
     /// if the lock was lost before the work had ended. [`WorkError::Unconfirmed`] if the lock was
-    /// held until then, but too few nodes confirmed the release. If the work itself returns a
-    /// `Result`, this is its value, so write `run(…).await??`.
+    /// held until the end of the work, but too few nodes confirmed the release. If the work itself
+    /// returns a `Result`, this method returns it inside its own `Ok`, so write `run(…).await??`.
     ///
     /// # Cancellation safety
     /// If dropped, the work is dropped at its current await, and the lock is released in the
-    /// background. Until the lock is acquired, the same holds as for [`acquire`](Self::acquire).
+    /// background. If dropped before the lock is acquired, the lock is not held, and the work does
+    /// not start.
     pub async fn run<T, F, Fut>(&self, work: F) -> Result<T, WorkError<T>>
     where
         F: FnOnce(Arc<LockGuard>) -> Fut,
@@ -165,7 +166,8 @@ pub(crate) async fn while_held<T, E>(
     work: impl Future<Output = T>,
     stop: impl Future<Output = ()>,
 ) -> Result<T, WorkError<T, E>> {
-    // Stopped work is dropped at the end of this block, before the lock is released.
+    // At the end of this block, stopped work is dropped. So it has ended before the lock is
+    // released.
     let value = {
         let (work, stop) = (pin!(work), pin!(stop));
         tokio::select! {

@@ -9,27 +9,29 @@ use crate::error::{AcquireError, HandOverError, ReleaseError};
 use crate::op::LockMode;
 use crate::span::operation;
 
-/// A named read-write lock, not yet held. Cheap to clone and to make; use one per name or per call.
-/// Made by [`Redlock::rw_lock`](crate::Redlock::rw_lock).
+/// A named read-write lock, not yet held. It is cheap to clone and to make, so a program may keep
+/// one for each name, or make one for each call. Made by
+/// [`Redlock::rw_lock`](crate::Redlock::rw_lock).
 ///
-/// Many readers hold it at the same time, 4,096 at most, or one writer. The writer's lock is a
+/// At one time either one writer or up to 4,096 readers hold the lock. The writer's lock is a
 /// [`Mutex`] of the same name, so it also excludes mutexes and the classic `SET NX PX` clients of
-/// other languages, and a reader excludes them as a writer does.
+/// other languages. A reader excludes them too.
 ///
 /// A writer that waits keeps out readers that begin to wait later, if the nodes receive a request
-/// of it at least every 3 s. They do by default: a waiting call asks again after a second at most,
-/// or after the pause of its [`retry`](super::MutexBuilder::retry) if that is longer. A pause is up
-/// to twice the policy's `max`, so keep `max` below 1.5 s. A node has places for 64 waiting
-/// handles; a writer behind them keeps no reader out. After the writer, all readers that wait for
-/// it are woken together. A writer that gives up, or whose process dies while it waits, keeps new
-/// readers out for 3 s at most.
+/// from the writer at least every 3 s. By default they do: a call that waits makes its next attempt
+/// after a second at most, or after the pause of its [`retry`](super::MutexBuilder::retry) if that
+/// is longer. A pause is up to twice the policy's `max`, so keep `max` below 1.5 s. A node has
+/// places for 64 waiting handles; a writer that gets no place keeps no reader out. After the
+/// writer, all readers that wait for the lock are woken together. A writer whose call ends without
+/// the lock, or whose process dies while it waits, keeps new readers out for 3 s at most.
 ///
 /// There is no call that makes a reader a writer: two readers that both wait to become the writer
-/// would wait for each other. Release the read lock, acquire the write lock, and read again what
-/// may have changed in between. A task that holds a read lock and calls [`write`](Self::write) on
-/// the same name deadlocks with itself, until the timeout. So does one that calls
-/// [`read`](Self::read) again while any writer waits, be it of the same process: the writer waits
-/// for the first guard, and the second read for the writer.
+/// would wait for each other. Release the read lock, acquire the write lock, and read again the
+/// data that may have changed in between. A task that holds a read lock and calls
+/// [`write`](Self::write) on the same name waits for itself until the timeout. A task that holds a
+/// read lock and calls [`read`](Self::read) again does the same if any writer waits, even one of
+/// the same process: the writer waits for the first guard, and the second read waits for the
+/// writer.
 ///
 /// A read-write lock is neither reentrant nor degrading; these are forms of a [`Mutex`].
 #[derive(Clone, Debug)]
@@ -52,10 +54,10 @@ impl RwLock {
     /// [`acquire_timeout`](super::MutexBuilder::acquire_timeout) has passed, as [`Mutex::acquire`].
     ///
     /// # Errors
-    /// As [`Mutex::acquire`].
+    /// The same errors as [`Mutex::acquire`].
     ///
     /// # Cancellation safety
-    /// As [`Mutex::acquire`].
+    /// If dropped at any await, the lock is not held, as with [`Mutex::acquire`].
     pub async fn read(&self) -> Result<ReadGuard, AcquireError> {
         self.read_lock().await.map(ReadGuard)
     }
@@ -67,16 +69,16 @@ impl RwLock {
 
     /// Acquires the lock for writing, as [`Mutex::acquire`].
     ///
-    /// A call that times out loses its place before the readers that came later. So rather than
-    /// calling it again and again, set one
+    /// A call that times out loses its place in the queue, and with it the precedence over readers
+    /// that came later. So do not repeat short calls: set one
     /// [`acquire_timeout`](super::MutexBuilder::acquire_timeout) that is as long as the whole wait.
     ///
     /// # Errors
-    /// As [`Mutex::acquire`].
+    /// The same errors as [`Mutex::acquire`].
     ///
     /// # Cancellation safety
-    /// As [`Mutex::acquire`]. If dropped while it waits, it may keep new readers out for another
-    /// 3 s.
+    /// If dropped at any await, the lock is not held, as with [`Mutex::acquire`]. If dropped while
+    /// it waits, the call may keep new readers out for another 3 s.
     pub async fn write(&self) -> Result<WriteGuard, AcquireError> {
         self.0.acquire().await.map(WriteGuard)
     }
@@ -85,10 +87,10 @@ impl RwLock {
     /// taken.
     ///
     /// # Errors
-    /// As [`Mutex::try_acquire`].
+    /// The same errors as [`Mutex::try_acquire`].
     ///
     /// # Cancellation safety
-    /// As [`Mutex::try_acquire`].
+    /// If dropped at any await, the lock is not held, as with [`Mutex::try_acquire`].
     pub async fn try_read(&self) -> Result<TryAcquire<ReadGuard>, AcquireError> {
         let operation = operation!("try_acquire", of = %self.0.resource());
         Ok(match self.0.try_in(LockMode::Shared, operation).await? {
@@ -100,10 +102,10 @@ impl RwLock {
     /// Makes one attempt to acquire the lock for writing.
     ///
     /// # Errors
-    /// As [`Mutex::try_acquire`].
+    /// The same errors as [`Mutex::try_acquire`].
     ///
     /// # Cancellation safety
-    /// As [`Mutex::try_acquire`].
+    /// If dropped at any await, the lock is not held, as with [`Mutex::try_acquire`].
     pub async fn try_write(&self) -> Result<TryAcquire<WriteGuard>, AcquireError> {
         Ok(match self.0.try_acquire().await? {
             TryAcquire::Acquired(guard) => TryAcquire::Acquired(WriteGuard(guard)),
@@ -115,10 +117,10 @@ impl RwLock {
     /// [`Mutex::run`].
     ///
     /// # Errors
-    /// As [`Mutex::run`].
+    /// The same errors as [`Mutex::run`].
     ///
     /// # Cancellation safety
-    /// As [`Mutex::run`].
+    /// If dropped, the work is dropped and the lock is released, as with [`Mutex::run`].
     pub async fn read_with<T, F, Fut>(&self, work: F) -> Result<T, WorkError<T>>
     where
         F: FnOnce(Arc<LockGuard>) -> Fut,
@@ -131,10 +133,10 @@ impl RwLock {
     /// [`Mutex::run`].
     ///
     /// # Errors
-    /// As [`Mutex::run`].
+    /// The same errors as [`Mutex::run`].
     ///
     /// # Cancellation safety
-    /// As [`Mutex::run`].
+    /// If dropped, the work is dropped and the lock is released, as with [`Mutex::run`].
     pub async fn write_with<T, F, Fut>(&self, work: F) -> Result<T, WorkError<T>>
     where
         F: FnOnce(Arc<LockGuard>) -> Fut,
@@ -146,10 +148,10 @@ impl RwLock {
     /// Asks every node for the holder or the readers, and waits for all answers. Changes nothing.
     ///
     /// # Errors
-    /// [`AcquireError::Closed`].
+    /// [`AcquireError::Closed`] if the handle was closed.
     ///
     /// # Cancellation safety
-    /// Reads only: may be dropped at any time.
+    /// May be dropped at any time, because it only reads.
     pub async fn inspect(&self) -> Result<Inspection, AcquireError> {
         self.0.inspect().await
     }
@@ -208,10 +210,10 @@ impl ReadGuard {
     /// Releases the lock, as [`LockGuard::release`].
     ///
     /// # Errors
-    /// As [`LockGuard::release`].
+    /// The same errors as [`LockGuard::release`].
     ///
     /// # Cancellation safety
-    /// As [`LockGuard::release`].
+    /// If dropped at any await, the release continues in the background.
     pub async fn release(self) -> Result<(), ReleaseError> {
         self.0.release().await
     }
@@ -221,10 +223,10 @@ impl WriteGuard {
     /// Releases the lock, as [`LockGuard::release`].
     ///
     /// # Errors
-    /// As [`LockGuard::release`].
+    /// The same errors as [`LockGuard::release`].
     ///
     /// # Cancellation safety
-    /// As [`LockGuard::release`].
+    /// If dropped at any await, the release continues in the background.
     pub async fn release(self) -> Result<(), ReleaseError> {
         self.0.release().await
     }
@@ -233,25 +235,25 @@ impl WriteGuard {
     /// plain [`LockGuard`].
     ///
     /// # Errors
-    /// As [`LockGuard::hand_over`].
+    /// The same errors as [`LockGuard::hand_over`].
     ///
     /// # Cancellation safety
-    /// As [`LockGuard::hand_over`].
+    /// If dropped, there is no ticket, and the lock is released in the background.
     pub async fn hand_over(self) -> Result<HandOver, HandOverError> {
         self.0.hand_over().await
     }
 
-    /// Becomes a reader, so that other readers may hold the lock, too. No writer gets the lock in
-    /// between, and the token stays the same. The validity is that of an
+    /// Becomes a reader, so that other readers may hold the lock too. No writer gets the lock in
+    /// between, and the fencing token stays the same. The lease is extended by the ttl, as with
     /// [`extend`](LockGuard::extend). [`max_hold`](super::MutexBuilder::max_hold) still counts from
     /// the acquire.
     ///
-    /// The nodes are asked once. Where too few answer, the guard is valid as before, readers are
-    /// refused there, and the next renewals ask again; without
-    /// [`auto_renew`](super::MutexBuilder::auto_renew) the next [`extend`](LockGuard::extend) does.
-    /// A guard that was lost stays lost: check [`is_valid`](LockGuard::is_valid). If this writer
-    /// had waited for the lock, a node may still have its place in the queue, which keeps readers
-    /// out for 3 s at most.
+    /// Each node gets one request. If too few nodes answer, the guard is valid until its old
+    /// deadline, and the nodes that did not get the request still refuse readers. The next renewals
+    /// repeat the request; without [`auto_renew`](super::MutexBuilder::auto_renew) the next
+    /// [`extend`](LockGuard::extend) does. A guard that was lost stays lost: check
+    /// [`is_valid`](LockGuard::is_valid). If this writer had waited for the lock, a node may still
+    /// have its place in the queue, which keeps readers out for 3 s at most.
     ///
     /// # Cancellation safety
     /// If dropped, the lock is released in the background, as by a drop of the guard.

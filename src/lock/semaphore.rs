@@ -1,4 +1,4 @@
-//! A semaphore: a number of permits, each of which one holder has at a time (semaphore).
+//! A semaphore: a lock with several permits. Each permit has one holder at a time (semaphore).
 
 use std::future::pending;
 use std::ops::Deref;
@@ -20,17 +20,19 @@ use crate::quorum::majority;
 use crate::span::operation;
 use crate::token::{FencingToken, OwnerToken};
 
-/// A named semaphore with a number of permits. Cheap to clone and to make; use one per name or per
-/// call. Made by [`Redlock::semaphore`](crate::Redlock::semaphore).
+/// A named semaphore with a number of permits. It is cheap to clone and to make, so a program may
+/// keep one for each name, or make one for each call. Made by
+/// [`Redlock::semaphore`](crate::Redlock::semaphore).
 ///
-/// The permits are numbered *slots*, and a permit is a lock on one of them: at most `permits`
-/// holders exist, each with a [slot](Permit::slot) that no other has, and a fencing token that
-/// is larger than that of every earlier holder of the same slot. A permit is a lease: one whose
-/// process has died comes back after its ttl.
+/// The permits are numbered *slots*, and a permit is a lock on one of them. At most `permits`
+/// holders exist. Each has a [slot](Permit::slot) that no other holder has, and a fencing token
+/// that is larger than that of every earlier holder of the same slot. A permit is a lease: if the
+/// process of its holder dies, the permit is free after its ttl.
 ///
-/// The number of permits belongs to the call and is not stored. A caller with a smaller number gets
-/// only slots below it; holders of the slots above go on until they release. So while callers give
-/// different numbers, the limit is the largest of them.
+/// The number of permits is a setting of the caller, and the nodes do not store it. A caller with a
+/// smaller number gets only slots below this number; holders of the slots above keep their permits
+/// until they release them. So while callers have different numbers, the limit is the largest of
+/// these numbers.
 ///
 /// A semaphore and a mutex of the same name have nothing to do with each other.
 ///
@@ -61,41 +63,43 @@ impl SemaphoreBuilder {
         Self(Semaphore { base, slots: Slots::any(permits) })
     }
 
-    /// Sets the lease length of a permit, as [`MutexBuilder::ttl`](super::MutexBuilder::ttl).
+    /// Sets the lease length of a permit. Range and default are those of
+    /// [`MutexBuilder::ttl`](super::MutexBuilder::ttl).
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.0.base.ttl = ttl;
         self
     }
 
-    /// Sets the longest time for which [`acquire`](Semaphore::acquire) waits, as
-    /// [`MutexBuilder::acquire_timeout`](super::MutexBuilder::acquire_timeout).
+    /// Sets the longest time for which [`acquire`](Semaphore::acquire) waits. The default is that
+    /// of [`MutexBuilder::acquire_timeout`](super::MutexBuilder::acquire_timeout).
     pub fn acquire_timeout(mut self, timeout: Duration) -> Self {
         self.0.base.acquire_timeout = Some(timeout);
         self
     }
 
-    /// Sets whether a background task renews a permit, as
-    /// [`MutexBuilder::auto_renew`](super::MutexBuilder::auto_renew).
+    /// Sets whether a background task renews a permit. Default: true
+    /// ([`MutexBuilder::auto_renew`](super::MutexBuilder::auto_renew)).
     pub fn auto_renew(mut self, renew: bool) -> Self {
         self.0.base.renew = renew;
         self
     }
 
-    /// Sets how long after the acquire a permit is renewed, as
-    /// [`MutexBuilder::max_hold`](super::MutexBuilder::max_hold).
+    /// Sets the time after the acquire for which a permit is renewed. Default: no limit
+    /// ([`MutexBuilder::max_hold`](super::MutexBuilder::max_hold)).
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.0.base.max_hold = Some(limit);
         self
     }
 
-    /// Sets how long [`acquire`](Semaphore::acquire) pauses between two attempts if no node reports
-    /// a release earlier.
+    /// Sets the pause that [`acquire`](Semaphore::acquire) makes between two attempts if no node
+    /// reports a release earlier.
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.0.base.retry = policy;
         self
     }
 
-    /// Sets how many replicas of a node must have confirmed a grant, as
+    /// Sets the number of replicas of a node that must have confirmed a grant before the node's
+    /// answer counts. The default is that of
     /// [`MutexBuilder::durability`](super::MutexBuilder::durability).
     pub fn durability(mut self, level: Durability) -> Self {
         self.0.base.level = level;
@@ -148,7 +152,7 @@ impl Semaphore {
     /// usually the one that has waited longest, but there is no strict order.
     ///
     /// # Errors
-    /// As [`Mutex::acquire`].
+    /// The same errors as [`Mutex::acquire`].
     ///
     /// # Cancellation safety
     /// If dropped at any await, no permit is held: grants of nodes are released in the background,
@@ -163,7 +167,7 @@ impl Semaphore {
     /// released and is reserved for a waiting handle counts as taken, too.
     ///
     /// # Errors
-    /// As [`Mutex::try_acquire`].
+    /// The same errors as [`Mutex::try_acquire`].
     ///
     /// # Cancellation safety
     /// If dropped at any await, no permit is held: grants of nodes are released in the background,
@@ -179,11 +183,12 @@ impl Semaphore {
     /// Acquires a permit, runs `work` while it is held, and releases it, as [`Mutex::run`].
     ///
     /// # Errors
-    /// As [`Mutex::run`].
+    /// The same errors as [`Mutex::run`].
     ///
     /// # Cancellation safety
     /// If dropped, the work is dropped at its current await, and the permit is released in the
-    /// background. Until the permit is acquired, the same holds as for [`acquire`](Self::acquire).
+    /// background. If dropped before the permit is acquired, no permit is held, and the work does
+    /// not start.
     pub async fn run<T, F, Fut>(&self, work: F) -> Result<T, WorkError<T>>
     where
         F: FnOnce(Arc<Permit>) -> Fut,
@@ -193,19 +198,19 @@ impl Semaphore {
         while_held(&permit, work(Arc::clone(&permit)), pending()).await
     }
 
-    /// Asks every node who holds the permits, and waits for all answers. Changes nothing.
+    /// Asks every node for the holders of the permits, and waits for all answers. Changes nothing.
     ///
     /// # Errors
     /// [`AcquireError::Closed`] if the handle was closed.
     ///
     /// # Cancellation safety
-    /// Reads only: may be dropped at any time.
+    /// May be dropped at any time, because it only reads.
     pub async fn inspect(&self) -> Result<SemaphoreInspection, AcquireError> {
         let _operation = self.base.begin()?;
         Ok(self.look(self.base.core.n()).await)
     }
 
-    /// Asks the nodes who holds the permits, until `enough` of them have reported it.
+    /// Asks the nodes for the holders of the permits, until `enough` nodes have reported them.
     pub(super) async fn look(&self, enough: usize) -> SemaphoreInspection {
         let answers = self.base.core.inspect_each(&self.base.keys, enough).await;
         let silent = || NodeError::not_executed(NodeFault::Timeout, "");
@@ -242,10 +247,10 @@ impl Permit {
     /// Releases the permit, as [`LockGuard::release`].
     ///
     /// # Errors
-    /// As [`LockGuard::release`].
+    /// The same errors as [`LockGuard::release`].
     ///
     /// # Cancellation safety
-    /// If dropped at any await, the release goes on in the background.
+    /// If dropped at any await, the release continues in the background.
     pub async fn release(self) -> Result<(), ReleaseError> {
         self.guard.release().await
     }
@@ -260,8 +265,8 @@ impl Deref for Permit {
 }
 
 impl From<Permit> for LockGuard {
-    /// For code that takes a guard of any kind. A permit cannot be
-    /// [handed over](LockGuard::hand_over).
+    /// Returns the inner guard, for code that takes a guard of any kind. A hand-over of this guard
+    /// ([`LockGuard::hand_over`]) returns an error.
     fn from(permit: Permit) -> Self {
         permit.guard
     }
@@ -303,7 +308,7 @@ impl NodePermits {
     }
 }
 
-/// Result of [`Semaphore::inspect`]: who holds the permits, on each node.
+/// Result of [`Semaphore::inspect`]: the holders of the permits on each node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SemaphoreInspection {
@@ -320,12 +325,13 @@ impl SemaphoreInspection {
         all.sort_by_key(|holder| (holder.slot, holder.token, std::cmp::Reverse(holder.remaining)));
         let needed = majority(self.nodes.len());
         let of_one = all.chunk_by(|a, b| (a.slot, a.token) == (b.slot, b.token));
-        // The permit has a majority until the `needed`-th of its leases ends.
+        // The leases of one permit on the nodes are sorted, the longest first. The permit has a
+        // majority until the lease number `needed` ends.
         of_one.filter_map(|views| views.get(needed - 1)).map(|holder| (*holder).clone()).collect()
     }
 
-    /// Returns the time until `n` permits can be free, if no holder renews or releases; `None` if a
-    /// majority does not report too many as held.
+    /// Returns the time until `n` permits can be free, if no holder renews or releases. `None` if
+    /// `n` permits may be free now, because a majority does not report too many permits as held.
     pub(super) fn lacks(&self, n: u16) -> Option<Duration> {
         let held = self.held().into_iter().filter(|holder| holder.slot < self.permits);
         let mut ends: Vec<_> = held.map(|holder| holder.remaining).collect();
@@ -334,10 +340,10 @@ impl SemaphoreInspection {
         too_many.checked_sub(1).map(|last| ends[last])
     }
 
-    /// Returns the number of permits that are free: those that no owner can have on a majority of
-    /// the nodes, even if it has them on all nodes that did not answer. So zero may also mean that
-    /// too few nodes answered: see [`nodes`](Self::nodes). A slot that is reserved for a waiting
-    /// handle counts as free.
+    /// Returns the number of free permits. A permit is free if no owner can have it on a majority
+    /// of the nodes, even if the owner has it on all nodes that did not answer. So zero may also
+    /// mean that too few nodes answered: see [`nodes`](Self::nodes). A slot that is reserved for a
+    /// waiting handle counts as free.
     pub fn available(&self) -> usize {
         let needed = majority(self.nodes.len());
         let unknown =

@@ -1,7 +1,7 @@
 //! Takes a lock away from a holder that hangs (locks 13).
 //!
-//! Until its lease ends, the holder may assume that it has the lock. So the lock is taken for at
-//! least this long, and the nodes keep it for this long in any case, even if an attempt fails or
+//! Until its lease ends, the holder may assume that it has the lock. So the takeover has a lease
+//! that is at least as long, and the nodes keep the lock for this time, even if an attempt fails or
 //! the new guard is released.
 
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::token::OwnerToken;
 #[non_exhaustive]
 pub struct TakenOver {
     /// The previous holder, as a majority of the nodes last reported it before an attempt. `None`
-    /// if no majority did, for example because its lease had ended already.
+    /// if no majority reported the holder, for example because its lease had ended already.
     pub from: Option<LockHolder>,
     /// Guard of the lock, with a higher fencing token than the previous holder's.
     ///
@@ -75,10 +75,11 @@ impl Attempt for TakeOver<'_> {
 }
 
 impl Mutex {
-    /// Takes the lock away from `holder`, as [`inspect`](Self::inspect) returned it. It is meant
-    /// for an operator who knows that the holder hangs. If a different owner has got the lock
-    /// since, that owner keeps it. Each node transfers the lock in one step, so no caller that
-    /// waits for the lock gets it in between. Waits as [`acquire`](Self::acquire) does.
+    /// Takes the lock away from `holder`, a value that [`inspect`](Self::inspect) returned. It is
+    /// meant for an operator who knows that the holder hangs. If a different owner has got the lock
+    /// since the inspection, that owner keeps it. Each node transfers the lock in one step, so no
+    /// caller that waits for the lock gets it in between. Waits for the lock for at most
+    /// `acquire_timeout`, as [`acquire`](Self::acquire) does.
     ///
     /// The lock cannot be taken from a reader, which [`readers`](super::Inspection::readers)
     /// returns: the call then waits for the end of all readers. To end a reader that hangs, end its
@@ -99,9 +100,9 @@ impl Mutex {
     /// that lease, until one of them loses it, and only fencing tokens tell their writes apart.
     ///
     /// # Errors
-    /// As for [`Mutex::acquire`]. [`AcquireError::TimedOut`] if a different owner has the lock and
-    /// keeps it, or if another program's value is under its key. Even then some nodes may have
-    /// transferred the lock; they keep it until the lease of the takeover ends.
+    /// The errors of [`Mutex::acquire`]. The error is [`AcquireError::TimedOut`] if a different
+    /// owner has the lock and keeps it, or if another program's value is under its key. Even then
+    /// some nodes may have transferred the lock; they keep it until the lease of the takeover ends.
     ///
     /// # Cancellation safety
     /// If dropped, the old holder may have lost the lock nevertheless. Nodes that have transferred
@@ -132,8 +133,9 @@ impl Mutex {
         let mut takeover = TakeOver { acquire, from: holder.token, taker, seen: None };
         let won = retry(core, &mut takeover, self.retry_terms(Wait::Watch)).await;
         let won = won.map_err(|given_up| not_acquired(core, self.resource(), given_up))?;
-        // When each node of the majority transferred the lock, the old holder's lease there had at
-        // most `won.ttl` left, and that was before now.
+        // At its transfer by a node of the majority, the rest of the old holder's lease on this
+        // node was at most `won.ttl`. All these transfers were before now, so the old lease has
+        // ended at `over`.
         let over = core.env.now() + won.ttl + core.config.drift.of(won.ttl);
         let guard = self.guard(won.lapsing_before(over));
         guard.lease().set_meta(note(reason).into());

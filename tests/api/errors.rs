@@ -106,6 +106,71 @@ fn a_ttl_without_room_for_its_renewal_is_reported_with_the_sum() {
 }
 
 #[test]
+fn times_of_each_kind() {
+    let (r, brief) = (handle(), 9 * MS);
+    refused(r.mutex("a").ttl(brief).build(), "ttl", "9ms", "at least 10ms");
+    refused(r.rw_lock("a").ttl(brief).build(), "ttl", "9ms", "at least 10ms");
+    refused(r.semaphore("a", 1).ttl(brief).build(), "ttl", "9ms", "at least 10ms");
+    refused(r.multi(["a", "b"]).ttl(brief).build(), "ttl", "9ms", "at least 10ms");
+    refused(r.election("a").ttl(brief).build(), "ttl", "9ms", "at least 10ms");
+    for d in [Duration::MAX, Duration::MAX / 2, Duration::from_secs(u64::MAX)] {
+        nodes(1).node_deadline(d).build().unwrap_err();
+        nodes(1).max_ttl(d).build().unwrap_err();
+        nodes(1).ttl(d).build().unwrap_err();
+        nodes(1).clock_error(d).build().unwrap_err();
+    }
+}
+
+#[test]
+fn numbers_of_permits_and_names() {
+    let r = handle();
+    for n in [0, 257, u16::MAX] {
+        let value = n.to_string();
+        refused(r.semaphore("gpu", n).build(), "permits", &value, "between 1 and 256");
+    }
+    let text = r.semaphore("gpu", 0).build().unwrap_err().to_string();
+    assert!(text.starts_with("semaphore \"gpu\": "), "{text}");
+    r.semaphore("gpu", 256).build().expect("at the limit");
+    let many: Vec<_> = (0..33).map(|i| format!("n{i}")).collect();
+    let names = |n: usize| r.multi(&many[..n]).build();
+    refused(names(0), "names", "0 names", "between 2 and 32; for one name use `mutex`");
+    refused(names(1), "names", "1 names", "between 2 and 32");
+    refused(names(33), "names", "33 names", "between 2 and 32");
+    names(32).expect("at the limit");
+    let twice = r.multi(["b", "a", "b"]).build();
+    refused(twice, "names", "\"b\"", "each name once: leave out the second");
+}
+
+/// The keys of elections, semaphores and records, and the side keys of locks, are no names of
+/// locks.
+#[test]
+fn names_of_other_things() {
+    let r = handle();
+    let kept = |name: &str, words: &str| {
+        let all = [r.mutex(name).build().map(drop), r.rw_lock(name).build().map(drop)];
+        for e in all.into_iter().chain([r.multi(["x", name]).build().map(drop)]) {
+            let text = e.expect_err(name).to_string();
+            assert!(text.contains("`name`") && text.contains(words), "{text}");
+        }
+    };
+    kept("election:boss", "is where elections are kept");
+    kept("permits:gpu", "semaphores");
+    for words in ["permits:", "a:election:"] {
+        let text = nodes(1).prefix(words).build().unwrap_err().to_string();
+        assert!(text.contains(words.trim_start_matches("a:")), "{text}");
+    }
+    let tagged = nodes(1).prefix("{app}:").build().unwrap();
+    for side in ["fence", "queue", "meta"] {
+        kept(&format!("{{jobs}}:{side}"), side);
+        let e = tagged.mutex(format!("jobs:{side}")).build().unwrap_err().to_string();
+        assert!(e.contains("`name`") && e.contains(side), "{e}");
+        // A name without a hash tag is not the side key of another name.
+        r.mutex(format!("jobs:{side}")).build().unwrap();
+        r.mutex(format!("{{}}:{side}")).build().unwrap();
+    }
+}
+
+#[test]
 fn names() {
     let long = "n".repeat(513);
     let shown = "\"nnnnnnnnnnnnnnnn\"… (513 bytes)";
@@ -117,6 +182,9 @@ fn names() {
         (&long, shown, "at most 512 bytes"),
     ] {
         refused(handle().mutex(name).build(), "name", value, rule);
+        refused(handle().rw_lock(name).build(), "name", value, rule);
+        refused(handle().semaphore(name, 1).build(), "name", value, rule);
+        refused(handle().multi(["x", name]).build(), "name", value, rule);
         refused(handle().election(name).build(), "name", value, rule);
     }
     // These unusual names are valid, because a name is always data and never a part of a command.

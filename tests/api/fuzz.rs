@@ -12,13 +12,15 @@ use std::time::Duration;
 use palisade::Moment;
 use palisade::idempotency::Status;
 use palisade::node::spi::LockKeys;
-use palisade::node::spi::{Batch, Op, Terms};
+use palisade::node::spi::Op;
 use palisade::{
     ConfigError, FencingToken, MemoryNode, Outcome, RedisNode, Redlock, RunError, SentinelNode,
     node::spi::{LockNode, OwnerToken},
 };
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
+
+use crate::support::ops;
 
 const MARKS: [&str; 2] = ["Sa1x", "Kb2y"];
 
@@ -232,7 +234,6 @@ struct Paid {
 /// Stores these bytes under the key `k` of `pay`, as another program or another version could have
 /// done.
 async fn plant(node: &MemoryNode, bytes: &[u8]) {
-    let terms = Terms { max_ttl: Duration::from_secs(30), clock_error: Duration::from_secs(60) };
     let complete = Op::Complete {
         key: "idem:pay:k".into(),
         owner: OwnerToken::from_random(1),
@@ -241,12 +242,8 @@ async fn plant(node: &MemoryNode, bytes: &[u8]) {
         retention: Duration::from_secs(3_600),
         fingerprint: None,
     };
-    let replies = node
-        .call(
-            Batch { terms, not_after: None, known_since: None, ops: vec![complete] },
-            Moment::from_nanos(u64::MAX),
-        )
-        .await;
+    let batch = ops::batch(Duration::from_secs(30), vec![complete]);
+    let replies = node.call(batch, Moment::from_nanos(u64::MAX)).await;
     replies.items[0].as_ref().unwrap();
 }
 

@@ -16,7 +16,8 @@ use crate::support::group::{Groups, cli};
 /// Lease of the locks. It is so long that no lock ends before the test looks for the lock.
 const HELD: Duration = Duration::from_secs(29);
 
-/// Returns a handle on one group. The min-replicas check is off, because it could refuse writes.
+/// Returns a handle on one group. The min-replicas check is off: it would refuse grants while
+/// replicas are missing, for example during the failover.
 fn redlock(groups: &Groups, group: usize) -> Redlock {
     let node = SentinelNode::builder(groups.name(group), groups.sentinels(group));
     let node = node.min_replicas_check(MinReplicas::Off).trust_fresh(true).build().unwrap();
@@ -50,7 +51,8 @@ async fn load(redlock: Redlock, level: Durability, stop: Arc<AtomicBool>) -> Gra
                 match mutex.try_acquire().await {
                     Ok(TryAcquire::Acquired(guard)) => {
                         granted.insert(name, guard.valid_until());
-                        // The guard is not dropped, so its holder still relies on the lock.
+                        // The lock is neither released nor renewed, and its holder still relies on
+                        // it.
                         std::mem::forget(guard);
                     }
                     // Attempts are refused while the masters change, and while the new master is in
@@ -122,7 +124,8 @@ async fn a_switch_by_hand_under_load_loses_no_lock_that_all_replicas_have() {
         if *level == Durability::AllReplicas {
             assert_eq!(lost, Vec::<String>::new());
         } else {
-            // If no lock is lost at `Primary`, the load shows nothing about `AllReplicas`.
+            // This group is the control: some locks must be lost at `Primary`. Otherwise the load
+            // is too weak to show that no lock is lost at `AllReplicas`.
             assert!(!lost.is_empty());
         }
     }
@@ -144,7 +147,8 @@ async fn all_replicas_are_those_that_the_sentinels_know() {
     }
 
     // The first replica confirms, but cannot be promoted. The second replica can be promoted, but
-    // does not have the lock. `WAIT` returns only the number of replicas that confirm.
+    // is frozen and lacks the lock. `WAIT` returns only the number of replicas that confirm, so the
+    // node must not rely on it alone.
     assert_eq!(cli(&servers[1], &["CONFIG", "SET", "replica-priority", "0"]), "OK");
     groups.break_("freeze", 0, &["--server", "a3"]);
     let e = word(attempt("b", Durability::AllReplicas).await.unwrap_err());
@@ -154,7 +158,8 @@ async fn all_replicas_are_those_that_the_sentinels_know() {
     assert_eq!(one.durability().replicas, 1);
     assert_eq!(cli(&servers[1], &["EXISTS", "c"]), "1");
 
-    // The replica is down. It may be promoted after it is up again.
+    // The Sentinels still list the killed replica, and it may be promoted when it runs again. So
+    // the node must wait for it.
     groups.break_("kill", 0, &["--server", "a3"]);
     until("it is gone", || {
         cli(&servers[0], &["INFO", "replication"]).contains("connected_slaves:1")
@@ -182,7 +187,8 @@ async fn all_replicas_are_those_that_the_sentinels_know() {
     assert_eq!(one.durability().replicas, 1);
 }
 
-/// The stranger is a server that copies the master, and that no Sentinel has discovered yet.
+/// The stranger is a server that replicates the master, but that no Sentinel has discovered yet. So
+/// its confirmation must not replace that of a known replica.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn a_stranger_does_not_confirm_in_place_of_a_known_replica() {
     let groups = Groups::up_with(1, 3_000, 0, &[]);

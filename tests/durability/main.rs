@@ -1,5 +1,5 @@
-//! Durability levels on real servers. The tests check the grants that count, the refusals, which
-//! leave no lock behind, and the locks after a failover. They read the replicas' keys with
+//! Durability levels on real servers. The tests check which grants count, that a refused grant
+//! leaves no lock behind, and which locks survive a failover. They read the replicas' keys with
 //! `redis-cli`.
 
 mod failover;
@@ -69,7 +69,7 @@ fn until(what: &str, mut good: impl FnMut() -> bool) {
     panic!("never happened: {what}");
 }
 
-/// Returns the error of the only node in a failed attempt.
+/// Returns the error of the handle's only node, from the error of a failed attempt.
 fn word(error: AcquireError) -> NodeError {
     let AcquireError::NoQuorum(no) = error else { panic!("another error: {error}") };
     match no.nodes.into_iter().next() {
@@ -131,7 +131,8 @@ async fn results_are_as_durable_as_asked() {
         assert_eq!(replica.cli(&["HGET", "idem:orders:7", "val"]), "[2,2]");
     }
 
-    // A call with a higher level must not return a result that the replicas lack.
+    // One replica is frozen, so it lacks the result. A call that requires this result on all
+    // replicas must not return it.
     trio.replicas[1].freeze();
     let one = orders(Durability::Primary);
     assert!(one.key("8").run(|_| async { Ok::<_, String>(1) }).await.unwrap().is_executed());

@@ -1,17 +1,18 @@
-//! Refusals because of too few replicas, a new data history or a missing permission. The lock is
-//! not granted, the error contains the reason, and no lock is left behind.
+//! Refusals because of too few replicas, a new data history or a missing permission. Each time, the
+//! lock is not granted, the error names the reason, and no lock is left behind on the server.
 
 use std::sync::Arc;
 
 use palisade::node::spi::BarrierPoint;
 use palisade::node::spi::LockNode;
-use palisade::node::spi::{Batch, Op, Terms};
+use palisade::node::spi::Op;
 use palisade::node::spi::{Env as _, SystemEnv};
 
 use super::*;
+use crate::support::ops;
 
-/// Waits until the rollback has reached the server. The rollback comes long before the end of the
-/// ttl.
+/// Waits until the refused lock's key is gone from the server. The roll-back of the attempt deletes
+/// the key long before the ttl ends.
 fn nothing_stands(trio: &Trio, name: &str) {
     until("the grant is rolled back", || trio.master.cli(&["EXISTS", name]) == "0");
 }
@@ -47,7 +48,8 @@ async fn a_frozen_replica_is_a_typed_refusal_in_time() {
         assert_eq!(trio.replicas[1].cli(&["EXISTS", &name]), "1");
     }
 
-    // The holder cannot renew its lock. The lock is not lost before its lease ends.
+    // While a replica is frozen, the holder cannot renew its lock at the required level. But the
+    // lock is not lost before its lease ends.
     let held = redlock.mutex("held").durability(Durability::Replicas(1)).await.unwrap();
     trio.replicas[1].freeze();
     let until = held.valid_until();
@@ -110,8 +112,8 @@ async fn a_replica_that_is_down_is_waited_for_where_it_is_known() {
         assert!(e.detail().contains("only 1 connected"), "{e}");
         nothing_stands(&trio, name);
     }
-    // The new handle has never seen the killed replica, so the handle does not wait for it. When
-    // the replica runs again and is connected, it counts.
+    // The new handle has never seen the killed replica, so it does not wait for this replica. When
+    // the replica is connected again, the handle waits for it, too.
     let late = node(None);
     let guard = all(&late, "b").try_acquire().await.unwrap().acquired().unwrap();
     assert_eq!(guard.durability().replicas, 1);
@@ -143,8 +145,8 @@ async fn a_master_demoted_while_it_waits_grants_nothing() {
         let e = word(attempt.await.unwrap().unwrap_err());
         assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::NotMaster, true), "{e}");
     }
-    // The server is master again, and the replicas run. The lock that was refused is still not
-    // granted.
+    // The server becomes master again, and the replicas run. The locks of the two refused attempts
+    // must be rolled back, and must not count as granted now.
     assert_eq!(trio.master.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
     for replica in &trio.replicas {
         replica.resume();
@@ -160,20 +162,14 @@ async fn a_barrier_knows_one_history_of_one_process() {
     let node: Arc<dyn LockNode> = Arc::new(node);
     let soon = || SystemEnv.now() + Duration::from_secs(5);
     let point = async || {
-        let terms = Terms { max_ttl: TTL, clock_error: TTL };
-        let (key, retention) = ("r".into(), Duration::from_secs(1));
-        let ops = vec![Op::Lookup {
-            key,
-            retention,
+        let lookup = Op::Lookup {
+            key: "r".into(),
+            retention: Duration::from_secs(1),
             fingerprint: None,
             born: None,
             accepted: Duration::ZERO,
-        }];
-        let facts = node
-            .call(Batch { terms, not_after: None, known_since: None, ops }, soon())
-            .await
-            .facts
-            .unwrap();
+        };
+        let facts = node.call(ops::batch(TTL, vec![lookup]), soon()).await.facts.unwrap();
         BarrierPoint { identity: facts.identity, history_id: facts.history_id }
     };
     let ask = |at: &BarrierPoint| node.barrier(at.clone(), Durability::AllReplicas, soon());
@@ -196,7 +192,8 @@ async fn a_barrier_knows_one_history_of_one_process() {
     trio.follow();
     assert_eq!(ask(&second).await, Ok(2));
 
-    // After a restart, another server process has the same address.
+    // After a restart, another server process has the same address. Barriers for the old process
+    // fail.
     trio.master.restart();
     assert!(ask(&second).await.is_err());
     let third = point().await;
@@ -226,8 +223,8 @@ async fn a_missing_permission_is_named() {
     assert_eq!(all.acquire().await.unwrap().durability().replicas, 2);
 }
 
-/// A barrier writes a key of its own and replaces its value, so that replicas have a write to
-/// confirm.
+/// A barrier (the wait until replicas have all writes) writes a key of its own, so that replicas
+/// have a write to confirm. No user's lock may have the name of this key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_lock_is_held_under_the_key_of_barriers() {
     let server = Server::start(&[]);
@@ -275,7 +272,8 @@ async fn a_new_connection_forgets_no_replica_of_the_same_server() {
     }
 }
 
-/// While a backup by `redis-cli --rdb` runs, the server reports it as a replica.
+/// While a backup by `redis-cli --rdb` runs, the server lists it as a replica. After its end, locks
+/// for all replicas must not wait for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn a_backup_that_came_and_went_is_not_waited_for() {
     use std::io::{Read as _, Write as _};

@@ -1,5 +1,5 @@
-//! Three nodes, each with its own reply to a barrier. The tests check the votes that count, and the
-//! rollback of the other grants.
+//! Three nodes, each with its own reply to a barrier (the wait for replicas). The tests check which
+//! grants count as votes, and that the other grants are rolled back.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,7 +10,7 @@ use crate::support::wrap::Wrap;
 
 use super::*;
 
-/// A node's reply to a barrier.
+/// Reply of a node to a barrier.
 #[derive(Clone)]
 enum BarrierReply {
     Have(u32),
@@ -19,7 +19,8 @@ enum BarrierReply {
     Nothing,
 }
 
-/// What a memory node replies about its replicas, and the levels for which it was asked.
+/// A memory node whose reply to a barrier the test sets. It records the durability levels of the
+/// barriers that it receives.
 #[derive(Clone)]
 struct Reporting {
     reply: Arc<Mutex<BarrierReply>>,
@@ -57,14 +58,15 @@ struct Three {
 fn three(replies: [BarrierReply; 3]) -> Three {
     let node = |reply| Reporting { reply: Arc::new(Mutex::new(reply)), levels: Arc::default() };
     let nodes: Vec<_> = replies.into_iter().map(node).collect();
-    // Each node is inside a wrapper, like the wrapper of a user. So the tests also check that the
-    // wrapper forwards barriers.
+    // Each node is inside the wrapper `Fault`, as a user may wrap a node. So the tests also check
+    // that a wrapper forwards barriers.
     let builder = nodes.iter().fold(Redlock::builder(), |b, n| b.node(Fault::new(n.node())));
     Three { nodes, redlock: builder.build().unwrap() }
 }
 
 impl Three {
-    /// Waits until the rollback has reached all nodes. Then a try to acquire the name succeeds.
+    /// Waits until the roll-back has reached all nodes, so that an attempt to acquire this name
+    /// succeeds.
     async fn nothing_stands(&self, name: &str) {
         for _ in 0..200 {
             match self.redlock.mutex(name).build().unwrap().try_acquire().await.unwrap() {
@@ -104,8 +106,8 @@ async fn the_default_level_sends_no_barrier() {
 
 #[tokio::test]
 async fn a_minority_at_the_level_is_a_refusal_and_all_of_it_is_rolled_back() {
-    // The first node has too few replicas. The second node reports that nothing was executed. The
-    // third node has enough replicas.
+    // The reply of the first node: too few replicas. The reply of the second node: the request was
+    // not executed. Only the third node has enough replicas, so there is no majority.
     let t = three([
         BarrierReply::Have(1),
         BarrierReply::NotExecuted(NodeFault::NotMaster),
@@ -202,8 +204,8 @@ async fn a_result_counts_only_at_the_level() {
     let again = two.key("7").run(|_| async { Err::<i32, _>("must not run") }).await;
     assert_eq!(again.unwrap(), Outcome::Replayed(7));
 
-    // The replicas disappear after the handler has run. The error reports this, and the result is
-    // not lost.
+    // The replicas disappear after the handler has run. The call returns an error that reports
+    // this, but the nodes keep the result.
     let nodes = t.nodes.clone();
     let out = two.key("8").run(|_| async move {
         for node in &nodes {

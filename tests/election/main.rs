@@ -254,12 +254,7 @@ async fn an_observer_yields_vacancy_doubt_and_missed_changes() {
 async fn refusals_are_distinguished_and_in_time() {
     let world = World::new(3);
     let (redlock, links) = world.process();
-    for name in ["", "a\nb"] {
-        assert_eq!(redlock.election(name).build().unwrap_err().field(), "name");
-    }
     let election = redlock.election("e").build().unwrap();
-    let short = redlock.election("e").ttl(Duration::from_millis(1)).build();
-    assert_eq!(short.unwrap_err().field(), "ttl");
     let long = "x".repeat(MAX_METADATA);
     assert!(matches!(election.campaign(&long).await, Err(CampaignError::Config(_))));
 

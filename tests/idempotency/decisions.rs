@@ -18,17 +18,6 @@ fn orders(redlock: &Redlock) -> Idempotency {
     redlock.idempotency("orders").at_most_once().build().unwrap()
 }
 
-/// Makes the nodes lose data, and waits until the quarantine of these nodes has ended.
-async fn lose(w: &World, nodes: &[usize], how: impl Fn(&MemoryNode)) {
-    // The handle must have used the nodes with their data, before they lose it.
-    let _ = w.orders().key("look").lookup::<u32>().await;
-    for i in nodes {
-        how(&w.nodes[*i]);
-    }
-    let _ = w.orders().key("look").lookup::<u32>().await;
-    sleep(secs(31)).await;
-}
-
 async fn run(of: &Idempotency, key: &str, effects: &Effects) -> Outcome<u32> {
     of.key(key).run(|_| effects.act(Duration::ZERO)).await.unwrap()
 }
@@ -58,7 +47,7 @@ async fn decide(of: &Idempotency, decision: Decision, replace: bool) -> Vec<Deci
 #[tokio::test(start_paused = true)]
 async fn one_decision_runs_the_keys_of_every_process_once() {
     let (w, effects) = (World::new(3), Effects::default());
-    lose(&w, &[0, 1], MemoryNode::restart_empty).await;
+    w.lose(&[0, 1], MemoryNode::restart_empty).await;
     let processes: Vec<_> = (0..3).map(|_| orders(&w.builder(0).build().unwrap())).collect();
     for of in &processes {
         assert!(is_undecided(of, "k").await);
@@ -83,7 +72,7 @@ async fn a_decision_to_run_does_not_run_what_a_later_loss_made_forgotten() {
         [(MemoryNode::restart_empty as fn(&_), false), (MemoryNode::restart_keeping, true)]
     {
         let (w, effects) = (World::new(3), Effects::default());
-        lose(&w, &[0, 1], how).await;
+        w.lose(&[0, 1], how).await;
         let (before, of) = (orders(&w.redlock), orders(&w.builder(0).build().unwrap()));
         let _ = decide(&of, Decision::Run, false).await;
         assert!(run(&before, "first", &effects).await.is_executed());
@@ -91,7 +80,7 @@ async fn a_decision_to_run_does_not_run_what_a_later_loss_made_forgotten() {
         sleep(secs(120)).await;
         assert!(run(&before, "again", &effects).await.is_executed());
         // The process of the handle `before` has just read the decision when more nodes lose data.
-        lose(&w, &[1, 2], how).await;
+        w.lose(&[1, 2], how).await;
         for of in [&before, &of] {
             assert!(!run(of, "second", &effects).await.is_executed());
             assert!(is_undecided(of, "third").await);
@@ -125,7 +114,7 @@ async fn a_decision_to_run_does_not_run_what_a_later_loss_made_forgotten() {
 #[tokio::test(start_paused = true)]
 async fn to_park_stands_until_it_is_replaced_and_to_run_for_good() {
     let (w, effects) = (World::new(3), Effects::default());
-    lose(&w, &[0, 1, 2], MemoryNode::restart_empty).await;
+    w.lose(&[0, 1, 2], MemoryNode::restart_empty).await;
     let of = orders(&w.redlock);
     let all = |decided: &[DecidedLoss], decision, is_new| {
         assert!(!decided.is_empty());
@@ -154,7 +143,7 @@ async fn to_park_stands_until_it_is_replaced_and_to_run_for_good() {
 #[tokio::test(start_paused = true)]
 async fn two_operators_who_disagree_are_given_one_answer() {
     let w = World::new(3);
-    lose(&w, &[0, 1, 2], MemoryNode::restart_empty).await;
+    w.lose(&[0, 1, 2], MemoryNode::restart_empty).await;
     let (one, two) = (orders(&w.redlock), orders(&w.builder(0).build().unwrap()));
     let audit = Audit::new("alice", "looked at the ledger").unwrap();
     let incident = last(&one).await;
@@ -179,7 +168,7 @@ async fn what_has_a_result_is_replayed_whatever_was_decided() {
         let (w, effects) = (World::new(3), Effects::default());
         let of = orders(&w.redlock);
         assert!(run(&of, "done", &effects).await.is_executed());
-        lose(&w, &[0, 1], MemoryNode::restart_empty).await;
+        w.lose(&[0, 1], MemoryNode::restart_empty).await;
         // Only one node still has the result, so no majority confirms the result.
         assert!(is_undecided(&of, "done").await);
         let _ = decide(&of, decision, false).await;
@@ -198,7 +187,7 @@ async fn what_has_a_result_is_replayed_whatever_was_decided() {
 #[tokio::test(start_paused = true)]
 async fn a_probe_is_asked_first_and_what_it_does_not_know_is_decided() {
     let (w, effects) = (World::new(3), Effects::default());
-    lose(&w, &[0, 1, 2], MemoryNode::restart_empty).await;
+    w.lose(&[0, 1, 2], MemoryNode::restart_empty).await;
     let of = orders(&w.redlock);
     let _ = decide(&of, Decision::Run, false).await;
     let probed = |key: &'static str, found: Probed<u32>| {
@@ -214,7 +203,7 @@ async fn a_probe_is_asked_first_and_what_it_does_not_know_is_decided() {
 #[tokio::test(start_paused = true)]
 async fn a_birth_after_the_loss_needs_no_decision() {
     let (w, effects) = (World::new(3), Effects::default());
-    lose(&w, &[0, 1, 2], MemoryNode::restart_empty).await;
+    w.lose(&[0, 1, 2], MemoryNode::restart_empty).await;
     let of = orders(&w.redlock);
     let born = of.key("new").created_at(at(w.now()));
     assert!(born.run(|_| effects.act(Duration::ZERO)).await.unwrap().is_executed());

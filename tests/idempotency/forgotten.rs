@@ -23,15 +23,8 @@ async fn run(orders: &Idempotency, key: &str) -> Outcome<u32> {
     orders.key(key).run(|_| async { Ok::<_, String>(1) }).await.unwrap()
 }
 
-/// Makes the nodes lose their data, and waits until the quarantine of these nodes has ended.
 async fn lose(w: &World, nodes: &[usize]) {
-    // The handle must have used the nodes with their data, before they lose it.
-    let _ = w.orders().key("look").lookup::<u32>().await;
-    for i in nodes {
-        w.nodes[*i].restart_empty();
-    }
-    let _ = w.orders().key("look").lookup::<u32>().await;
-    sleep(secs(31)).await;
+    w.lose(nodes, MemoryNode::restart_empty).await;
 }
 
 /// Returns the events about forgotten keys, each with its node.

@@ -7,38 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use palisade::idempotency::{Parked, ParkedReason};
-use palisade::node::spi::{Env as _, SystemEnv};
 use palisade::node::{MinReplicas, SentinelNode};
-use palisade::{Idempotency, Outcome, Redlock};
-use tokio::time::{Instant, sleep};
+use palisade::{Idempotency, Redlock};
+use tokio::time::sleep;
 
+use crate::recovery::{ERROR, LONG, NOTED, TTL, is_forgotten, now, run};
 use crate::support::group::{Groups, cli};
-
-/// Longest lease. The loss that a promotion causes ends at most this time after the promotion.
-const TTL: Duration = Duration::from_secs(2);
-const ERROR: Duration = Duration::from_millis(50);
-/// Time limit that is longer than any promotion in this test.
-const LONG: Duration = Duration::from_secs(120);
-/// Each server stores its clock's time in a marker (the note). This is the maximum age of the note
-/// when a record is written, in milliseconds.
-const NOTED: u64 = 1_001;
-
-fn now() -> u64 {
-    SystemEnv.wall_micros() / 1_000
-}
-
-/// Runs the key. Repeats the call as long as there is no master or the master is in quarantine.
-async fn run(of: &Idempotency, key: &str) -> Outcome<u32> {
-    let end = Instant::now() + LONG;
-    loop {
-        match of.key(key).run(|_| async { Ok::<_, String>(1) }).await {
-            Ok(outcome) => return outcome,
-            Err(e) => assert!(Instant::now() < end, "{e}"),
-        }
-        sleep(Duration::from_millis(20)).await;
-    }
-}
 
 /// A key whose handler ran, with the times before and after its call, in milliseconds since 1970.
 struct Ran {
@@ -87,9 +61,7 @@ async fn a_promoted_replica_that_was_behind_proves_what_it_lost() {
     assert!(run(&accepting, "after").await.is_executed(), "shorter than accepted");
     let answered = now();
     let parked = run(&strict, "after").await;
-    let is_forgotten =
-        matches!(parked, Outcome::Parked(Parked { reason: ParkedReason::Forgotten, .. }));
-    assert!(is_forgotten, "nothing is accepted unasked: {parked:?}");
+    assert!(is_forgotten(&parked), "nothing is accepted unasked: {parked:?}");
 
     let health = strict.health().await;
     let proved = health.nodes[0].losses.last().expect("a loss of the promotion");

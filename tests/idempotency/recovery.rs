@@ -12,15 +12,16 @@ use tokio::time::{Instant, sleep};
 
 use crate::support::server::Server;
 
-const TTL: Duration = Duration::from_secs(2);
-const ERROR: Duration = Duration::from_millis(50);
-/// Time limit that is longer than any restart in this test.
-const LONG: Duration = Duration::from_secs(60);
-/// The server stores its clock's time in a marker (the note). This is the maximum age of the note
-/// when a record is written, in milliseconds. The server and this test read the same clock.
-const NOTED: u64 = 1_001;
+/// Longest lease. The loss that a promotion causes ends at most this time after the promotion.
+pub(crate) const TTL: Duration = Duration::from_secs(2);
+pub(crate) const ERROR: Duration = Duration::from_millis(50);
+/// Time limit that is longer than any restart or promotion in these tests.
+pub(crate) const LONG: Duration = Duration::from_secs(120);
+/// Each server stores its clock's time in a marker (the note). This is the maximum age of the note
+/// when a record is written, in milliseconds. The server and these tests read the same clock.
+pub(crate) const NOTED: u64 = 1_001;
 
-fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     SystemEnv.wall_micros() / 1_000
 }
 
@@ -41,9 +42,9 @@ fn orders(server: &Server) -> Orders {
     }
 }
 
-/// Runs the key. Repeats the call as long as the server restarts or is in quarantine.
-async fn run(of: &Idempotency, key: &str) -> Outcome<u32> {
-    let end = Instant::now() + Duration::from_secs(30);
+/// Runs the key. Repeats the call as long as there is no server, or the server is in quarantine.
+pub(crate) async fn run(of: &Idempotency, key: &str) -> Outcome<u32> {
+    let end = Instant::now() + LONG;
     loop {
         match of.key(key).run(|_| async { Ok::<_, String>(1) }).await {
             Ok(outcome) => return outcome,
@@ -53,7 +54,7 @@ async fn run(of: &Idempotency, key: &str) -> Outcome<u32> {
     }
 }
 
-fn is_forgotten(outcome: &Outcome<u32>) -> bool {
+pub(crate) fn is_forgotten(outcome: &Outcome<u32>) -> bool {
     matches!(outcome, Outcome::Parked(Parked { reason: ParkedReason::Forgotten, .. }))
 }
 

@@ -1,4 +1,5 @@
-//! No lock gets the fencing token of a node whose clock is wrong.
+//! A fencing token is a time on a node's clock. No lock gets the token of a node whose clock is far
+//! ahead of the caller's clock.
 
 use std::sync::Arc;
 
@@ -6,11 +7,12 @@ use palisade::error::{NodeFault, NodeOutcome};
 use palisade::node::spi::{Env, SystemEnv};
 use palisade::{AcquireError, MemoryNode, Moment, Redlock};
 
-/// 2020-09-13, in microseconds since 1970.
+/// Time of the stopped wall clock: 2020-09-13, in microseconds since 1970.
 const NOW: u64 = 1_600_000_000_000_000;
 const SECOND: u64 = 1_000_000;
 
-/// The machine's clocks, except for a wall clock that is stopped at this time.
+/// An environment with the real clocks of the machine, except for its wall clock: that clock is
+/// stopped at this time, in microseconds since 1970.
 #[derive(Debug)]
 struct Wall(u64);
 
@@ -37,8 +39,8 @@ fn redlock(nodes: impl IntoIterator<Item = MemoryNode>) -> Redlock {
     builder.env(Arc::new(Wall(NOW))).build().unwrap()
 }
 
-/// With E = 2 s, the lowest valid token is the node's own time minus E. A token counts if it is at
-/// most 4E + 1 s ahead.
+/// The clock error E is 2 s. A node's smallest valid token is its own time minus E. A token counts
+/// if it is at most 4E + 1 s ahead of the caller's wall clock.
 #[tokio::test]
 async fn a_token_counts_up_to_four_times_the_clock_error_and_a_second_ahead() {
     let most = (2 + 4 * 2 + 1) * SECOND;

@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use palisade::{Redlock, TryAcquire};
 use palisade_testing::fault::Odds;
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use crate::nodes::becomes_free;
 use crate::support::memory::Cluster;
 
 const LONG: Duration = Duration::from_secs(20);
@@ -40,40 +42,55 @@ fn slow(c: &Cluster, seed: u64) {
     }
 }
 
-/// Waits until the lock of this name is free. The wait is much shorter than the lock's ttl of 20 s.
-async fn becomes_free(r: &Redlock, name: &str) {
-    let wait = async {
-        loop {
-            if let Ok(TryAcquire::Acquired(g)) = r.mutex(name).build().unwrap().try_acquire().await
-            {
-                assert!(g.release().await.is_ok());
-                return;
-            }
-            sleep(Duration::from_millis(2)).await;
-        }
+const KINDS: [&str; 6] = ["mutex", "reader", "writer", "permit", "permits", "names"];
+
+/// Acquires a lock of this kind, and drops the guard.
+async fn acquire(kind: &str, r: &Redlock) {
+    let doc = r.rw_lock("c").ttl(LONG).build().unwrap();
+    let pool = r.semaphore("c", 4).ttl(LONG).build().unwrap();
+    let valid = match kind {
+        "mutex" => r.mutex("c").ttl(LONG).build().unwrap().acquire().await.unwrap().is_valid(),
+        "reader" => doc.read().await.unwrap().is_valid(),
+        "writer" => doc.write().await.unwrap().is_valid(),
+        "permit" => pool.acquire().await.unwrap().is_valid(),
+        "permits" => pool.acquire_many(3).await.unwrap().is_valid(),
+        _ => r.multi(["b", "c"]).ttl(LONG).build().unwrap().acquire().await.unwrap().is_valid(),
     };
-    timeout(LONG / 2, wait).await.unwrap_or_else(|_| panic!("{name} leaked"));
+    assert!(valid, "{kind}");
 }
 
 #[tokio::test]
 async fn acquire_dropped_at_every_await() {
-    for n in [1, 3, 5] {
-        let mut done = 0;
-        for k in 0..40 {
-            let c = Cluster::new(n);
-            slow(&c, k as u64);
-            let r = c.redlock();
-            if let Some(guard) =
-                poll_times(k, r.mutex("c").ttl(LONG).build().unwrap().acquire()).await
-            {
-                assert!(guard.unwrap().is_valid());
-                done += 1;
-            }
-            becomes_free(&c.redlock(), "c").await;
-            assert_eq!(r.held(), 0, "the keeper forgot it");
+    let mut all = JoinSet::new();
+    for kind in KINDS {
+        for n in [1, 3, 5] {
+            all.spawn(acquire_dropped(kind, n));
         }
-        assert!(done > 0, "the future completes at some k");
     }
+    while let Some(done) = all.join_next().await {
+        done.unwrap();
+    }
+}
+
+async fn acquire_dropped(kind: &str, n: usize) {
+    let mut done = 0;
+    for k in 0..40 {
+        let c = Cluster::new(n);
+        slow(&c, k as u64);
+        let r = c.redlock();
+        done += usize::from(poll_times(k, acquire(kind, &r)).await.is_some());
+        let other = c.redlock();
+        if kind.starts_with("permit") {
+            let all = other.semaphore("c", 4).build().unwrap();
+            let all = timeout(LONG / 2, all.acquire_many(4)).await;
+            all.expect("a permit leaked").unwrap().release().await.unwrap();
+        } else {
+            becomes_free(&other, "b").await;
+            becomes_free(&other, "c").await;
+        }
+        assert_eq!(r.held(), 0, "{kind}: the keeper forgot it");
+    }
+    assert!(done > 0, "{kind}: the future completes at some k");
 }
 
 #[tokio::test]

@@ -1,10 +1,11 @@
-//! Every kind of lock on every kind of node: memory, a Redis server, a Sentinel group; one, three
-//! and five of them; healthy, with one frozen, and with one restarted. A cell of this table checks
-//! that conflicting holders exclude each other, that the next holder's token is larger, what
-//! survives, the error of a call that cannot succeed, and the release.
+//! A table of tests: every kind of lock on every kind of node. The nodes are in memory, Redis
+//! servers or Sentinel groups. There are one, three or five nodes. They are healthy, or one is
+//! frozen, or one is restarted. Each cell checks that conflicting holders exclude each other, that
+//! the next holder has a larger fencing token, and that a release frees the lock. It also checks
+//! which locks survive the fault, and the error of a call that cannot succeed.
 //!
-//! The nodes of a handle with one node are the first of those with three, and so on. So a fault
-//! of the first node hits all cells at the same time.
+//! The only node of the cells with one node is also the first node of the cells with three and with
+//! five nodes. So a fault of this node hits all cells at the same time.
 
 mod kind;
 mod nodes;
@@ -19,7 +20,8 @@ use kind::{Held, Kind};
 use nodes::Nodes;
 
 const TTL: Duration = Duration::from_secs(4);
-/// Long, so that a healthy node answers in time on a busy machine, too.
+/// Time that a handle waits for a node's reply. It is long, so that a healthy node replies in time
+/// on a busy machine, too.
 const NODE_DEADLINE: Duration = Duration::from_secs(1);
 /// Time limit of an acquire that must succeed at last. It is long, because no test measures speed.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -60,7 +62,8 @@ impl Cell {
         assert!(held.guards().iter().all(|guard| guard.is_valid()), "{self}");
     }
 
-    /// Checks that the lock can be had after `held`, with a larger token, and released.
+    /// Checks that the next caller gets the lock and can release it, and that its tokens are larger
+    /// than the tokens `before` of the earlier holder.
     async fn next(&self, name: &str, before: &kind::Tokens) {
         let next = self.kind.next(&self.handles, name, PATIENCE).await;
         let next = next.unwrap_or_else(|e| panic!("{self}: {e}"));
@@ -82,11 +85,14 @@ impl Cell {
         self.next(&name, &tokens).await;
     }
 
-    /// Checks what becomes of `held` while one node is faulty. Returns its tokens.
+    /// Checks the lock `held` while one node is faulty. The other nodes keep the lock alive, if
+    /// there are others. On a single node, no other caller gets the lock. Returns the tokens of
+    /// `held`.
     async fn faulty(&self, fault: Fault, name: &str, held: Held) -> kind::Tokens {
         let tokens = held.tokens();
         if self.n > 1 {
-            // Longer than the lease: it is renewed on the others.
+            // This wait is longer than the lease. So the lock is still held only if the healthy
+            // nodes have renewed it.
             sleep(TTL * 3 / 2).await;
             self.is_exclusive(name, &held).await;
             held.release().await.unwrap_or_else(|e| panic!("{self}: {e}"));
@@ -108,16 +114,18 @@ impl Cell {
             assert!(held.release().await.is_err(), "{self}: the lease is over");
             assert!(degrades, "{self}: no node answers");
         } else {
-            // In quarantine no other caller goes on, with or without the lock.
+            // While the node is in quarantine, no other caller gets the lock, and no degrading call
+            // continues without the lock.
             assert!(!degrades, "{self}: a node in quarantine answers");
-            // The node has lost the lock, and may have it back by a renewal.
+            // The restart deleted the lock, but a renewal may have stored it again. So the release
+            // may succeed or fail.
             let _ = held.release().await;
         }
         tokens
     }
 
-    /// Returns true if a call of a degrading lock returns a guard without a lock. Other kinds have
-    /// no such call, so for them the lock has a name of its own.
+    /// Returns true if a call of a degrading lock returns a guard without a lock. Only a degrading
+    /// lock has such a call. So each cell, of any kind, makes this call on an extra lock.
     async fn goes_on_without_the_lock(&self, name: &str) -> bool {
         let name = format!("{name}-degrading");
         let mutex = self.handles[1].mutex(name).acquire_timeout(SHORT * 2).build().unwrap();

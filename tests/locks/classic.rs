@@ -1,16 +1,18 @@
 //! Clients of other libraries on the same servers. Their locks and the locks of this library
-//! exclude each other. The tests use readers, writers and multi-locks.
+//! exclude each other. On this library's side, the holders are readers, writers and multi-locks.
 //!
-//! The library rslock is part of this program. The other libraries are programs in a folder that an
-//! environment variable names. `scripts/other-clients` provides these programs and runs the tests.
+//! The library rslock is linked into this test program. The other libraries are separate programs
+//! in a folder that an environment variable names. `scripts/other-clients` provides these programs
+//! and runs the tests.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use palisade::{AcquireError, RedisNode, Redlock, TryAcquire};
+use palisade::{RedisNode, Redlock};
 use rslock::LockManager;
 
+use crate::nodes::is_taken;
 use crate::support::server::Server;
 
 const TTL: Duration = Duration::from_secs(20);
@@ -21,7 +23,7 @@ enum Classic {
     Program { run: Vec<String>, variable: (&'static str, PathBuf), ports: String },
 }
 
-/// A lock that such a client holds.
+/// A lock that a client of another library holds.
 enum Held {
     Rslock(rslock::Lock),
     Value(String),
@@ -33,9 +35,9 @@ impl Classic {
         Self::Rslock(manager)
     }
 
-    /// Returns a client that is a program with the script `script`. Its library is in the folder
-    /// that the variable `folder` names. The program finds it by `variable`. Returns `None` if
-    /// there is no such folder.
+    /// Returns a client that runs the program `script` of another library. The environment variable
+    /// `folder` names the folder of that library. The program receives this folder in the
+    /// environment variable `variable`. Returns `None` if there is no such folder.
     fn program(
         servers: &[Server],
         folder: &str,
@@ -52,7 +54,7 @@ impl Classic {
         Some(Self::Program { run, variable: (variable, dir.into()), ports: ports.join(",") })
     }
 
-    /// Makes one attempt. Returns `None` if the lock was refused.
+    /// Makes one attempt to acquire the lock. Returns `None` if the lock was refused.
     async fn lock(&self, name: &str) -> Option<Held> {
         match self {
             Self::Rslock(manager) => match manager.lock(name.as_bytes(), TTL).await {
@@ -102,18 +104,15 @@ fn servers() -> (Vec<Server>, Redlock) {
     (servers, redlock.build().unwrap())
 }
 
-fn is_taken<G>(tried: &Result<TryAcquire<G>, AcquireError>) -> bool {
-    matches!(tried, Ok(TryAcquire::Taken(_)))
-}
-
-/// Checks every pair of holders on one name, or on one of two names.
+/// Checks that a lock of the other library and each kind of lock of this library exclude each
+/// other, whichever is acquired first.
 async fn exclude_each_other(classic: Classic, redlock: Redlock) {
     let doc = redlock.rw_lock("a").build().unwrap();
     let both = redlock.multi(["a", "b"]).build().unwrap();
 
     let reader = doc.read().await.unwrap();
     assert!(classic.lock("a").await.is_none(), "beside a reader");
-    // The roll-back of the other library does not remove the reader.
+    // The other library's attempt failed and was rolled back. This must not remove the reader.
     assert!(reader.extend().await.is_ok() && reader.is_valid());
     assert_eq!(doc.inspect().await.unwrap().reader_count(), 1);
     reader.release().await.unwrap();

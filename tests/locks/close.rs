@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use palisade::election::{CampaignError, LeaderError, Observation};
 use palisade::error::Resource;
-use palisade::{AcquireError, Advice, RedisNode, Redlock};
+use palisade::{AcquireError, Advice, LockGuard, RedisNode, Redlock};
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::nodes::is_free;
 use crate::support::memory::{Cluster, Timed};
 use crate::support::server::Server;
 
@@ -33,11 +34,14 @@ async fn nothing_new_is_begun() {
 
     let mutex = redlock.mutex("m").build().unwrap();
     let tried = mutex.try_acquire().await.map(|_| ()).unwrap_err();
-    for refused in [mutex.acquire().await.map(|_| ()).unwrap_err(), tried] {
+    let read = redlock.rw_lock("m").build().unwrap().read().await.map(drop).unwrap_err();
+    for refused in [mutex.acquire().await.map(|_| ()).unwrap_err(), tried, read] {
         assert_eq!(refused, AcquireError::Closed(Resource::Lock("m".into())));
         assert_eq!(refused.advice(), Advice::Rebuild);
         assert!(refused.to_string().contains("lock \"m\": not acquired, the handle was closed"));
     }
+    let permit = redlock.semaphore("s", 1).build().unwrap().acquire().await.map(drop);
+    assert_eq!(permit, Err(AcquireError::Closed(Resource::Semaphore("s".into()))));
     let of = Resource::Election("e".into());
     let refused = election.campaign("x").await.unwrap_err();
     assert_eq!(refused, CampaignError::Closed(of.clone()));
@@ -108,8 +112,20 @@ async fn a_close_does_not_release_locks_in_use() {
 
 #[tokio::test(start_paused = true)]
 async fn it_waits_for_holders_who_come_to_an_end() {
-    let [redlock, _other] = two_handles();
-    let guard = redlock.mutex("work").build().unwrap().acquire().await.unwrap();
+    for kind in ["mutex", "reader", "permit"] {
+        waits_for_a_holder(kind).await;
+    }
+}
+
+async fn waits_for_a_holder(kind: &str) {
+    let [redlock, other] = two_handles();
+    let pool = |redlock: &Redlock| redlock.semaphore("work", 1).build().unwrap();
+    let guard: LockGuard = match kind {
+        "reader" => redlock.rw_lock("work").build().unwrap().read().await.unwrap().into(),
+        "permit" => pool(&redlock).acquire().await.unwrap().into(),
+        _ => redlock.mutex("work").build().unwrap().acquire().await.unwrap(),
+    };
+    assert_eq!(redlock.held(), 1);
     let begun = Instant::now();
     let work = tokio::spawn(async move {
         sleep(60 * S).await;
@@ -120,6 +136,11 @@ async fn it_waits_for_holders_who_come_to_an_end() {
     assert!(left.is_clean(), "{left}");
     assert!((60 * S..61 * S).contains(&begun.elapsed()), "{:?}", begun.elapsed());
     assert!(work.await.unwrap().is_ok());
+    if kind == "permit" {
+        assert!(pool(&other).try_acquire().await.unwrap().acquired().is_some());
+    } else {
+        assert!(is_free(&other, "work").await, "{kind}");
+    }
 }
 
 #[tokio::test]
@@ -163,7 +184,8 @@ async fn a_close_that_is_dropped_takes_nothing_away() {
     assert!(guard.release().await.is_ok());
 }
 
-/// Environment variable for the test `a_program`: the name to lock and the server's URL.
+/// Environment variable for the test `a_program`, which other tests run as a process. It contains
+/// the name to lock and the server's URL.
 const ORDER: &str = "PALISADE_TEST_CLOSE";
 
 /// Other tests start this test as a separate process. It acts as the `main` of a user's program.
@@ -196,8 +218,8 @@ fn what_a_program_drops_last_is_released() {
             .status()
             .unwrap();
         assert!(ended.success());
-        // The key of the fence remains longer than the lock. So this key shows that the program has
-        // held the lock.
+        // The key with the lock's last fencing token (the fence) remains longer than the lock. So
+        // this key shows that the program has held the lock.
         assert_eq!(server.cli(&["exists", &format!("{{{name}}}:fence")]), "1");
         if server.cli(&["exists", &name]) != "0" {
             stayed.push(name);

@@ -16,8 +16,8 @@ use tokio::time::{Instant, sleep};
 use crate::support::memory::Timed;
 use crate::support::wrap::Wrap;
 
-/// Returns a memory node that executes one batch after the other, each in the time `takes`. It
-/// counts the acquires.
+/// Returns a memory node that executes its batches one after the other, and needs the time `takes`
+/// for each. `acquires` counts the acquires that the node receives.
 fn slow(inner: MemoryNode, takes: Duration, acquires: &Arc<AtomicUsize>) -> Wrap {
     let counted = Arc::clone(acquires);
     Wrap::new(inner, move |inner, batch, deadline| {
@@ -30,7 +30,8 @@ fn slow(inner: MemoryNode, takes: Duration, acquires: &Arc<AtomicUsize>) -> Wrap
     })
 }
 
-/// A node on which another program sends false hints: one for each acquire that joins the queue.
+/// A node on which another program publishes false hints that a lock is free: one for each acquire
+/// that joins the queue.
 struct Forged {
     node: Wrap,
     hints: broadcast::Sender<NodeSignal>,
@@ -91,7 +92,7 @@ fn is_shed(refused: &AcquireError) -> bool {
 }
 
 /// The node executes 1,280 requests a second. So it can renew 4,800 locks in a quarter of their
-/// ttl, and 19,200 locks in the whole ttl.
+/// ttl, and 19,200 locks in the whole ttl. New locks must not take the time of these renewals.
 #[tokio::test(start_paused = true)]
 async fn locks_that_are_held_come_before_new_ones() {
     let (redlock, _, _) = handles(Duration::from_millis(100));
@@ -139,7 +140,7 @@ async fn renewals_that_are_due_within_ten_milliseconds_share_a_batch() {
 }
 
 /// The renewals are spread over one second. So some renewals have been sent but not answered when
-/// the locks are released.
+/// the locks are released. Such a renewal must not keep a released lock alive.
 #[tokio::test(start_paused = true)]
 async fn locks_that_are_released_during_a_renewal_are_kept_alive_no_longer() {
     let (redlock, _, _) = handles(Duration::from_millis(100));
@@ -172,7 +173,8 @@ async fn forged_hints_cost_a_node_a_hundred_requests_a_second_at_most() {
     waiter.await.expect("a waiter").expect("free again").release().await.expect("it was held");
 }
 
-/// Of all waiters of a handle, only the first one sends requests.
+/// Of all waiters of a handle, only the first one sends requests. So more waiters do not cause more
+/// requests.
 #[tokio::test(start_paused = true)]
 async fn waiters_of_one_process_ask_no_more_often_the_more_they_are() {
     let (redlock, other, acquires) = handles(Duration::from_millis(1));
@@ -199,8 +201,8 @@ async fn waiters_of_one_process_ask_no_more_often_the_more_they_are() {
     assert!(begun.elapsed() < Duration::from_secs(120), "after {:?}", begun.elapsed());
 }
 
-/// Some callers wait for a permit of their handle. When the handle closes, these callers end
-/// without a request to the nodes.
+/// A handle allows a limited number of attempts at a time. The other callers wait for the handle's
+/// permission. When the handle closes, these callers end without a request to the nodes.
 #[tokio::test(start_paused = true)]
 async fn a_close_ends_attempts_that_have_no_permit_without_asking_the_nodes() {
     let (redlock, _, acquires) = handles(Duration::from_millis(200));

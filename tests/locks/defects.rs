@@ -4,33 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use palisade::{AcquireError, Redlock, ReleaseError, TryAcquire};
+use palisade::{AcquireError, ReleaseError, TryAcquire};
 use palisade_testing::fault::Step;
 use tokio::time::{sleep, timeout};
 
+use crate::nodes::{becomes_free, is_free};
 use crate::support::memory::Cluster;
 
 const LONG: Duration = Duration::from_secs(20);
 
 fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
-}
-
-async fn is_free(r: &Redlock, name: &str) -> bool {
-    match r.mutex(name).build().unwrap().try_acquire().await.unwrap() {
-        TryAcquire::Acquired(g) => g.release().await.is_ok(),
-        TryAcquire::Taken(_) => false,
-    }
-}
-
-/// Waits until the lock of this name is free, long before its ttl ends.
-async fn becomes_free(r: &Redlock, name: &str) {
-    let wait = async {
-        while !is_free(r, name).await {
-            sleep(ms(5)).await;
-        }
-    };
-    timeout(LONG, wait).await.unwrap_or_else(|_| panic!("{name} was never released"));
 }
 
 #[tokio::test]
@@ -100,15 +84,6 @@ async fn a_short_ttl_and_a_long_job() {
     sleep(ms(100)).await;
     let late = guard.release().await.unwrap_err();
     assert!(matches!(late, ReleaseError::Lost(_)), "{late}");
-}
-
-#[tokio::test]
-async fn a_ttl_without_room_is_refused_with_a_sentence() {
-    let r = Cluster::new(1).redlock();
-    for ttl in [Duration::ZERO, Duration::from_micros(900), ms(9)] {
-        let e = r.mutex("x").ttl(ttl).build().unwrap_err();
-        assert!(e.to_string().contains("`ttl`"), "{e}");
-    }
 }
 
 #[tokio::test]

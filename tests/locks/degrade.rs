@@ -13,7 +13,6 @@ use palisade::node::spi::{Batch, BoxFuture, Env, LockNode, Op, Replies};
 use palisade::test_util::TokioEnv;
 use palisade::{
     AcquireError, DegradableGuard, DegradingMutex, MemoryNode, Moment, OnUnavailable, Redlock,
-    TryAcquire,
 };
 use palisade_testing::fault::{Fault, FaultControl};
 use tokio::task::JoinHandle;
@@ -21,13 +20,15 @@ use tokio::time::{Instant, sleep};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::cancel::poll_times;
+use crate::nodes::is_free;
 use crate::support::forward;
 use crate::support::logs::Log;
 
 const S: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
 
-/// A node behind a fault wrapper. It counts the acquires that it receives.
+/// A node behind a fault wrapper that cuts or freezes its link. It counts the acquires that it
+/// receives.
 #[derive(Clone)]
 struct Node {
     inner: Fault,
@@ -80,7 +81,7 @@ impl World {
         Self { env, memories, links, nodes }
     }
 
-    /// Returns a new handle over all nodes. The handle represents a separate process.
+    /// Returns a new handle over all nodes, as a separate process would have.
     fn process(&self) -> Redlock {
         let builder = Redlock::builder().env(Arc::clone(&self.env));
         self.nodes.iter().fold(builder, |b, node| b.node(node.clone())).build().unwrap()
@@ -133,11 +134,6 @@ async fn held(mutex: &DegradingMutex) -> DegradableGuard {
     assert!(!guard.is_degraded() && guard.lock().is_some_and(palisade::LockGuard::is_valid));
     assert!(guard.degraded().is_none() && guard.since().is_none());
     guard
-}
-
-async fn is_free(redlock: &Redlock, name: &str) -> bool {
-    let tried = redlock.mutex(name).build().unwrap().try_acquire().await.unwrap();
-    matches!(tried, TryAcquire::Acquired(_))
 }
 
 #[tokio::test(start_paused = true)]
@@ -321,7 +317,8 @@ async fn during_an_outage_one_call_a_second_asks_and_no_other_waits() {
     }
 }
 
-/// A node that replies may report a holder, so the handle asks this node about each lock.
+/// One node still replies, and may report a holder. So the handle asks this node about each lock,
+/// and does not conclude from one lock to another.
 #[tokio::test(start_paused = true)]
 async fn where_a_node_answers_the_outcome_of_one_lock_is_not_that_of_another() {
     let world = World::new(3);
@@ -429,7 +426,8 @@ async fn closing_ends_all_who_wait_and_lets_no_call_go_on() {
     assert!(matches!(e, AcquireError::Closed(_)), "{e}");
     drop(closed.await.unwrap());
 
-    // The handle closes during the last attempt before the call would continue without the lock.
+    // The handle is closed during the last attempt to acquire. After this attempt, the call would
+    // continue without the lock.
     world.heal();
     world.links.iter().for_each(FaultControl::freeze);
     let redlock = world.process();

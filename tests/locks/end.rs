@@ -1,5 +1,5 @@
-//! Results of a late release or a late resignation. Also the time that operations wait for nodes in
-//! quarantine. In virtual time.
+//! A guard is released, or a leadership resigned, after its lease has ended: the result of this
+//! call. Also, the time that operations wait for nodes in quarantine. In virtual time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,8 @@ use crate::support::memory::Timed;
 
 const S: Duration = Duration::from_secs(1);
 
-/// Drift that ends a holder's validity a tenth of the ttl before the nodes drop the lock.
+/// Clock drift so large that a holder's validity ends a tenth of the ttl before the nodes drop the
+/// lock.
 const EARLY: Drift = Drift::from_ppm(100_000);
 
 #[tokio::test(start_paused = true)]
@@ -31,7 +32,7 @@ async fn a_guard_that_was_lost_is_never_released_whatever_the_nodes_still_have()
         let late = guard.release().await.unwrap_err();
         assert!(matches!(late, ReleaseError::Lost(_)), "{late:?}");
         assert!(late.to_string().contains("lock \"late\""), "{late}");
-        // The late release freed the lock, although the release returned an error.
+        // The late release freed the lock on the nodes, although it returned an error.
         assert!(mutex.acquire().await.unwrap().release().await.is_ok());
     }
 }
@@ -52,7 +53,8 @@ async fn a_signal_resolves_at_the_instant_at_which_its_guard_is_dropped() {
     assert_eq!(ended.await.unwrap(), dropped);
 }
 
-/// A node that refused the acquire may have the lock from a renewal whose reply is lost.
+/// The third node did not grant the acquire, but received a renewal whose reply is lost. So it may
+/// have the lock, and the release must be sent to it.
 #[tokio::test(start_paused = true)]
 async fn a_release_goes_to_nodes_that_may_have_the_lock_by_a_renewal_only() {
     let world = Timed::new(3);
@@ -84,8 +86,8 @@ async fn a_leadership_that_was_lost_is_never_resigned() {
     let redlock = world.builder().drift(EARLY).build().unwrap();
     let election = redlock.election("late").build().unwrap();
     let leadership = election.campaign("me").await.unwrap();
-    // The handle is closed, so the lease is not renewed. A process on a sleeping machine is in the
-    // same state.
+    // The closed handle does not renew the lease. So the leader is in the same state as a process
+    // on a machine that sleeps.
     let deadline = leadership.valid_until();
     let left = redlock.close(Duration::ZERO).await;
     assert_eq!(left.held.len(), 1, "{left}");

@@ -1,4 +1,5 @@
-//! Fair locks: first come, first served. This is also true if other callers leave the queue.
+//! Fair locks: callers get the lock in the order in which they began to wait. This holds even if
+//! some callers leave the queue.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex as StdMutex};
@@ -12,7 +13,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::readers::Nodes;
+use crate::nodes::Nodes;
 use crate::support::wrap::{Wrap, refused};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -24,8 +25,8 @@ fn fair(redlock: &Redlock) -> Mutex {
 /// The numbers of the callers, in the order in which they had the lock.
 type Served = Arc<StdMutex<Vec<usize>>>;
 
-/// Begins a call, and returns when its position was reported. It adds `number` to `served` when it
-/// has the lock.
+/// Begins a call that waits for the lock, and returns as soon as the call has reported its position
+/// in the queue. When the call gets the lock, it adds `number` to `served`.
 async fn queue_up(mutex: Mutex, number: usize, served: &Served) -> JoinHandle<()> {
     let (queued, served) = (Arc::new(Notify::new()), Arc::clone(served));
     let task = tokio::spawn({
@@ -50,7 +51,8 @@ async fn callers_are_served_in_the_order_in_which_they_came() {
         for (number, handle) in handles.iter().enumerate() {
             tasks.push(queue_up(fair(handle), number, &served).await);
         }
-        // Callers of the same handle come after the first one, and after all that have a position.
+        // A later caller of a handle that already has a waiter comes after that waiter. It also
+        // comes after all callers that already have a position.
         let later = tokio::spawn({
             let (mutex, served) = (fair(&handles[0]), Arc::clone(&served));
             async move {
@@ -107,7 +109,7 @@ async fn a_free_lock_is_acquired_in_one_attempt_and_reports_no_position() {
         let guard = mutex.acquire_with(|q| panic!("it is free: {q:?}")).await.unwrap();
         guard.release().await.unwrap();
     }
-    // A mutex that is not fair reports none either.
+    // A call of a mutex that is not fair waits, but reports no position.
     let plain = nodes.handle().mutex("plotter").build().unwrap();
     let holder = plain.acquire().await.unwrap();
     let waits = plain.acquire_with(|q| panic!("it is not fair: {q:?}"));
@@ -126,7 +128,8 @@ async fn a_call_ends_at_its_deadline_and_says_who_came_first() {
         let brief = redlock.mutex("plotter").fair(true).acquire_timeout(Duration::from_millis(300));
         brief.build().unwrap()
     };
-    // One call waits in the nodes' queues, the other one for a call of its own handle.
+    // The call of `two` waits in the queues of the nodes. The call of `one` waits until the first
+    // call of its own handle has ended.
     let (queued, behind) = (brief(&two), brief(&one));
     let (queued, behind) = tokio::join!(queued.acquire(), behind.acquire());
     let Err(AcquireError::TimedOut { waited, taken, .. }) = queued else { panic!("{queued:?}") };
@@ -134,7 +137,8 @@ async fn a_call_ends_at_its_deadline_and_says_who_came_first() {
     assert_eq!(taken.queued.map(|queued| queued.ahead), Some(1));
     let Err(AcquireError::TimedOut { waited, taken, .. }) = behind else { panic!("{behind:?}") };
     assert!(waited >= Duration::from_millis(300) && taken.queued.is_none());
-    // Neither left a place.
+    // Both calls that timed out have left no place in the queue. So the next caller waits behind
+    // the first one only.
     let third = queue_up(fair(&nodes.handle()), 1, &served).await;
     holder.release().await.unwrap();
     for task in [first, third] {
@@ -143,7 +147,8 @@ async fn a_call_ends_at_its_deadline_and_says_who_came_first() {
     assert_eq!(*served.lock().unwrap(), [0, 1]);
 }
 
-/// "Taken" is an answer of a majority, also to a call that waits for another one of its handle.
+/// A call reports "taken" only if a majority of the nodes said so. This holds even for a call that
+/// sends no requests, because it waits for another call of its handle.
 #[tokio::test]
 async fn calls_without_a_majority_report_what_a_mutex_that_is_not_fair_reports() {
     let memory: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();
@@ -211,7 +216,8 @@ async fn calls_without_a_majority_report_what_a_mutex_that_is_not_fair_reports()
     }
 }
 
-/// Begins a call whose time does not end soon.
+/// Begins a call with a long timeout, as a task. The task begins to wait before this function
+/// returns.
 async fn queue_up_behind(mutex: &Mutex) -> JoinHandle<Result<palisade::LockGuard, AcquireError>> {
     let mutex = mutex.clone();
     let call = tokio::spawn(async move { mutex.acquire().await });
@@ -219,7 +225,8 @@ async fn queue_up_behind(mutex: &Mutex) -> JoinHandle<Result<palisade::LockGuard
     call
 }
 
-/// A caller that is no longer polled stops asking. The next ones wait for it for at most 3 s.
+/// A caller that is no longer polled sends no more requests, so it does not take the lock. The next
+/// callers wait for it for at most 3 s.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_first_in_the_queue_holds_the_others_up_shortly() {
     let nodes = Nodes::memory(3);
@@ -237,12 +244,13 @@ async fn a_dead_first_in_the_queue_holds_the_others_up_shortly() {
     sleep(Duration::from_millis(500)).await;
     assert!(served.lock().unwrap().is_empty(), "the first is still ahead");
     timeout(Duration::from_secs(10), second).await.unwrap().unwrap();
-    // It goes on, and is served although it was passed.
+    // The first caller is polled again. It gets the lock, although the second caller had it before.
     let guard = timeout(LONG, frozen).await.unwrap().unwrap();
     guard.release().await.unwrap();
 }
 
-/// Fair callers of one lock at the same time, with nodes that lose requests and answers.
+/// Fair callers compete for one lock on nodes that lose requests and replies. Each caller gets the
+/// lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_caller_is_served_though_messages_are_lost() {
     for n in [1, 3, 5] {
@@ -276,7 +284,8 @@ async fn every_caller_is_served_though_messages_are_lost() {
     }
 }
 
-/// The forms of a mutex keep the order.
+/// A degrading mutex and a reentrant mutex wait in the same queue as a fair mutex, in the order of
+/// their calls.
 #[tokio::test]
 async fn other_forms_of_a_fair_mutex_wait_in_the_same_queue() {
     let nodes = Nodes::memory(3);
@@ -309,7 +318,8 @@ async fn other_forms_of_a_fair_mutex_wait_in_the_same_queue() {
     assert_eq!(*served.lock().unwrap(), [0, 1, 3, 2]);
 }
 
-/// A policy with long pauses does not give the place away.
+/// A fair caller asks the nodes at least once a second, even if its retry policy has longer pauses.
+/// So it keeps its place in the queue.
 #[tokio::test]
 async fn a_slow_policy_keeps_its_place() {
     let nodes = Nodes::memory(1);
@@ -328,7 +338,8 @@ async fn a_slow_policy_keeps_its_place() {
     assert_eq!(*served.lock().unwrap(), [0, 1]);
 }
 
-/// A node has 64 places. Who finds none has no position, and comes after those that have one.
+/// The queue of a lock has 64 places on each node. A caller that finds no free place has no
+/// position. It gets the lock after the callers that have one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_without_a_place_has_no_position() {
     for nodes in [Nodes::memory(1), Nodes::redis(1)] {
@@ -360,7 +371,8 @@ async fn a_caller_without_a_place_has_no_position() {
     }
 }
 
-/// Waiters of many handles on three servers, ten of which end while they wait.
+/// Waiters of many handles wait for a lock on three servers. Ten of these waiters end while they
+/// wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_hundred_waiters_are_served_in_order_though_ten_end() {
     const HANDLES: usize = 50;
@@ -373,7 +385,8 @@ async fn two_hundred_waiters_are_served_in_order_though_ten_end() {
     for (number, handle) in handles.iter().enumerate() {
         tasks.push(queue_up(fair(handle), number, &served).await);
     }
-    // The others wait for a call of their own handle, and have a position after it.
+    // Each of these callers waits until an earlier call of its own handle has ended. So it gets the
+    // lock after that call.
     for number in HANDLES..WAITERS {
         let (mutex, served) = (fair(&handles[number % HANDLES]), Arc::clone(&served));
         let mut call = Box::pin(async move {
@@ -396,7 +409,8 @@ async fn two_hundred_waiters_are_served_in_order_though_ten_end() {
     }
     let served = served.lock().unwrap();
     assert_eq!(served.len(), WAITERS - ended.len());
-    // Those that had a position come first, in their order.
+    // The first caller of each handle had a position in the queue. These callers got the lock in
+    // the order of their positions.
     let first: Vec<_> = (0..HANDLES).filter(|number| !ended.contains(number)).collect();
     let before: Vec<_> = served.iter().copied().filter(|number| *number < HANDLES).collect();
     assert_eq!(before, first);

@@ -30,7 +30,7 @@ impl World {
     }
 }
 
-/// Returns the ticket as another process receives it: written as JSON, and read again.
+/// Returns the ticket as another process receives it: serialised to JSON and deserialised.
 fn sent(ticket: &HandOver) -> HandOver {
     serde_json::from_str(&serde_json::to_string(ticket).unwrap()).unwrap()
 }
@@ -53,7 +53,8 @@ async fn a_lock_goes_on_in_another_process_under_a_larger_token() {
         let guard = world.second.resume(&sent(&ticket)).await.unwrap();
         assert!(guard.is_valid() && guard.fencing_token() > token);
         assert!(world.is_taken().await);
-        // The new guard is renewed.
+        // The lease of the resumed guard is renewed, so the lock is still held after one and a half
+        // ttls.
         sleep(TTL + TTL / 2).await;
         assert!(guard.is_valid() && world.is_taken().await);
         guard.release().await.unwrap();
@@ -74,7 +75,7 @@ async fn a_ticket_is_redeemed_once() {
         guard.release().await.unwrap();
         let late = world.others.resume(&ticket).await;
         assert!(is_gone(&late), "{late:?}");
-        // The refused calls have given back everything that they took.
+        // The refused calls have given back what they took on the nodes, so the lock is free.
         let next = job(&world.others).acquire().await.unwrap();
         assert!(is_gone(&world.second.resume(&ticket).await));
         next.release().await.unwrap();
@@ -89,8 +90,9 @@ async fn of_two_at_the_same_time_at_most_one_wins() {
         for _ in 0..20 {
             let ticket = world.acquired().await.hand_over().await.unwrap();
             let (a, b) = tokio::join!(world.second.resume(&ticket), world.others.resume(&ticket));
-            // If a slow node does not have the lock of the old holder yet, it is possible that each
-            // caller gets one of the other nodes. Then neither caller wins.
+            // If a slow node has not stored the old holder's lock yet, each of the two callers may
+            // get the lock on one of the other nodes. Then neither caller has a majority, and
+            // neither wins.
             assert!(is_gone(&a) || is_gone(&b), "{a:?} and {b:?}");
             if let Ok(guard) = a.or(b) {
                 assert!(guard.extend().await.is_ok());
@@ -111,7 +113,8 @@ async fn a_ticket_that_comes_late_is_refused() {
         sleep(2 * SHORT).await;
         let late = world.second.resume(&ticket).await;
         assert!(is_gone(&late), "{late:?}");
-        // Another owner has had the lock, and nothing is left of the attempt.
+        // Another owner acquires the lock after the ticket has expired. The refused `resume` must
+        // leave nothing on the nodes that harms this owner.
         let mutex = mutex.acquire().await.unwrap();
         assert!(is_gone(&world.second.resume(&ticket).await));
         assert!(mutex.extend().await.is_ok());
@@ -146,7 +149,8 @@ async fn a_call_that_is_dropped_gives_back_what_it_took() {
                 }
             }
             drop(resume);
-            // Either the ticket is still good on a majority, or it is used up, never both.
+            // The ticket must be either still good on a majority of the nodes, or used up. If it is
+            // used up, the lock must become free.
             match world.others.resume(&ticket).await {
                 Ok(guard) => assert!(guard.extend().await.is_ok()),
                 Err(ResumeError::Gone(_)) => {
@@ -160,8 +164,8 @@ async fn a_call_that_is_dropped_gives_back_what_it_took() {
     }
 }
 
-/// The first attempt takes the lock and its answer is lost; the call is dropped while the request
-/// of a later attempt waits in the queue.
+/// The first attempt takes the lock, but its reply is lost. The call repeats the attempt, and is
+/// dropped while the repeated request waits in the node queue. The lock must not remain taken.
 #[tokio::test]
 async fn a_call_that_is_dropped_during_a_repetition_gives_back_what_it_took() {
     let run = async |n: usize, polls: usize| {
@@ -188,8 +192,8 @@ async fn a_call_that_is_dropped_during_a_repetition_gives_back_what_it_took() {
     join_all([1, 3].into_iter().flat_map(|n| (0..24).map(move |polls| run(n, polls)))).await;
 }
 
-/// A renewal that is under way when the lock is handed over is the last one: none follows the
-/// extension of the hand-over.
+/// A hand-over extends the ttl of the lock once more. A renewal may be in progress at this time. No
+/// other renewal may follow the extension.
 #[tokio::test]
 async fn no_renewal_follows_the_extension_of_a_hand_over() {
     join_all((0..12).map(|_| async {
@@ -211,8 +215,8 @@ async fn no_renewal_follows_the_extension_of_a_hand_over() {
     .await;
 }
 
-/// One node has nothing of the old holder, and the request to another is lost: a majority can still
-/// be won.
+/// One node does not have the old holder's lock, and the request to another node is lost. The call
+/// can still win a majority, because the lost request is repeated.
 #[tokio::test]
 async fn a_refusal_and_a_lost_request_do_not_use_the_ticket_up() {
     let nodes: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();
@@ -238,7 +242,8 @@ async fn a_ttl_with_a_part_below_a_microsecond_is_not_cut() {
         }
     })
     .await;
-    // Rounded up it is not above the longest lease.
+    // The ttl is rounded up to whole microseconds. The rounded ttl must not exceed the longest
+    // permitted lease.
     let node = MemoryNode::new();
     let ttl = TTL + Duration::from_nanos(20);
     let builder = Redlock::builder().node(node).ttl(ttl).max_ttl(ttl);
@@ -283,14 +288,16 @@ async fn a_node_that_was_down_does_not_matter() {
     let nodes: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();
     let world = World::of(TTL, |i| Fault::new(nodes[i].clone()), 3, Vec::new());
     let guard = world.acquired().await;
-    // One node answers nothing while the lock is handed over, and has an older lease.
+    // One node does not reply while the lock is handed over. So this node has the shorter lease
+    // from before.
     assert!(nodes[2].close(SHORT));
     let ticket = guard.hand_over().await.unwrap();
     sleep(2 * SHORT).await;
     let guard = world.second.resume(&ticket).await.unwrap();
     assert!(guard.extend().await.is_ok());
     let ticket = guard.hand_over().await.unwrap();
-    // Two nodes lose everything: no majority has the old holder, and none grants.
+    // Two nodes lose all data. So no majority has the old holder's lock. The two nodes grant
+    // nothing, because they are in quarantine.
     nodes[0].restart_empty();
     nodes[1].restart_empty();
     let refused = world.first.resume(&ticket).await;
@@ -315,7 +322,8 @@ async fn too_few_nodes_hand_nothing_over() {
     let Err(HandOverError::Unconfirmed(why)) = &failed else { panic!("{failed:?}") };
     assert_eq!(why.needed, 2);
     assert_eq!(failed.as_ref().unwrap_err().advice(), Advice::GiveUp, "the guard is gone");
-    // The lock is released, on those nodes as soon as they answer again.
+    // A hand-over that fails releases the lock. The closed nodes receive the release as soon as
+    // they reply again.
     let began = Instant::now();
     sleep(2 * SHORT).await;
     let next = job(&world.others).acquire().await.unwrap();
@@ -360,7 +368,7 @@ async fn a_ticket_fits_the_prefix_and_the_longest_lease_of_its_handle() {
     assert_eq!(wrong.advice(), Advice::Misconfigured);
     let wrong = handle("a:", TTL).resume(&ticket).await.unwrap_err();
     assert!(wrong.to_string().contains("`ttl` is 6s: at most max_ttl (3s)"), "{wrong}");
-    // Nothing was sent, so the ticket is still good.
+    // The refused calls sent no request to the node, so the ticket is still good.
     assert!(handle("a:", 4 * TTL).resume(&ticket).await.unwrap().is_valid());
 }
 
@@ -390,8 +398,9 @@ async fn a_closed_handle_redeems_nothing() {
     assert!(world.others.resume(&ticket).await.unwrap().is_valid());
 }
 
-/// A lock that was taken over stays closed as long as its old holder may rely on it. This is also
-/// true if the taker hands the lock over and the next holder releases it at once.
+/// An operator takes the lock over from its holder. The lock stays closed to other callers until
+/// the old holder's lease has ended. This also holds if the operator hands the lock over and the
+/// next holder releases it at once.
 #[tokio::test]
 async fn a_takeover_that_is_handed_over_stays_closed() {
     World::each(TTL, async |world| {

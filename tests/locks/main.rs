@@ -17,6 +17,7 @@ mod multi;
 mod multi_wait;
 mod mutex;
 mod node_queue;
+mod nodes;
 mod permits;
 mod readers;
 mod reentrant;

@@ -5,16 +5,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use palisade::error::AcquireError;
-use palisade::node::spi::{Batch, LockKeys, LockMode, LockNode as _, Op, OwnerToken, Reply, Terms};
+use palisade::node::spi::{LockMode, LockNode as _, OwnerToken, Reply};
 use palisade::{MemoryNode, Redlock};
 use tokio::time::{sleep, timeout};
 
-use super::readers::{Nodes, in_memory};
+use crate::nodes::{Nodes, in_memory};
+use crate::support::ops;
 
 const LEASE: Duration = Duration::from_secs(30);
 
-/// Fifty readers that overlap without an end. As soon as a writer waits, none of them reads again
-/// before it. So they pass it only while its first requests are under way.
+/// Fifty readers overlap, so that the lock is never free. While a writer waits, no reader gets the
+/// lock again. So only the readers that ask before the writer's first requests arrive can pass it.
 async fn writers_wait_for_the_readers_that_hold_the_lock(
     handle: impl Fn() -> Redlock,
     writes: usize,
@@ -67,22 +68,20 @@ async fn a_writer_waits_for_fifty_readers_on_servers_once() {
     writers_wait_for_the_readers_that_hold_the_lock(|| nodes.handle(), 25, 200).await;
 }
 
-/// A node has room for 4,096 readers. The next one waits like for a writer.
+/// A node has room for 4,096 readers of a lock. The next reader waits until a reader releases, as
+/// it would wait for a writer.
 #[tokio::test]
 async fn a_reader_that_finds_no_room_waits_for_another_to_leave() {
     let node = MemoryNode::new();
     let redlock = Redlock::builder().node(node.clone()).build().unwrap();
     let tell = async |op| {
-        let terms = Terms { max_ttl: LEASE, clock_error: Duration::from_secs(2) };
-        let batch = Batch { terms, not_after: None, known_since: None, ops: vec![op] };
+        let batch = ops::batch(LEASE, vec![ops::in_mode(op, LockMode::Shared)]);
         let replies = node.call(batch, redlock.now() + LEASE).await;
         replies.items.into_iter().next().unwrap().unwrap()
     };
-    let (mode, keys, reader) =
-        (LockMode::Shared, LockKeys::new("doc"), |n| OwnerToken::from_random(n));
+    let reader = |n| OwnerToken::from_random(n);
     for n in 0..4_096 {
-        let (keys, owner) = (keys.clone(), reader(n));
-        let op = Op::Acquire { mode, keys, owner, ttl: LEASE, proposal: 1, if_held: None };
+        let op = ops::acquire("doc", reader(n), LEASE);
         assert!(matches!(tell(op).await, Reply::Granted { .. }));
     }
     let brief = redlock.rw_lock("doc").acquire_timeout(Duration::from_millis(100));
@@ -92,8 +91,7 @@ async fn a_reader_that_finds_no_room_waits_for_another_to_leave() {
     let waits = redlock.rw_lock("doc").acquire_timeout(LEASE).build().unwrap();
     let waits = tokio::spawn(async move { waits.read().await });
     sleep(Duration::from_millis(50)).await;
-    let op = Op::Release { mode, keys, owner: reader(7), meta: false };
-    assert_eq!(tell(op).await, Reply::Done);
+    assert_eq!(tell(ops::release("doc", reader(7))).await, Reply::Done);
     let guard = timeout(LEASE, waits).await.expect("there is room").unwrap().unwrap();
     guard.release().await.unwrap();
 }

@@ -1,60 +1,29 @@
-//! Locks of several names: all or none, one token, no deadlock, and what a call that waits costs
-//! others.
+//! Locks of several names. A caller gets all names or none, with one fencing token. Callers do not
+//! deadlock. A waiting call delays the callers of single names only a little.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-use palisade::node::RedisNode;
-use palisade::{AcquireError, FencingToken, MemoryNode, MultiMutex, Mutex, Redlock, TryAcquire};
+use palisade::{FencingToken, MultiMutex, Mutex, Redlock};
 use tokio::time::{sleep, timeout};
 
-use crate::support::server::Server;
+use crate::nodes::{Nodes, is_taken};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Nodes that several handles share.
-enum Nodes {
-    Memory(Vec<MemoryNode>),
-    Redis(Vec<Server>),
-}
-
 impl Nodes {
-    fn memory(n: usize) -> Self {
-        Self::Memory((0..n).map(|_| MemoryNode::new()).collect())
-    }
-
-    fn redis(n: usize) -> Self {
-        Self::Redis((0..n).map(|_| Server::start(&[])).collect())
-    }
-
-    fn all() -> Vec<Self> {
-        vec![Self::memory(1), Self::memory(3), Self::memory(5), Self::redis(1), Self::redis(3)]
-    }
-
-    fn handle(&self) -> Redlock {
-        let builder = Redlock::builder().ttl(Duration::from_secs(5));
-        let builder = match self {
-            Self::Memory(all) => all.iter().fold(builder, |b, node| b.node(node.clone())),
-            Self::Redis(all) => all.iter().fold(builder, |b, server| {
-                let node = RedisNode::builder(server.url()).trust_fresh(true);
-                b.node(node.build().unwrap())
-            }),
-        };
-        builder.build().unwrap()
+    fn brief(&self) -> Redlock {
+        self.builder().ttl(Duration::from_secs(5)).build().unwrap()
     }
 
     fn multi(&self, names: &[&str]) -> MultiMutex {
-        self.handle().multi(names).acquire_timeout(PATIENCE).build().unwrap()
+        self.brief().multi(names).acquire_timeout(PATIENCE).build().unwrap()
     }
 
     fn single(&self, name: &str) -> Mutex {
-        self.handle().mutex(name).acquire_timeout(PATIENCE).build().unwrap()
+        self.brief().mutex(name).acquire_timeout(PATIENCE).build().unwrap()
     }
-}
-
-fn is_taken<G>(tried: &Result<TryAcquire<G>, AcquireError>) -> bool {
-    matches!(tried, Ok(TryAcquire::Taken(_)))
 }
 
 #[tokio::test]
@@ -62,7 +31,7 @@ async fn all_names_are_held_or_none() {
     for nodes in Nodes::all() {
         let both = nodes.multi(&["b", "a"]);
         let (a, b) = (nodes.single("a"), nodes.single("b"));
-        let doc = nodes.handle().rw_lock("b").build().unwrap();
+        let doc = nodes.brief().rw_lock("b").build().unwrap();
         let one = b.acquire().await.unwrap();
         assert!(is_taken(&both.try_acquire().await), "one name is taken");
         let other = a.acquire().await.unwrap();
@@ -106,13 +75,13 @@ async fn one_token_is_above_all_earlier_ones_and_below_all_later_ones() {
 #[tokio::test]
 async fn a_lock_of_several_names_is_renewed_and_lost_as_one() {
     let nodes = Nodes::memory(3);
-    let redlock = nodes.handle();
+    let redlock = nodes.brief();
     let second = Duration::from_secs(1);
     let both = redlock.multi(["a", "b"]).ttl(second).build().unwrap();
     let guard = both.acquire().await.unwrap();
     sleep(2 * second).await;
     assert!(guard.is_valid() && is_taken(&nodes.single("b").try_acquire().await));
-    // An operator takes one of its names away.
+    // An operator takes over one of the two names, `b`, from the holder of both.
     let b = nodes.single("b");
     let holder = b.inspect().await.unwrap().holder().unwrap();
     let taken = b.take_over(&holder, "it hangs").await.unwrap();
@@ -123,8 +92,7 @@ async fn a_lock_of_several_names_is_renewed_and_lost_as_one() {
     next.release().await.unwrap();
 }
 
-/// Two callers that name the same locks in different orders, a thousand times, beside one that
-/// shares a name with each.
+/// Two callers acquire the same names again and again, in opposite orders.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn opposite_orders_never_block_each_other() {
     for nodes in [Nodes::memory(3), Nodes::redis(1), Nodes::redis(3)] {
@@ -153,7 +121,8 @@ async fn opposite_orders_never_block_each_other() {
     }
 }
 
-/// Each of two callers holds one name again and again: for 5 ms, with gaps of 7 ms.
+/// Two callers hold one name each, again and again: for 5 ms, with pauses of 7 ms. The multi-lock
+/// gets both names in a common pause.
 #[tokio::test(start_paused = true)]
 async fn a_multi_lock_gets_its_turn_in_the_gaps_of_single_locks() {
     let nodes = Nodes::memory(3);
@@ -178,47 +147,4 @@ async fn a_multi_lock_gets_its_turn_in_the_gaps_of_single_locks() {
     for worker in busy {
         worker.await.unwrap();
     }
-}
-
-#[tokio::test]
-async fn a_call_that_is_dropped_holds_nothing() {
-    for nodes in Nodes::all() {
-        let both = nodes.multi(&["a", "b"]);
-        for polls in 1..10 {
-            let mut acquire = Box::pin(both.acquire());
-            for _ in 0..polls {
-                tokio::select! {
-                    biased;
-                    done = &mut acquire => {
-                        drop(done);
-                        break;
-                    }
-                    () = sleep(Duration::from_micros(200)) => {}
-                }
-            }
-            drop(acquire);
-            let guard = timeout(PATIENCE, nodes.single("b").acquire()).await.unwrap().unwrap();
-            guard.release().await.unwrap();
-        }
-    }
-}
-
-#[test]
-fn names_are_checked() {
-    let redlock = Redlock::builder().node(MemoryNode::new()).build().unwrap();
-    let refused = |names: &[&str], why: &str| {
-        let error = redlock.multi(names).build().unwrap_err().to_string();
-        assert!(error.contains(why), "{error}");
-    };
-    refused(&[], "`names` is 0 names: between 2 and 32; for one name use `mutex`");
-    refused(&["a"], "`names` is 1 names: between 2 and 32");
-    let many: Vec<_> = (0..33).map(|i| format!("n{i}")).collect();
-    let many: Vec<_> = many.iter().map(String::as_str).collect();
-    refused(&many, "`names` is 33 names");
-    redlock.multi(&many[..32]).build().unwrap();
-    refused(&["b", "a", "b"], "`names` is \"b\": each name once: leave out the second");
-    refused(&["a", ""], "`name` is \"\": must not be empty");
-    refused(&["a", "election:x"], "is where elections are kept");
-    let error = redlock.multi(["a", "b"]).ttl(Duration::ZERO).build().unwrap_err();
-    assert!(error.to_string().contains("`ttl` is 0ns: at least 10ms"), "{error}");
 }

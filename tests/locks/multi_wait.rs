@@ -1,4 +1,5 @@
-//! The wait for several names beside callers of single names that never leave them free together.
+//! A call waits for several names. Callers of the single names hold them so that the names are
+//! never free at the same time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -11,7 +12,7 @@ use palisade_testing::fault::{Fault, Odds};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::readers::{Nodes, in_memory, is_taken};
+use crate::nodes::{Nodes, in_memory, is_taken};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -23,7 +24,8 @@ fn multi(handle: impl Fn() -> Redlock, names: &[&str]) -> MultiMutex {
     handle().multi(names).acquire_timeout(LONG).build().unwrap()
 }
 
-/// Holders of one name, each of a handle of its own, that leave no gap.
+/// Callers that hold one name in turn, so that it is never free for long. Each caller has a handle
+/// of its own.
 struct Busy {
     holds: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
@@ -60,7 +62,8 @@ impl Busy {
     }
 }
 
-/// Two of three names are held by others without a gap.
+/// Other callers hold two of the three names without a gap. Asserts that a call for all three names
+/// gets them after a bounded number of these holds.
 async fn is_served_beside_busy_names(handle: impl Fn() -> Redlock) {
     let span = Duration::from_millis(20);
     let busy = ["a", "b"].map(|name| Busy::begin(&handle, name, span));
@@ -101,7 +104,8 @@ async fn names_on_servers_that_are_never_free_together_are_won_in_a_bounded_numb
     }
 }
 
-/// Readers of one name overlap without an end, and another name is held without a gap.
+/// Name `a` has readers that always overlap, and name `b` is held without a gap. A call for both
+/// names gets them nevertheless.
 #[tokio::test(start_paused = true)]
 async fn names_are_won_beside_readers_that_always_overlap() {
     let handle = in_memory(3);
@@ -135,8 +139,8 @@ async fn names_are_won_beside_readers_that_always_overlap() {
     busy.end().await;
 }
 
-/// `b` is held for long, and a multi-lock waits for both names. It collects `a` once, so it delays
-/// a caller of `a` once.
+/// The name `b` is held for a long time, and a multi-lock waits for `a` and `b`. It collects `a`
+/// once before `b` is free, so it delays a caller of `a` only once.
 #[tokio::test(start_paused = true)]
 async fn a_multi_lock_that_waits_delays_the_callers_of_one_of_its_names_once() {
     let handle = in_memory(3);
@@ -162,8 +166,8 @@ async fn a_multi_lock_that_waits_delays_the_callers_of_one_of_its_names_once() {
     timeout(LONG, waits).await.unwrap().unwrap().unwrap();
 }
 
-/// The caller of a single name has a second one and waits for the first one: against the order of
-/// the names.
+/// A caller holds `b` and then waits for `a`, against the order of the names. The multi-lock has
+/// collected `a` and waits for `b`. It gives `a` back after a short time, so there is no deadlock.
 #[tokio::test(start_paused = true)]
 async fn names_are_collected_for_a_short_time_while_another_one_is_held() {
     let handle = in_memory(3);
@@ -181,7 +185,8 @@ async fn names_are_collected_for_a_short_time_while_another_one_is_held() {
     timeout(LONG, waits).await.unwrap().unwrap().unwrap();
 }
 
-/// The last of three names is held, so the call has the others at times.
+/// The last of three names is held. So the call collects the first two names and gives them back,
+/// again and again. It is dropped at many different times.
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_dropped_gives_back_what_it_collected() {
     for handle in [in_memory(1), in_memory(3)] {
@@ -205,7 +210,7 @@ async fn a_call_that_is_dropped_gives_back_what_it_collected() {
     }
 }
 
-/// Multi-locks that overlap in pairs, beside holders of each name.
+/// Each two of these multi-locks have a name in common. Other callers hold single names.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn overlapping_names_exclude_each_other_and_all_callers_are_served() {
     for nodes in [Nodes::memory(3), Nodes::memory(5), Nodes::redis(3)] {
@@ -260,7 +265,8 @@ async fn overlapping_names_exclude_each_other_and_all_callers_are_served() {
     }
 }
 
-/// Another program's value under one name is reported as that, and refuses all names.
+/// If another program has stored a value under one of the names, the error reports this value as
+/// foreign, and no name is acquired.
 #[tokio::test]
 async fn another_programs_value_under_one_name_is_reported() {
     let node = MemoryNode::new();
@@ -276,8 +282,8 @@ async fn another_programs_value_under_one_name_is_reported() {
     }
 }
 
-/// The first of 32 names is free just before the end of the call's time. Each request takes up to
-/// 40 ms, so a call that collected on would be done a second later.
+/// The first of 32 names becomes free just before the call's timeout. Each request takes up to 40
+/// ms, so collecting all names would take a second longer than the timeout.
 #[tokio::test(start_paused = true)]
 async fn a_call_that_collects_ends_at_its_deadline() {
     let env = Arc::new(TokioEnv::new());
@@ -304,8 +310,9 @@ async fn a_call_that_collects_ends_at_its_deadline() {
     assert!(matches!(all, Ok(TryAcquire::Acquired(_))), "{all:?}");
 }
 
-/// Another caller of the same handle, which began later, has the handle's place in the queue of the
-/// second name. The call for both names has waited longer, and takes over the place.
+/// Another caller of the same handle begins to wait later, and waits for the second name only. It
+/// has the handle's place in the queue of that name. The call for both names has waited longer, and
+/// takes over the place.
 #[tokio::test(start_paused = true)]
 async fn the_wait_of_a_call_counts_beside_a_younger_caller_of_its_handle() {
     let handle = in_memory(1);

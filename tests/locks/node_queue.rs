@@ -1,5 +1,5 @@
-//! The node queue: sends no more than the node accepts, returns each reply to its caller, sends no
-//! release before its own acquire, and sends large results one after the other.
+//! The node queue: it sends no more than the node accepts, returns each reply to its caller, sends
+//! no release before the acquire of the same owner, and stores large results in separate batches.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -43,8 +43,8 @@ struct Seen {
     under_way: AtomicUsize,
     most: AtomicUsize,
     largest: AtomicUsize,
-    /// Owners whose release has arrived. `overtaken` counts the acquires that arrived after the
-    /// release of their owner.
+    /// Owners whose release has arrived. The number `overtaken` below counts acquires that arrived
+    /// after the release of the same owner, which must not happen.
     released: Mutex<BTreeSet<String>>,
     overtaken: AtomicUsize,
 }
@@ -81,8 +81,8 @@ impl Connection {
                 sleep(Duration::from_micros(200 + n % 7 * 300)).await;
                 let replies = node.call(batch, deadline).await;
                 let looks = Arc::clone(&looks);
-                // All replies have the same delay. So they arrive in order, and some arrive
-                // together.
+                // All replies have the same delay, so they arrive in order. Some replies arrive at
+                // the same time.
                 tokio::spawn(async move {
                     sleep(Duration::from_millis(2)).await;
                     looks.under_way.fetch_sub(1, Ordering::SeqCst);
@@ -120,7 +120,7 @@ impl LockNode for Connection {
 }
 
 /// Runs sixty-four callers that compete for a few names. Asserts that each name has one holder at a
-/// time. Some callers give up while they wait. Returns the number of acquires.
+/// time. Some callers cancel while they wait. Returns the number of acquires.
 async fn crowd(lock: &Redlock) -> u32 {
     let (held, pairs) = (Arc::new(<[AtomicU32; 24]>::default()), Arc::<AtomicU32>::default());
     let callers = (0..64_usize).map(|caller| {
@@ -177,7 +177,8 @@ async fn each_of_several_nodes_is_given_four() {
     }
 }
 
-/// Largest number of result bytes in one batch, and the number of ops in this batch.
+/// For the batch that stored the most result bytes: the number of these bytes, and the number of
+/// ops that stored results.
 type Stored = Arc<Mutex<(usize, usize)>>;
 
 fn shows_result(reply: &Reply) -> bool {
@@ -213,7 +214,8 @@ fn stingy(inner: MemoryNode, shows: usize, takes: Duration, stored: &Stored) -> 
     })
 }
 
-/// Returns a handle over a stingy node, and a namespace. The key `k` of the namespace has a result.
+/// Returns a handle over a node that returns at most `shows` results in one batch, and a namespace
+/// of idempotency keys. The key `k` of the namespace has a result.
 async fn with_a_result(shows: usize, stored: &Stored) -> (Redlock, Idempotency) {
     let node = stingy(MemoryNode::new(), shows, Duration::from_millis(10), stored);
     let redlock = Redlock::builder().node(node).node_deadline(Duration::from_secs(4));

@@ -1,5 +1,5 @@
-//! Calls for several permits at once, which get all of them or none. The waiters of a full
-//! semaphore send few requests.
+//! Calls for several permits at once. Such a call gets all its permits or none. The waiters of a
+//! full semaphore send few requests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,14 +7,13 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use palisade::error::AcquireError;
-use palisade::node::spi::{
-    Batch, LockKeys, LockMode, LockNode as _, Op, OwnerToken, Reply, Slots, Terms,
-};
+use palisade::node::spi::{LockMode, LockNode as _, Op, OwnerToken, Reply, Slots};
 use palisade::{MemoryNode, Permits, Redlock, Semaphore, TryAcquire};
 use palisade_testing::fault::Fault;
 use tokio::time::{sleep, timeout};
 
-use super::readers::Nodes;
+use crate::nodes::Nodes;
+use crate::support::ops;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -33,7 +32,7 @@ async fn several_permits_are_held_together_or_none_is() {
         assert!(three.is_valid() && three.extend().await.unwrap() <= three.valid_until());
         let refused = b.acquire_many(2).await;
         assert!(matches!(refused, Err(AcquireError::TimedOut { .. })), "{refused:?}");
-        // The permits that the refused call got are given back.
+        // The refused call acquired some of its permits and gave them back. So one permit is free.
         let last = timeout(LONG, a.acquire()).await.unwrap().unwrap();
         assert!(!tokens.contains_key(&last.slot()));
         three.release().await.unwrap();
@@ -67,7 +66,8 @@ async fn one_attempt_gets_several_permits_or_none_and_does_not_wait() {
     }
 }
 
-/// "Taken" and "unknown" are different answers.
+/// "Taken" is an answer of a majority of the nodes. Without a majority, the error must be "no
+/// quorum".
 #[tokio::test]
 async fn one_attempt_without_a_majority_reports_no_quorum() {
     let nodes: Vec<_> = (0..3).map(|_| Fault::new(MemoryNode::new())).collect();
@@ -89,8 +89,8 @@ async fn one_attempt_without_a_majority_reports_no_quorum() {
     assert!(matches!(refused, Err(AcquireError::Closed(_))), "{refused:?}");
 }
 
-/// A call that waits for more permits than are free only reads. Each write of a semaphore prolongs
-/// its key.
+/// Each write of a semaphore prolongs its key in Redis. A call that waits for more permits than are
+/// free only reads, so the key's remaining time falls.
 #[tokio::test]
 async fn a_call_that_cannot_get_its_permits_writes_nothing() {
     for n in [1, 3] {
@@ -114,7 +114,8 @@ async fn a_call_that_cannot_get_its_permits_writes_nothing() {
     }
 }
 
-/// Callers whose wishes do not fit together neither wait for each other in a ring nor starve.
+/// Two callers want three of four permits each, so that only one can hold its permits at a time.
+/// Neither caller starves, and they do not deadlock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_callers_of_three_of_four_permits_both_get_their_turns() {
     for nodes in Nodes::all() {
@@ -162,22 +163,11 @@ async fn a_wrong_number_of_permits_is_refused_with_the_rule() {
 }
 
 #[tokio::test]
-async fn permits_end_together_and_a_dropped_call_holds_none() {
+async fn permits_end_together() {
     let nodes = Nodes::memory(3);
     let redlock = nodes.handle();
     let brief = redlock.semaphore("gpu", 4).ttl(Duration::from_millis(300)).auto_renew(false);
     let brief = brief.build().unwrap();
-    for polls in 0..12 {
-        let mut acquire = std::pin::pin!(brief.acquire_many(3));
-        for _ in 0..polls {
-            if futures_util::poll!(acquire.as_mut()).is_ready() {
-                break;
-            }
-            tokio::task::yield_now().await;
-        }
-    }
-    let all = timeout(LONG, pool(&nodes, LONG).acquire_many(4)).await.unwrap().unwrap();
-    drop(all);
     let permits = brief.acquire_many(2).await.unwrap();
     timeout(LONG, permits.lost()).await.unwrap();
     assert!(!permits.is_valid() && permits.extend().await.is_err());
@@ -188,17 +178,17 @@ async fn permits_end_together_and_a_dropped_call_holds_none() {
     all.release().await.unwrap();
 }
 
-/// Sends an op on the slots of the semaphore to a node.
+/// Sends an op on the slots of the semaphore directly to a node. Returns the node's reply.
 async fn tell(node: &MemoryNode, handle: &Redlock, op: Op) -> Reply {
-    let terms = Terms { max_ttl: LONG, clock_error: Duration::from_secs(1) };
-    let batch = Batch { terms, not_after: None, known_since: None, ops: vec![op] };
+    let batch = ops::batch(LONG, vec![op]);
     let replies = node.call(batch, handle.now() + Duration::from_secs(10)).await;
     replies.items.into_iter().next().unwrap().unwrap()
 }
 
-/// A full semaphore of two permits, each of whose holders one of three nodes lacks. A waiter gets
-/// another slot on each of these two nodes, is refused the move, and gives both back, which wakes
-/// the next waiter there.
+/// A full semaphore of two permits on three nodes. Each of its two holders is missing on one node.
+/// A waiter gets a free slot on each of these two nodes, but not the same slot on a majority. It
+/// gives both slots back. Each release wakes the next waiter, which fails in the same way. The
+/// waiters must send fewer and fewer requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_that_wake_each_other_in_vain_get_quiet() {
     let all: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();
@@ -207,13 +197,10 @@ async fn waiters_that_wake_each_other_in_vain_get_quiet() {
         builder.ttl(LONG).max_ttl(LONG).build().unwrap()
     };
     let waiters: Vec<_> = (0..4).map(|_| handle()).collect();
-    let keys = LockKeys::new("permits:gpu");
     let two = Slots::any(2);
     for (node, slot) in [(0, 0), (1, 0), (0, 1), (2, 1)] {
-        let (mode, owner) =
-            (LockMode::Slot(two.exactly(slot)), OwnerToken::from_random(slot.into()));
-        let keys = keys.clone();
-        let op = Op::Acquire { mode, keys, owner, ttl: LONG, proposal: 1, if_held: None };
+        let acquire = ops::acquire("permits:gpu", OwnerToken::from_random(slot.into()), LONG);
+        let op = ops::in_mode(acquire, LockMode::Slot(two.exactly(slot)));
         let got = tell(&all[node], &waiters[0], op).await;
         assert!(matches!(got, Reply::Permit { .. }), "{got:?}");
     }
@@ -225,7 +212,8 @@ async fn waiters_that_wake_each_other_in_vain_get_quiet() {
         })
         .collect();
     let ops = || -> u64 { waiters.iter().flat_map(Redlock::metrics).map(|node| node.ops).sum() };
-    // Four waiters, each of them woken six times a second at the end, ask for at most ten ops then.
+    // In the end, each of the four waiters is woken about six times a second and sends at most ten
+    // ops each time. So they send fewer than 300 ops a second in all.
     let is_quiet = async {
         loop {
             let (begun, before) = (Instant::now(), ops());
@@ -238,8 +226,8 @@ async fn waiters_that_wake_each_other_in_vain_get_quiet() {
     timeout(Duration::from_secs(30), is_quiet).await.expect("they wake each other without end");
     for slot in 0..2 {
         for node in &all {
-            let (mode, owner) = (LockMode::Slot(two), OwnerToken::from_random(slot));
-            let op = Op::Release { mode, keys: keys.clone(), owner, meta: false };
+            let release = ops::release("permits:gpu", OwnerToken::from_random(slot));
+            let op = ops::in_mode(release, LockMode::Slot(two));
             tell(node, &waiters[0], op).await;
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use palisade::{AcquireError, Owner, Redlock, ReentrantMutex, ReleaseError};
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::nodes::is_free;
 use crate::support::memory::{Timed, linked};
 
 const S: Duration = Duration::from_secs(1);
@@ -13,18 +14,15 @@ fn mutex(redlock: &Redlock, name: &str) -> ReentrantMutex {
     redlock.mutex(name).acquire_timeout(2 * S).build().unwrap().reentrant()
 }
 
-async fn is_free(redlock: &Redlock, name: &str) -> bool {
-    let mutex = redlock.mutex(name).build().unwrap();
-    mutex.try_acquire().await.unwrap().acquired().is_some()
-}
-
 #[tokio::test(start_paused = true)]
 async fn the_owner_enters_again_without_the_nodes_and_all_others_wait() {
     let (redlock, link) = linked();
     let (owner, other) = (Owner::new(), Owner::new());
     let m = mutex(&redlock, "m");
     let outer = m.acquire(&owner).await.unwrap();
-    // A second mutex with the same name and handle is the same lock. A clone is the same owner.
+    // A second mutex with the same name and handle is the same lock, and a clone of an `Owner` is
+    // the same owner. So the owner acquires its own lock again without a request: the link to the
+    // node is cut.
     link.cut();
     let begun = Instant::now();
     let inner = mutex(&redlock, "m").acquire(&owner.clone()).await.unwrap();
@@ -93,7 +91,8 @@ async fn a_call_that_waits_for_its_owners_other_call_ends_at_its_own_deadline() 
     let e = m.acquire(&owner).await.unwrap_err();
     assert!(matches!(e, AcquireError::TimedOut { waited, .. } if waited == 2 * S), "{e}");
     assert_eq!(begun.elapsed(), 3 * S);
-    // The other call ends. After that, the waiting call uses the rest of its own timeout.
+    // The owner's other call, which sent the requests, times out. After that, this call sends the
+    // requests for the rest of its own timeout.
     let (asks, late) = (owner.clone(), redlock.mutex("m").acquire_timeout(4 * S).build().unwrap());
     let waits = tokio::spawn(async move { late.reentrant().acquire(&asks).await });
     sleep(S).await;
@@ -157,7 +156,8 @@ async fn a_scope_names_the_owner_of_its_own_future_only() {
     assert_ne!(outer, inner);
 }
 
-/// One owner with two handles counts as two holders.
+/// One owner that uses two handles counts as two holders. So it cannot acquire the same name by the
+/// second handle.
 #[tokio::test(start_paused = true)]
 async fn an_owner_holds_a_name_of_each_handle_by_itself() {
     let world = Timed::new(1);
@@ -169,7 +169,8 @@ async fn an_owner_holds_a_name_of_each_handle_by_itself() {
     drop(mutex(&b, "m").acquire(&owner).await.unwrap());
 }
 
-/// The owner lives as long as its process. It forgets the locks that it has released.
+/// An owner acquires and releases 199 other names. It must still recognise the lock that it holds,
+/// and acquire it again at once.
 #[tokio::test(start_paused = true)]
 async fn an_owner_of_many_names_enters_the_one_that_it_holds() {
     let (redlock, _) = linked();

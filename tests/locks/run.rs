@@ -18,7 +18,7 @@ async fn is_free(mutex: &Mutex) -> bool {
     matches!(mutex.try_acquire().await, Ok(TryAcquire::Acquired(_)))
 }
 
-/// Guard value of the work. Records that the work was dropped.
+/// A value that the work owns. Its drop records that the work was stopped.
 struct Stopped(Arc<AtomicBool>);
 
 impl Drop for Stopped {
@@ -78,7 +78,8 @@ async fn work_is_stopped_when_the_lock_is_lost() {
 async fn what_was_finished_too_late_is_kept_and_called_so() {
     let (redlock, _) = linked();
     let mutex = redlock.mutex("m").auto_renew(false).ttl(S).build().unwrap();
-    // The work does not wait long enough to be stopped, as if the process were paused.
+    // The work does not yield to the runtime while its lease ends, as if the process were paused.
+    // So it ends before it can be stopped.
     let ended = mutex.run(|_| async {
         let before = Instant::now();
         tokio::time::advance(2 * S).await;
@@ -86,8 +87,8 @@ async fn what_was_finished_too_late_is_kept_and_called_so() {
     });
     let e = ended.await.unwrap_err();
     let WorkError::Lost { .. } = &e else { panic!("{e}") };
-    // The work may be stopped at its only await, or it may end late. In both cases `run` must
-    // return an error.
+    // The work may be stopped at its only await, or it may end after the lease. In both cases `run`
+    // returns the error `Lost`.
     assert!(e.to_string().starts_with("lock \"m\": lost"), "{e}");
 }
 

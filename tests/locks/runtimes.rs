@@ -130,8 +130,9 @@ fn without_a_runtime_each_verb_says_what_is_missing() {
         block_on(election.observe().next())
             .is_none_or(|seen| { matches!(seen, Observation::Disconnected(_)) })
     );
-    // The node queue runs on another runtime here. A call without a runtime cannot wait, so it
-    // returns an error. A release is still sent.
+    // Here the node queue runs on the runtime below, so requests are sent. But a call without a
+    // runtime cannot wait for the reply, so it returns an error. A release needs no reply, and is
+    // still sent.
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let acquired = runtime.block_on(async { redlock.mutex("n").build().unwrap().acquire().await });
     let guard = acquired.expect("nothing was left there");

@@ -1,23 +1,24 @@
-//! Semaphores over several handles: who holds which slot, tokens, waiting, losses of nodes, and
-//! that they are no counters.
+//! Semaphores that several handles share: the holder of each slot, fencing tokens, waiting, and
+//! nodes that lose their data. Also a comparison with a plain counter of permits, which would admit
+//! too many holders.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use palisade::error::{AcquireError, NodeError};
-use palisade::node::spi::{BarrierPoint, Batch, BoxFuture, LockNode, Op, Replies, Reply};
+use palisade::error::AcquireError;
+use palisade::node::spi::{LockNode, Op, Reply};
 use palisade::{
-    Durability, LockGuard, MemoryNode, Moment, NodePermits, Permit, Permits, Redlock,
-    RedlockBuilder, Semaphore, TryAcquire,
+    LockGuard, MemoryNode, NodePermits, Permit, Permits, Redlock, RedlockBuilder, Semaphore,
+    TryAcquire,
 };
 use palisade_testing::fault::{Fault, Odds};
 use tokio::time::{sleep, timeout};
 
-use crate::support::forward;
+use crate::support::wrap::Wrap;
 
-use super::readers::{Nodes, is_taken, seldom};
+use crate::nodes::{Nodes, is_taken, seldom};
 
 fn pool(nodes: &Nodes, permits: u16) -> Semaphore {
     nodes.handle().semaphore("gpu", permits).build().unwrap()
@@ -66,7 +67,7 @@ async fn a_permit_of_a_holder_that_died_comes_back() {
         let brief = brief.build().unwrap();
         let dead = brief.acquire().await.unwrap();
         let (slot, token) = (dead.slot(), dead.fencing_token());
-        // As a process that is killed: nothing is released.
+        // The holder dies like a killed process: its permit is not released, but expires.
         std::mem::forget(dead);
         let other = pool(&nodes, 2);
         let held = other.acquire().await.unwrap();
@@ -99,19 +100,11 @@ async fn callers_with_fewer_permits_get_only_the_lower_slots() {
 }
 
 #[tokio::test]
-async fn a_dropped_acquire_holds_nothing_and_a_lost_permit_says_so() {
+async fn a_lost_permit_says_so() {
     let nodes = Nodes::memory(3);
     let redlock = nodes.handle();
     let brief = redlock.semaphore("gpu", 3).ttl(Duration::from_millis(300)).auto_renew(false);
     let brief = brief.build().unwrap();
-    for polls in 0..8 {
-        let mut acquire = std::pin::pin!(brief.acquire());
-        for _ in 0..polls {
-            let _ = futures_util::poll!(acquire.as_mut());
-        }
-    }
-    let all = timeout(Duration::from_secs(5), all_of(&pool(&nodes, 3))).await.unwrap();
-    drop(all);
     let permit = brief.acquire().await.unwrap();
     assert!(permit.extend().await.is_ok());
     timeout(Duration::from_secs(5), permit.lost()).await.unwrap();
@@ -122,23 +115,22 @@ async fn a_dropped_acquire_holds_nothing_and_a_lost_permit_says_so() {
     assert!(guard.is_valid());
 }
 
-/// Renewed permits of two handles survive the loss of one node's data, which gives no permits then.
+/// Two handles hold and renew both permits of a semaphore. The nodes lose their data, one after the
+/// other. A node without its data grants no permit, so no third holder gets one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn permits_survive_a_node_that_forgets_them() {
     let all: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();
-    let nodes = Nodes::Memory(all.clone());
     let handle = || {
         let builder = all.iter().fold(Redlock::builder(), |b, n| b.node(n.clone()));
         builder.ttl(Duration::from_secs(2)).build().unwrap()
     };
-    let _ = &nodes;
     let (a, b) = (handle(), handle());
     let (a, b) = (a.semaphore("gpu", 2).build().unwrap(), b.semaphore("gpu", 2).build().unwrap());
     let (one, two) = (a.acquire().await.unwrap(), b.acquire().await.unwrap());
     let begun = Instant::now();
     for node in all.iter().cycle() {
         node.restart_empty();
-        // Longer than a quarantine, which is one ttl.
+        // This wait is longer than a node's quarantine, which lasts one ttl.
         sleep(Duration::from_millis(2_500)).await;
         assert!(!matches!(a.try_acquire().await, Ok(TryAcquire::Acquired(_))), "a third holder");
         assert!(one.is_valid() && two.is_valid());
@@ -151,8 +143,8 @@ async fn permits_survive_a_node_that_forgets_them() {
     two.release().await.unwrap();
 }
 
-/// More callers than permits, of several handles: never more than there are permits inside, each in
-/// a slot of its own, and all get their turns by the nodes' hints.
+/// More callers than permits, with several handles. No slot has two holders at a time, and each
+/// caller gets a permit as often as it wants.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiting_callers_get_the_permits_that_are_released() {
     const PERMITS: u16 = 3;
@@ -160,7 +152,7 @@ async fn waiting_callers_get_the_permits_that_are_released() {
         let inside: Arc<[AtomicUsize; 3]> = Arc::default();
         let callers: Vec<_> = (0..9)
             .flat_map(|i| {
-                // Every third caller shares a handle with the one before.
+                // Every third handle has two callers. The other handles have one caller.
                 let redlock = nodes.handle();
                 let inside = Arc::clone(&inside);
                 let pool = redlock.semaphore("gpu", PERMITS).build().unwrap();
@@ -187,7 +179,8 @@ async fn waiting_callers_get_the_permits_that_are_released() {
     }
 }
 
-/// Each release wakes a waiter, long before its own timer.
+/// Each release of a permit wakes a waiter by a hint. The waiter's own timer would fire only after
+/// 20 s.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_release_is_handed_over_to_a_waiter() {
     for nodes in Nodes::all() {
@@ -210,7 +203,8 @@ async fn each_release_is_handed_over_to_a_waiter() {
     }
 }
 
-/// A waiter that gave up left its place in the queue. Its handle passes the permit on.
+/// A waiter timed out, and its place is still in the queue. If the next release wakes this waiter,
+/// its handle passes the hint on to the next waiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_that_gave_up_does_not_swallow_a_release() {
     for nodes in Nodes::all() {
@@ -245,83 +239,30 @@ async fn an_inspection_shows_the_permits() {
             assert!(begun.elapsed() < Duration::from_secs(10), "{seen:?}");
             sleep(Duration::from_millis(20)).await;
         }
-        // A mutex of the same name is another thing.
+        // A mutex of the same name is another lock, so it is free.
         drop(nodes.handle().mutex("gpu").build().unwrap().acquire().await.unwrap());
         one.release().await.unwrap();
         two.release().await.unwrap();
     }
 }
 
-#[tokio::test]
-async fn closing_waits_for_permits_and_leaves_nothing() {
-    let nodes = Nodes::memory(3);
-    let redlock = nodes.handle();
-    let pool = redlock.semaphore("gpu", 1).build().unwrap();
-    let permit = pool.acquire().await.unwrap();
-    assert_eq!(redlock.held(), 1);
-    let closing = tokio::spawn({
-        let redlock = redlock.clone();
-        async move { redlock.close(Duration::from_secs(10)).await }
-    });
-    sleep(Duration::from_millis(50)).await;
-    assert!(matches!(pool.acquire().await, Err(AcquireError::Closed(_))));
-    permit.release().await.unwrap();
-    assert!(closing.await.unwrap().is_clean());
-    assert!(self::pool(&nodes, 1).try_acquire().await.unwrap().acquired().is_some());
-}
-
-#[tokio::test]
-async fn wrong_settings_are_refused_with_the_rule() {
-    let redlock = Nodes::memory(1).handle();
-    for permits in [0, 257, u16::MAX] {
-        let error = redlock.semaphore("gpu", permits).build().unwrap_err().to_string();
-        let names = error.contains("semaphore \"gpu\"") && error.contains("permits");
-        assert!(names && error.contains("between 1 and 256"), "{error}");
-    }
-    assert!(redlock.semaphore("gpu", 256).build().is_ok());
-    assert!(redlock.semaphore("", 1).build().is_err());
-    let error = redlock.mutex("permits:gpu").build().unwrap_err().to_string();
-    assert!(error.contains("permits:") && error.contains("semaphores"), "{error}");
-    let prefixed = Redlock::builder().node(MemoryNode::new()).prefix("permits:").build();
-    assert!(prefixed.unwrap_err().to_string().contains("permits:"));
-    let error = redlock.semaphore("gpu", 2).ttl(Duration::from_millis(1)).build().unwrap_err();
-    assert!(error.to_string().contains("ttl"), "{error}");
-}
-
-/// A node that only counts: it gives as many permits as there are, but all with the same number.
-struct Counting(MemoryNode);
-
-impl LockNode for Counting {
-    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
-        Box::pin(async move {
-            let mut replies = self.0.call(batch, deadline).await;
-            for reply in replies.items.iter_mut().flatten() {
-                if let Reply::Permit { slot, .. } = reply {
-                    *slot = 0;
-                }
+/// Returns a node that grants as many permits as the semaphore has, but reports slot 0 for each of
+/// them. So a majority of such nodes counts permits, without agreement on a slot.
+fn counting(node: &MemoryNode) -> Wrap {
+    Wrap::new(node.clone(), |node, batch, deadline| async move {
+        let mut replies = node.call(batch, deadline).await;
+        for reply in replies.items.iter_mut().flatten() {
+            if let Reply::Permit { slot, .. } = reply {
+                *slot = 0;
             }
-            replies
-        })
-    }
-
-    fn barrier(
-        &self,
-        after: BarrierPoint,
-        level: Durability,
-        deadline: Moment,
-    ) -> BoxFuture<'_, Result<u32, NodeError>> {
-        self.0.barrier(after, level, deadline)
-    }
-
-    forward!(0);
-
-    fn server(&self) -> Option<Arc<str>> {
-        self.0.server()
-    }
+        }
+        replies
+    })
 }
 
-/// Three callers of two permits, each of which does not reach another one of three nodes. Returns
-/// the number of those that hold one.
+/// Three callers try to acquire one of two permits, one after the other. For each caller, another
+/// one of the three nodes does not reply. Returns the number of callers that hold a permit in the
+/// end.
 async fn holders(all: &[MemoryNode], handle: impl Fn() -> Redlock) -> usize {
     let mut held = Vec::new();
     for unreached in all {
@@ -343,15 +284,16 @@ async fn holders(all: &[MemoryNode], handle: impl Fn() -> Redlock) -> usize {
 async fn a_counter_lets_in_too_many_and_a_semaphore_does_not() {
     let nodes = || (0..3).map(|_| MemoryNode::new()).collect::<Vec<_>>();
     let all = nodes();
-    let counting = || all.iter().fold(Redlock::builder(), |b, n| b.node(Counting(n.clone())));
-    assert_eq!(holders(&all, || counting().build().unwrap()).await, 3);
+    let counted = || all.iter().map(counting).fold(Redlock::builder(), RedlockBuilder::node);
+    assert_eq!(holders(&all, || counted().build().unwrap()).await, 3);
     let all = nodes();
     let numbered = || all.iter().fold(Redlock::builder(), |b, n| b.node(n.clone()));
     assert_eq!(holders(&all, || numbered().build().unwrap()).await, 2);
 }
 
-/// The replies of the nodes are late. Therefore an attempt often gets different slots on different
-/// nodes, and its caller gives up before, during or after the move to one slot.
+/// The replies of the nodes are delayed by random times. So an attempt often gets different slots
+/// on different nodes, and then moves to one slot. The caller is dropped before, during or after
+/// this move.
 #[tokio::test(start_paused = true)]
 async fn callers_that_give_up_at_any_time_leave_no_permit_behind() {
     let odds = Odds { delay: 1.0, max_delay: Duration::from_millis(10), ..Odds::default() };
@@ -384,63 +326,35 @@ async fn callers_that_give_up_at_any_time_leave_no_permit_behind() {
     }
 }
 
-/// A node whose answers are late by `delay`. The permits of another holder are released as soon as
-/// the node has refused an acquire because of them.
-struct Late {
-    node: MemoryNode,
-    delay: Duration,
-    holder: tokio::sync::Mutex<Option<Permits>>,
-}
-
-impl Late {
-    fn new(node: &MemoryNode, delay: u64, holder: Option<Permits>) -> Self {
-        let (node, delay) = (node.clone(), Duration::from_millis(delay));
-        Self { node, delay, holder: holder.into() }
-    }
-}
-
-impl LockNode for Late {
-    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
-        Box::pin(async move {
+/// Returns a node whose replies are delayed by `delay` milliseconds. The permits in `holder` are
+/// released as soon as the node has executed its first batch with an acquire.
+fn late(node: &MemoryNode, delay: u64, holder: Option<Permits>) -> Wrap {
+    let holder = Arc::new(tokio::sync::Mutex::new(holder));
+    Wrap::new(node.clone(), move |node, batch, deadline| {
+        let holder = Arc::clone(&holder);
+        async move {
             let acquires = batch.ops.iter().any(|op| matches!(op, Op::Acquire { .. }));
-            let replies = self.node.call(batch, deadline).await;
-            let holder = if acquires { self.holder.lock().await.take() } else { None };
+            let replies = node.call(batch, deadline).await;
+            let holder = if acquires { holder.lock().await.take() } else { None };
             if let Some(holder) = holder {
                 holder.release().await.unwrap();
             }
-            sleep(self.delay).await;
+            sleep(Duration::from_millis(delay)).await;
             replies
-        })
-    }
-
-    fn barrier(
-        &self,
-        after: BarrierPoint,
-        level: Durability,
-        deadline: Moment,
-    ) -> BoxFuture<'_, Result<u32, NodeError>> {
-        self.node.barrier(after, level, deadline)
-    }
-
-    forward!(node);
-
-    fn server(&self) -> Option<Arc<str>> {
-        self.node.server()
-    }
+        }
+    })
 }
 
-/// The winner of a permit asks a node that has not answered yet for the same slot. That this node
-/// had refused the acquire, as it turns out later, says nothing about what it has now.
+/// The winner of a permit asks the third node for the slot that it has won on the other two. The
+/// third node's reply to the first acquire arrives later, and is a refusal. The node may have
+/// granted the slot since, so the release must be sent to it, too.
 #[tokio::test(start_paused = true)]
 async fn a_release_reaches_a_node_whose_refusal_came_after_the_permit_was_won() {
     let nodes: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();
     let alone = Redlock::builder().node(nodes[2].clone()).build().unwrap();
     let holder = alone.semaphore("gpu", 2).build().unwrap().acquire_many(2).await.unwrap();
-    let late = [
-        Late::new(&nodes[0], 5, None),
-        Late::new(&nodes[1], 5, None),
-        Late::new(&nodes[2], 20, Some(holder)),
-    ];
+    let late =
+        [late(&nodes[0], 5, None), late(&nodes[1], 5, None), late(&nodes[2], 20, Some(holder))];
     let redlock = late.into_iter().fold(Redlock::builder(), RedlockBuilder::node);
     let pool = redlock.build().unwrap().semaphore("gpu", 2).build().unwrap();
     let permit = pool.acquire().await.unwrap();

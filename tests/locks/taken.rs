@@ -17,12 +17,14 @@ use crate::trio::{SHORT, Trio, job};
 const TTL: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A holder that hangs (`first`), an operator (`second`), and a waiter (`others`).
+/// The processes of these tests: a holder that hangs (`first`), an operator that takes the lock
+/// over (`second`), and a caller that waits for the lock (`others`).
 type World = Trio;
 
 impl World {
     /// Starts the test: a holder acquires the lock without automatic renewal, and another caller
-    /// waits for the lock.
+    /// waits for it. Returns the holder's guard and the waiter's task. The task returns whether the
+    /// holder's guard was still valid when the waiter got the lock.
     async fn held(&self) -> (Arc<LockGuard>, JoinHandle<bool>) {
         self.held_for(TTL).await
     }
@@ -49,7 +51,7 @@ impl World {
     }
 }
 
-/// Asserts that the waiter got the lock only after the previous holder's lease had ended.
+/// Asserts that the previous holder's guard was no longer valid when the waiter got the lock.
 async fn no_second_holder(waits: JoinHandle<bool>) {
     assert!(!waits.await.unwrap(), "two hold the lock");
 }
@@ -87,7 +89,7 @@ async fn a_takeover_that_is_dropped_midway_admits_no_second_holder() {
         };
         tokio::select! {
             biased;
-            // On a busy machine, the take-over may end first. Its guard is dropped then.
+            // On a busy machine, the takeover may end first. Then its guard is dropped.
             taken = mutex.take_over(&holder, "it hangs") => drop(taken),
             () = given_away => {}
         }
@@ -119,7 +121,7 @@ async fn a_taker_with_a_shorter_lease_admits_no_second_holder() {
         let (_held, waits) = world.held().await;
         let (mutex, holder) = world.sees(SHORT).await;
         let won = mutex.take_over(&holder, "it hangs").await.unwrap();
-        // The operator's process dies.
+        // The operator's process dies, so its guard is never released.
         std::mem::forget(won);
         no_second_holder(waits).await;
     })
@@ -142,7 +144,8 @@ async fn a_renewal_between_look_and_request_admits_no_second_holder() {
             while !on_its_way() {
                 sleep(Duration::from_millis(1)).await;
             }
-            // On a busy machine, the renewal may come too late. The test then checks nothing.
+            // On a busy machine, the renewal may come too late and fail. The test then checks
+            // nothing.
             drop(held.extend().await);
         };
         let (won, ()) = tokio::join!(mutex.take_over(&holder, "it hangs"), renewed);
@@ -178,7 +181,8 @@ async fn a_takeover_soon_after_a_handover_admits_no_second_holder() {
 
 async fn taken_while_it_settles(world: &World, waits: JoinHandle<bool>) {
     let mutex = world.second.mutex("job").acquire_timeout(SHORT).build().unwrap();
-    // On a slow machine, the planned handover may take longer than the lease.
+    // The planned handover may take longer than the holder's lease on a slow machine. Then the lock
+    // has no holder, and nothing is left to take over.
     if let Some(holder) = mutex.inspect().await.unwrap().holder() {
         drop(mutex.take_over(&holder, "it hangs").await);
     }
@@ -209,7 +213,8 @@ async fn a_takeover_ends_when_its_handle_is_closed() {
     let (_held, waits) = world.held().await;
     let (mutex, holder) = world.sees(TTL).await;
     waits.abort();
-    // By now another caller holds the lock, and does not release it.
+    // Another caller acquires the free lock and keeps it. So the takeover must wait, until its
+    // handle is closed.
     let well = world.first.mutex("job").acquire_timeout(PATIENCE).build().unwrap();
     let _well = well.acquire().await.unwrap();
     let closed = async {

@@ -1,4 +1,4 @@
-//! Two processes and others with handles on the same nodes, for tests of locks that change owners.
+//! Three handles on the same nodes, for tests in which a lock gets a new owner.
 
 use std::time::Duration;
 
@@ -11,8 +11,9 @@ use crate::support::server::Server;
 
 pub(crate) const SHORT: Duration = Duration::from_millis(300);
 
-/// Handles of the process that has the lock, of the one that gets it, and of others. The requests
-/// of `second` and their replies can be lost.
+/// Handles on the same nodes: `first` is the process that has the lock, `second` is the process
+/// that gets it, and `others` stands for all other processes. Faults can be set for the requests
+/// and replies of `second`.
 pub(crate) struct Trio {
     pub(crate) first: Redlock,
     pub(crate) second: Redlock,
@@ -59,7 +60,7 @@ impl Trio {
         join_all(memory.into_iter().chain(redis).map(|trio| test(trio))).await;
     }
 
-    /// Sets the faults of the next requests of `second` to each node.
+    /// Sets the faults of the next requests of `second`, one `Step` for each request to each node.
     pub(crate) fn script(&self, steps: &[Step]) {
         for node in &self.network {
             node.control().script(steps.iter().copied());
@@ -67,7 +68,7 @@ impl Trio {
     }
 }
 
-/// Returns the lock of these tests.
+/// Returns the mutex that these tests use.
 pub(crate) fn job(redlock: &Redlock) -> Mutex {
     redlock.mutex("job").build().unwrap()
 }

@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use palisade::node::spi::{
-    Batch, IfHeld, LockKeys, LockMode, LockNode as _, Op, OwnerToken, Place, Reply, Terms,
-};
+use palisade::node::spi::{IfHeld, LockNode as _, Place, Reply};
 use palisade::test_util::TokioEnv;
 use palisade::{MemoryNode, Moment, Redlock};
 use palisade_testing::fault::{Fault, Odds};
+
+use crate::support::ops;
 
 fn handle(nodes: &[MemoryNode]) -> Redlock {
     let builder = nodes.iter().fold(Redlock::builder(), |b, node| b.node(node.clone()));
@@ -19,8 +19,8 @@ fn nodes(n: usize) -> Vec<MemoryNode> {
     (0..n).map(|_| MemoryNode::new()).collect()
 }
 
-/// A handle releases a lock and acquires it again at once. Its request arrives first, but another
-/// handle often gets the lock.
+/// Several handles acquire and release a lock in a loop. A handle that has just released the lock
+/// sends its next request first, but usually another handle, which has waited, gets the lock.
 #[tokio::test]
 async fn a_handle_that_asks_again_at_once_comes_after_those_who_wait() {
     const HANDLES: usize = 4;
@@ -47,7 +47,8 @@ async fn a_handle_that_asks_again_at_once_comes_after_those_who_wait() {
             task.await.unwrap();
         }
         let order = order.lock().unwrap();
-        // Count only the first half of the turns. In this half, all handles want the lock.
+        // Count only the first half of the turns, because all handles compete for the lock in this
+        // half.
         let contended = &order[..HANDLES * TURNS / 2];
         let again = contended.windows(2).filter(|pair| pair[0] == pair[1]).count();
         assert!(again < contended.len() / 4, "{n} nodes: {again} of {contended:?}");
@@ -58,8 +59,9 @@ async fn a_handle_that_asks_again_at_once_comes_after_those_who_wait() {
     }
 }
 
-/// A majority of the nodes have reserved the lock for handles that never ask again. Only a minority
-/// have reserved the lock for the handle that waits.
+/// The lock was released. A majority of the nodes keep it reserved for handles that never ask
+/// again. Only a minority keep it reserved for the handle that waits. The waiting handle gets the
+/// lock when the reservations end.
 #[tokio::test]
 async fn a_lock_that_is_reserved_for_who_never_comes_is_had_all_the_same() {
     let nodes = nodes(5);
@@ -75,16 +77,9 @@ async fn a_lock_that_is_reserved_for_who_never_comes_is_had_all_the_same() {
             waited: Duration::from_secs(600),
             needs: Duration::from_secs(600),
         };
-        let op = Op::Acquire {
-            mode: LockMode::Exclusive,
-            keys: LockKeys::new("wanted"),
-            owner: OwnerToken::from_random(ghost as u128),
-            ttl: Duration::from_secs(1),
-            proposal: 0,
-            if_held: Some(IfHeld::Queue(place)),
-        };
-        let terms = Terms { max_ttl: Duration::from_secs(30), clock_error: Duration::from_secs(1) };
-        let batch = Batch { terms, not_after: None, known_since: None, ops: vec![op] };
+        let op = ops::acquire("wanted", ops::owner(), Duration::from_secs(1));
+        let op = ops::if_held(op, IfHeld::Queue(place));
+        let batch = ops::batch(Duration::from_secs(30), vec![op]);
         let replies = node.call(batch, Moment::from_nanos(u64::MAX)).await;
         assert!(matches!(replies.items[..], [Ok(Reply::Held { .. })]), "{:?}", replies.items);
     }
@@ -93,8 +88,9 @@ async fn a_lock_that_is_reserved_for_who_never_comes_is_had_all_the_same() {
     guard.release().await.unwrap();
 }
 
-/// Callers that ask again at once, three of them of one handle. The request of each arrives before
-/// that of the next waiter of the handle, which only takes the handle's place in the queue again.
+/// Five callers want a lock again and again; three of them share a handle. The request of a caller
+/// that has just released arrives before the request of the handle's next waiter. Each caller still
+/// gets its turn, because the handle serves its callers in the order of their waits.
 #[tokio::test(start_paused = true)]
 async fn callers_of_one_handle_come_in_the_order_of_their_waits() {
     let env = Arc::new(TokioEnv::new());

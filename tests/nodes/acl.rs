@@ -1,5 +1,5 @@
-//! The shipped ACL files. The rights of their application user are sufficient for the whole
-//! contract suite. The manual shows the same rights as the files.
+//! The ACL files that the project ships. The rights of their user `palisade` are sufficient for the
+//! whole contract suite of nodes. The manual shows the same rights as the files.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -75,7 +75,7 @@ fn app(server: &Shared) -> palisade::node::RedisNodeBuilder {
     RedisNode::builder(url).username("palisade").password(APP)
 }
 
-/// Returns the commands that a server denied.
+/// Returns the commands that a server denied, from the text of its `ACL LOG`.
 ///
 /// Two commands are left out, because clients try them and work without them: `CLIENT` for the
 /// client's own name, and `CONFIG GET` for the min-replicas settings.
@@ -114,8 +114,9 @@ fn node(groups: &Groups) -> SentinelNodeBuilder {
 
 /// Returns a group's node, hooks and servers for the contract suite.
 ///
-/// The long down-after keeps a slow restart from becoming a failover. Other tests cover failovers.
-/// The quarantines are short, because the failover window is zero.
+/// Sentinel waits 30 s before it replaces a server (down-after), so that a slow restart does not
+/// become a failover. Other tests cover failovers. The failover window is zero, so the quarantines
+/// are short.
 fn for_contract() -> (Arc<dyn LockNode>, Hooks, Arc<Groups>) {
     let groups = Arc::new(Groups::up_with(1, 30_000, 1, &["--acl"]));
     let node = node(&groups).min_replicas_check(MinReplicas::Off).failover_window(Duration::ZERO);
@@ -149,7 +150,8 @@ async fn a_group_needs_no_more_over_restarts_and_losses() {
 async fn a_group_with_users_fails_over_and_the_lock_goes_on() {
     let groups = Groups::up_with(1, 3_000, 1, &["--acl"]);
     let second = Duration::from_secs(1);
-    // This user may not read the min-replicas settings, so the program must set them at the node.
+    // The application's user may not read the min-replicas settings of the server, so the program
+    // must pass these settings to the node by `min_replicas`.
     let silent = Redlock::builder().node(node(&groups).build().unwrap()).build().unwrap();
     let e =
         silent.mutex("m").build().unwrap().try_acquire().await.expect_err("no vote").to_string();

@@ -24,8 +24,8 @@ fn lone(server: &Server) -> RedisNode {
 }
 
 /// Collects events until `last` returns true for one of them. Leaves out events about connections.
-/// Meanwhile sends requests for the lock `name` repeatedly, because the events follow from the
-/// replies.
+/// Acquires and releases the lock `name` again and again meanwhile, because a node reports events
+/// only about its replies.
 async fn until(
     redlock: &Redlock,
     events: &mut NodeEvents,
@@ -63,8 +63,8 @@ fn cause(event: &NodeEvent) -> Option<HistoryCause> {
 async fn a_loss_of_data_and_a_restart_are_reported_from_beginning_to_end() {
     let keeps = ["--appendonly", "yes", "--appendfsync", "always"];
     let mut server = Server::start(&keeps);
-    // The first handle trusts the fresh server, so a data history begins. The second handle does
-    // not trust fresh servers.
+    // The first handle trusts the fresh server, so the server's data history begins without a
+    // quarantine. The second handle does not trust fresh servers.
     let first = redlock(lone(&server), 2 * SECOND);
     first.mutex("warm").build().unwrap().acquire().await.unwrap().release().await.unwrap();
     let redlock = redlock(RedisNode::new(server.url()).unwrap(), 2 * SECOND);
@@ -142,7 +142,8 @@ async fn a_failover_is_a_promotion_and_a_switch() {
     assert_eq!(causes, [HistoryCause::Promotion], "{seen:?}");
     let m = &redlock.metrics()[0];
     assert_eq!((m.switches, m.quarantines), (1, 1), "{m:?}");
-    // One replica is frozen. The metrics count the failed barrier, and its fault by kind.
+    // One replica is frozen, so a lock that must reach all replicas is refused. The metrics count
+    // the failed barrier (the wait for replicas), but not as a fault of the min-replicas setting.
     let groups = Groups::up_with(1, 30_000, 1, &[]);
     let node = SentinelNode::new(groups.name(0), groups.sentinels(0)).unwrap();
     let redlock = self::redlock(node, SECOND);

@@ -1,6 +1,6 @@
-//! Errors of a server that grants nothing yet. For a server that was never initialised, the error
-//! says so and names the next step. For a server that was restarted, with or without its data, the
-//! error does not.
+//! Errors of a server that grants nothing yet. If the server was never initialised, the error
+//! reports this and names the next step. If the server was restarted, with or without its data, the
+//! error names the restart instead.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use crate::support::server::Server;
 
 const TTL: Duration = Duration::from_secs(2);
 
-/// Returns the error of an acquire with a short timeout, and the beginning of the history that the
-/// event reports.
+/// Returns the error of an acquire with a short timeout, and the beginning of the server's data
+/// history as a node's event reports it: empty, known or lost.
 async fn refusal(server: &Server) -> (String, Began) {
     let node = RedisNode::builder(server.url()).build().unwrap();
     let redlock = Redlock::builder().node(node).ttl(TTL).build().unwrap();
@@ -62,8 +62,8 @@ async fn a_new_server_is_distinguished_from_one_that_was_restarted() {
     assert!(text.contains("after a restart or failover; grants begin in"), "{text}");
     assert!(!text.contains("palisade init"), "{text}");
 
-    // The server restarts without its data. A program without earlier contact cannot distinguish it
-    // from a new server.
+    // The server restarts without its data. A client that has never seen this server cannot
+    // distinguish it from a new server.
     server.restart_empty();
     assert_eq!(refusal(&server).await.1, Began::Empty);
 }
@@ -80,7 +80,7 @@ async fn a_program_that_saw_its_data_says_that_they_are_lost() {
     let mut events = redlock.events();
 
     server.restart_empty();
-    // A handle without earlier contact to the server is the first to connect.
+    // This handle has never seen the server. It is the first one to connect after the restart.
     assert_eq!(refusal(&server).await.1, Began::Empty);
     let lost = async {
         loop {

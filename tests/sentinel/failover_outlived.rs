@@ -1,5 +1,5 @@
 //! With default settings, a lock survives the failover of a group that `sentinel-conf` started. If
-//! the settings do not guarantee this, an event reports the numbers.
+//! the settings are too short for this, an event reports the numbers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use crate::support::group::Groups;
 
 const S: Duration = Duration::from_secs(1);
 
-/// A memory node that reports failover times, as a Sentinel group does.
+/// A memory node that reports the duration of a failover, as a node of a Sentinel group does.
 struct Group(MemoryNode, FailoverTimes);
 
 impl LockNode for Group {
@@ -43,7 +43,8 @@ fn over(groups: usize) -> RedlockBuilder {
     (0..groups).map(node).fold(builder, RedlockBuilder::node)
 }
 
-/// Holds two locks for ten minutes. Returns the events about leases that are too short.
+/// Holds two locks for ten minutes. Returns the events that report a ttl as too short for a
+/// failover.
 async fn reported(redlock: &Redlock, ttl: Duration) -> Vec<NodeEvent> {
     let mut events = redlock.events();
     let _a = redlock.mutex("a").ttl(ttl).build().unwrap().acquire().await.unwrap();
@@ -71,7 +72,8 @@ async fn a_ttl_that_does_not_outlive_a_failover_is_reported_once_with_the_number
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_with_defaults_outlives_a_crash_of_the_shipped_groups_master() {
-    // There are three tries, because the election of a Sentinel may be too slow on a busy machine.
+    // The test has three attempts, because the election among the Sentinels may be too slow on a
+    // busy machine.
     for _ in 0..3 {
         let groups = Groups::shipped();
         let node = || SentinelNode::new(groups.name(0), groups.sentinels(0)).unwrap();
@@ -79,7 +81,7 @@ async fn a_lock_with_defaults_outlives_a_crash_of_the_shipped_groups_master() {
         let mut events = redlock.events();
         let guard = redlock.mutex("defaults").build().unwrap().acquire().await.unwrap();
         let ttl = redlock.config().ttl;
-        // Kill the master at the worst moment: just before the latest possible renewal.
+        // Kill the master at the worst moment: just before the renewal, when the lease is shortest.
         while guard.remaining() > ttl * 3 / 4 + Duration::from_millis(400) {
             sleep(Duration::from_millis(1)).await;
         }

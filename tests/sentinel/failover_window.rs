@@ -1,45 +1,28 @@
 //! The failover window. For some time after a group's failover, the old master may still grant,
-//! while the new master has a copy of the lock. One node must not vote for two holders.
+//! while the new master has a copy of the lock. The group is one node, so it must not vote for two
+//! holders.
 //!
 //! Two memory nodes represent the old and the new master of one group. Each client is connected to
-//! one of them. Replication is a snapshot. The clock is tokio's paused clock, so every test is
-//! repeatable.
+//! one of them. A snapshot of the data stands for replication. The clock is tokio's paused clock.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use palisade::Moment;
 use palisade::error::{ExtendError, NodeFault};
 use palisade::node::spi::{Env, LockNode as _};
-use palisade::test_util::MemorySnapshot;
+use palisade::test_util::{MemorySnapshot, TokioEnv};
 use palisade::{LockGuard, MemoryNode, Redlock, TryAcquire};
 use tokio::time::{Instant, sleep};
 
 use crate::support::wrap::{Wrap, refused};
 
-/// L: time after the failover during which the old master may still grant.
+/// The failover window L: time after a failover during which the old master may still grant.
 const L: Duration = Duration::from_secs(4);
 const MAX_TTL: Duration = Duration::from_secs(20);
 
 fn s(n: u64) -> Duration {
     Duration::from_secs(n)
-}
-
-/// An environment with tokio's clock. A counter replaces random numbers.
-#[derive(Debug)]
-struct Paused(Instant, AtomicU64);
-
-impl Env for Paused {
-    fn now(&self) -> Moment {
-        Moment::from_nanos(1) + self.0.elapsed()
-    }
-    fn wall_micros(&self) -> u64 {
-        1_800_000_000_000_000 + self.0.elapsed().as_micros() as u64
-    }
-    fn random(&self) -> u128 {
-        u128::from(self.1.fetch_add(1, Ordering::Relaxed)) << 64 | 7
-    }
 }
 
 /// A group with an old and a new master, and two clients, each with its view of the group. The
@@ -55,7 +38,7 @@ struct Story {
 
 impl Story {
     fn new() -> Self {
-        let env: Arc<dyn Env> = Arc::new(Paused(Instant::now(), AtomicU64::new(1)));
+        let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
         let master =
             || MemoryNode::builder().name("group").env(Arc::clone(&env)).failover_window(L);
         let (old, new) = (master().build(), master().build());
@@ -81,12 +64,13 @@ impl Story {
         Self { old, new, moved, down, a, b }
     }
 
-    /// The client `a` acquires the lock for `ttl` from the old master.
+    /// Acquires the lock for the client `a` from the old master, without automatic renewal.
     async fn held(&self, ttl: Duration) -> LockGuard {
         self.a.mutex("job").ttl(ttl).auto_renew(false).await.unwrap()
     }
 
-    /// Restores the replicated data on the new master, and moves the client `a` to it.
+    /// Replaces the master: restores the replicated data on the new master, and moves the client
+    /// `a` to it. Without replicated data, the new master is empty.
     fn fail_over(&self, replicated: Option<MemorySnapshot>) {
         match replicated {
             Some(data) => self.new.restore(data),
@@ -124,11 +108,13 @@ impl Story {
         assert!(a.is_valid());
     }
 
-    /// Asserts that a renewal finds the lock of `a` lost, and that `b` gets it.
+    /// Asserts that a renewal reports the lock of `a` as lost, and that `b` gets the lock from the
+    /// old master.
     async fn is_lost(&self, a: &LockGuard, failed_over: Instant) {
         let renewal = a.extend().await;
         assert!(self.never_both(a, failed_over).await, "the old master grants what ran out");
-        // The node cannot vote again before the guard's deadline, so the guard is lost at once.
+        // The node cannot vote for `a` again before the guard's deadline. So the renewal reports
+        // the loss at once, before the deadline.
         assert!(matches!(renewal, Err(ExtendError::Lost(_))), "{renewal:?}");
     }
 }

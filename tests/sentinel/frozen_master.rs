@@ -1,5 +1,5 @@
-//! A master is frozen for ten seconds, replaced by a failover, and then resumed. The server's
-//! counters must show that no client writes to it again.
+//! A master is frozen for ten seconds, is replaced by a failover, and runs again. The counters of
+//! the old master must show that no client sends it requests after that.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ fn handle(groups: &Groups) -> Redlock {
     Redlock::builder().ttl(ttl).max_ttl(ttl).node(node).build().unwrap()
 }
 
-/// State that the clients share.
+/// State that all clients of the test share.
 #[derive(Default)]
 struct Work {
     stopped: AtomicBool,
@@ -27,7 +27,7 @@ struct Work {
     done: AtomicUsize,
 }
 
-/// Acquires and releases locks, one after the other.
+/// Acquires and releases locks one after the other, for one client.
 async fn work(redlock: Redlock, client: usize, shared: Arc<Work>) {
     for n in 0.. {
         while shared.stopped.load(Ordering::SeqCst) {
@@ -96,8 +96,9 @@ async fn a_master_that_was_frozen_for_ten_seconds_is_never_written_to_again() {
     until("the old master to answer", || cli(&old, &["PING"]) == "PONG").await;
     assert!(cli(&old, &["ROLE"]).starts_with("master"), "it does not know that it was replaced");
 
-    // These requests were sent before the clients detected the failover. There are at most two
-    // batches of each handle, and one renewal between the count and the freeze.
+    // After its resume, the old master executes requests that the clients sent before they noticed
+    // the failover. Each handle sent at most two batches in this time, and one renewal between the
+    // first count and the freeze.
     sleep(Duration::from_millis(300)).await;
     let late = scripts_run(&old);
     assert!(late - before <= 3 * HANDLES as u64, "{} scripts were sent to it", late - before);

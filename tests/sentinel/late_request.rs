@@ -1,5 +1,5 @@
-//! A request that was sent to one master and reaches the next master. The clocks of the two masters
-//! differ.
+//! A request is sent to one master of a group and executed late by the next master, whose clock is
+//! behind.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +26,7 @@ struct Clock {
 
 impl Clock {
     fn new(began: Instant, behind: Duration) -> Arc<Self> {
-        // Servers draw their identities from these numbers, so the two clocks must start with
+        // Servers draw their identities from these numbers, so the two environments must begin with
         // different numbers.
         let dice = AtomicU64::new(1 + behind.as_micros() as u64);
         Arc::new(Self { began, behind, dice })
@@ -47,7 +47,8 @@ impl Env for Clock {
     }
 }
 
-/// After the failover of the group, requests wait at the frozen new master until it thaws.
+/// After the failover of the group, the new master is frozen. Requests to it wait until it
+/// continues.
 #[tokio::test(start_paused = true)]
 async fn a_late_request_does_not_take_effect_on_the_next_master() {
     let began = Instant::now();
@@ -76,12 +77,14 @@ async fn a_late_request_does_not_take_effect_on_the_next_master() {
 
     thaw.send_replace(Some(false));
     assert!(mutex.try_acquire().await.is_err(), "the new master is frozen");
-    // The deadline has passed two seconds ago. On the new master's clock, the deadline is in two
-    // seconds.
+    // On the old master's clock, the request's deadline was two seconds ago. On the new master's
+    // clock, which is behind, it is two seconds ahead. The request must not take effect
+    // nevertheless.
     sleep(BEHIND / 2).await;
     thaw.send_replace(Some(true));
     sleep(Duration::from_millis(1)).await;
     assert!(new.is_empty(), "a late request took effect");
-    // Now the client knows the server that replies and this server's clock.
+    // Now the client has a reply of the new master, and knows its clock. So new requests have right
+    // deadlines and succeed.
     assert!(mutex.acquire().await.is_ok());
 }

@@ -1,5 +1,5 @@
-//! One of three Sentinels lies, sends invalid replies or does not reply. Each time, the node
-//! follows the other two at once.
+//! One of three Sentinels sends false information, sends invalid replies, or does not reply. Each
+//! time, the node follows the other two Sentinels at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -11,10 +11,11 @@ use palisade::{LockGuard, Redlock};
 use crate::support::fake::{Fake, NAME, View, map, ok};
 use crate::support::server::Server;
 
-/// Ways in which a Sentinel lies.
+/// Ways in which the third Sentinel misbehaves.
 #[derive(Clone, Debug)]
 enum Lie {
-    /// Names this master. Its epoch grows with each request.
+    /// Names this server as master, with an epoch (number of the configuration) that grows with
+    /// each request.
     Master(String),
     /// Sends replies that are invalid for a Sentinel.
     Nonsense,
@@ -81,8 +82,8 @@ async fn one_of_three_sentinels_prevents_nothing() {
             let redlock = Redlock::builder().node_arc(node.clone()).build().expect("a handle");
             let held = grant(&redlock, &format!("{what} held")).await;
             let begun = Instant::now();
-            // The node may use a lie only after it has stored it. So the test checks the status
-            // over several polls.
+            // If the node accepted the false information, its status would show this with some
+            // delay. So the test checks the status over several polls.
             while begun.elapsed() < Duration::from_secs(3) {
                 drop(grant(&redlock, &what).await);
                 let status = node.status();

@@ -1,5 +1,5 @@
 //! Nodes that are Sentinel groups: choice of the server, failovers, required settings, and
-//! Sentinels that lie.
+//! Sentinels that send false information.
 
 mod failover_outlived;
 mod failover_window;

@@ -1,25 +1,26 @@
-//! The min-replicas check on real servers. A node repeats the check while connected and after each
-//! failover. If the setting is missing, errors name it.
+//! The min-replicas check on real servers: the node checks that its master refuses writes without
+//! enough good replicas. It repeats the check while connected and after each failover. If the
+//! setting is missing, the error names it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use palisade::Advice;
 use palisade::error::{NodeError, NodeFault};
-use palisade::node::spi::LockKeys;
-use palisade::node::spi::{Batch, LockMode, NodeSignal, Op, Reply, Terms};
 use palisade::node::spi::{Env, SystemEnv};
+use palisade::node::spi::{NodeSignal, Reply};
 use palisade::node::{MinReplicas, NodeEvent, RedisNode, SentinelNode, spi::LockNode};
-use palisade::{Advice, node::spi::OwnerToken};
 use tokio::sync::broadcast;
 
 use crate::node::{MAX_TTL, PATIENCE, acquire, call};
 use crate::support::group::{Groups, cli};
+use crate::support::ops;
 use crate::support::server::Server;
 use crate::support::wait::until as eventually;
 
 const LAG: Duration = Duration::from_secs(1);
 
-/// Tries to acquire locks with new names until `holds` returns true for the reply.
+/// Sends acquires of new names to the node until `holds` returns true for a reply.
 async fn until(
     node: &dyn LockNode,
     what: &str,
@@ -106,12 +107,13 @@ async fn a_guard_that_only_the_master_has_ends_with_the_failover() {
     eventually("the switch", || node.status().master.is_some_and(|m| m != old)).await;
     let e = until(&node, "after the failover", missing).await.unwrap_err();
     assert!(e.to_string().contains("replicas too"), "{e}");
-    // The new master uses the settings in its own file. There the lag is 0, so the check is off.
+    // The new master uses the settings in its own file, in which the lag is 0, so it does not check
+    // its replicas.
     assert_eq!(guard_of(&node.status().master.unwrap()), is("1", "0"));
 }
 
-/// Two Sentinels satisfy the lag rule, and the third does not. Any of the three can begin a
-/// failover.
+/// Two Sentinels have a down-after that satisfies the lag rule. The third Sentinel has a shorter
+/// one. Any of the three can begin a failover, so the shortest counts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_shortest_down_after_of_any_sentinel_counts() {
     let groups = Groups::up(1);
@@ -153,7 +155,8 @@ async fn a_lone_servers_guard_is_looked_at_only_when_asked_for() {
         matches!(&reported[..], [NodeEvent::MinReplicasMissing { .. }, NodeEvent::Up]),
         "{reported:?}"
     );
-    // A handle with explicit numbers requires this setting on the server.
+    // A handle with explicit numbers requires this setting on the server, and grants nothing
+    // without it.
     let strict = node().min_replicas(1, LAG).build().unwrap();
     let e = ask(&strict, "k").await.unwrap_err();
     assert_eq!(e.fault(), NodeFault::MinReplicasMissing, "{e}");
@@ -170,8 +173,9 @@ async fn a_lone_servers_guard_is_looked_at_only_when_asked_for() {
     }
 }
 
-/// Redis counts its good replicas once a second. So, right after a thaw, a master executes the
-/// requests in its buffers, although no replica follows it any more.
+/// Redis counts its good replicas once a second. So, right after it was frozen, a master executes
+/// the waiting requests by an old count, although no replica follows it any more. The node must
+/// refuse these grants by itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_thaws_does_not_grant_by_an_old_count_of_replicas() {
     let (master, replica) = pair();
@@ -183,18 +187,10 @@ async fn a_master_that_thaws_does_not_grant_by_an_old_count_of_replicas() {
         replica.freeze();
         master.freeze();
         let name = format!("buffered {round}");
-        let op = Op::Acquire {
-            mode: LockMode::Exclusive,
-            keys: LockKeys::new(&name),
-            owner: OwnerToken::from_random(SystemEnv.random()),
-            ttl: Duration::from_secs(60),
-            proposal: SystemEnv.wall_micros(),
-            if_held: None,
-        };
-        let terms = Terms { max_ttl: MAX_TTL, clock_error: Duration::from_secs(60) };
-        // The batch has no deadline on the server's clock, because the server would refuse it for
-        // the deadline.
-        let batch = Batch { terms, not_after: None, known_since: None, ops: vec![op] };
+        let op = ops::acquire(&name, ops::owner(), Duration::from_secs(60));
+        // The batch has no deadline on the server's clock. With one, the server would refuse the
+        // batch for being late, and not for the missing replica.
+        let batch = ops::batch(MAX_TTL, vec![op]);
         let thaw = async {
             tokio::time::sleep(Duration::from_secs(4)).await;
             master.resume();
@@ -208,7 +204,8 @@ async fn a_master_that_thaws_does_not_grant_by_an_old_count_of_replicas() {
     }
 }
 
-/// For Redis, a replica is good if its lag is at most the longest permitted lag.
+/// For Redis, a replica is good if its lag is at most the longest permitted lag. The node must
+/// accept a replica with exactly this lag, too.
 #[tokio::test]
 async fn a_replica_that_acknowledged_as_long_ago_as_is_allowed_is_good() {
     let (master, _replica) = pair();
@@ -225,13 +222,14 @@ async fn a_replica_that_acknowledged_as_long_ago_as_is_allowed_is_good() {
         if seen == 3 {
             break;
         }
-        // The lag was 1 s before and after the request, within half a second. So the lag was 1 s
-        // during the request.
+        // The lag was 1 s both before and after the request, and half a second apart at most. So
+        // the lag was 1 s during the request.
         let before = Instant::now();
         let was = at_limit();
         let got = ask(&node, &format!("{n}")).await;
         if was && at_limit() && before.elapsed() < Duration::from_millis(500) {
-            // Redis' own count may be a second old, so the check of Redis itself may refuse.
+            // The count of Redis may be a second old, so Redis itself may refuse the request. But
+            // the node's own check must not refuse it.
             let ours = |e: &NodeError| e.to_string().contains("acknowledged within");
             assert!(!got.as_ref().is_err_and(ours), "{got:?}");
             seen += u32::from(granted(&got));
@@ -275,7 +273,7 @@ async fn without_its_replicas_a_master_votes_noreplicas_and_nothing_runs() {
     assert!(e.to_string().contains("because too few replicas are good (NOREPLICAS)"), "{e}");
     assert!(ask(&*node, "refused").await.is_err());
     assert_eq!(cli(&master, &["EXISTS", "refused"]), "0");
-    // A user of locks gets the same error. The metrics count the error by its kind.
+    // A user of locks gets the error of the node. The metrics count this error by its kind.
     let redlock = palisade::Redlock::builder().node_arc(Arc::clone(&node)).build().unwrap();
     let e = redlock.mutex("m").build().unwrap().try_acquire().await.expect_err("no quorum");
     assert!(e.to_string().contains("(NOREPLICAS)"), "{e}");

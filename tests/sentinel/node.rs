@@ -1,17 +1,15 @@
 //! `SentinelNode` on real Sentinel groups: the servers that it finds, the servers that it refuses,
-//! and old masters to which it must not write again.
+//! and old masters to which it must not write again after a failover.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use palisade::error::{NodeError, NodeFault};
-use palisade::node::spi::LockKeys;
-use palisade::node::spi::OwnerToken;
-use palisade::node::spi::{Batch, LockMode, Op, Replies, Reply, Terms};
-use palisade::node::spi::{Env, SystemEnv};
+use palisade::node::spi::{Env as _, Op, Replies, Reply, SystemEnv};
 use palisade::node::{MinReplicas, SentinelNode, SentinelNodeBuilder, spi::LockNode};
 
 use crate::support::group::{Groups, cli, scripts_run};
+use crate::support::ops;
 use crate::support::server::free_port;
 use crate::support::wait::until as eventually;
 
@@ -28,20 +26,12 @@ fn builder(groups: &Groups) -> SentinelNodeBuilder {
 }
 
 pub(crate) fn acquire(name: &str) -> Op {
-    Op::Acquire {
-        mode: LockMode::Exclusive,
-        keys: LockKeys::new(name),
-        owner: OwnerToken::from_random(SystemEnv.random()),
-        ttl: Duration::from_millis(500),
-        proposal: SystemEnv.wall_micros(),
-        if_held: None,
-    }
+    ops::acquire(name, ops::owner(), Duration::from_millis(500))
 }
 
 pub(crate) async fn call(node: &dyn LockNode, op: Op, within: Duration) -> Replies {
-    let terms = Terms { max_ttl: MAX_TTL, clock_error: Duration::from_secs(60) };
     let deadline = SystemEnv.now() + within;
-    let batch = Batch { terms, not_after: None, known_since: None, ops: vec![op] };
+    let batch = ops::batch(MAX_TTL, vec![op]);
     // The node must reply by its own deadline. The timeout is one second longer, so it fires only
     // if the node hangs.
     let answer = tokio::time::timeout(within + Duration::from_secs(1), node.call(batch, deadline));
@@ -84,7 +74,8 @@ async fn finds_the_master_and_tells_about_it() {
     let status = node.status();
     assert_eq!(status.master, Some(groups.servers(0)[0].clone()));
     assert_eq!(status.epoch, Some(0));
-    // Two Sentinels are enough for the first grant, so the node may reach the third one later.
+    // Two Sentinels are enough for the first grant. So the node may reach the third Sentinel only
+    // later.
     let known = || (node.status().sentinels_known, node.status().sentinels_reachable);
     eventually("all Sentinels to be reached", || known() == (3, 3)).await;
     let info = cli(&groups.servers(0)[0], &["INFO"]);
@@ -128,8 +119,8 @@ async fn a_killed_master_is_replaced_and_the_new_one_grants_only_after_quarantin
     assert_ne!(node.status().master, Some(groups.servers(0)[0].clone()));
     assert_eq!(node.status().epoch, Some(1));
     let grant = until(&node, "quarantine over", granted).await.facts.unwrap();
-    // Measure the wait by the node's own clock. The first reply contained the remaining quarantine,
-    // and the marker was written before this reply.
+    // Compare by the clock of the server. The first reply contained the remaining quarantine, which
+    // began before this reply. So the grant must not come earlier than this time after the reply.
     let waited = Duration::from_micros(grant.node_micros - facts.node_micros);
     assert!(waited + Duration::from_millis(1) >= facts.quarantine, "{waited:?}, {facts:?}");
 }
@@ -228,8 +219,8 @@ async fn a_hung_first_sentinel_does_not_stop_a_cold_start() {
     let replies = call(&node, acquire("k"), Duration::from_secs(2)).await;
     assert!(granted(&replies), "{replies:?}");
     assert_eq!((node.status().sentinels_known, node.status().sentinels_reachable), (3, 2));
-    // The node repeats its requests to the frozen Sentinel. It must not ask the other Sentinels
-    // more often because of that.
+    // The node repeats its requests to the frozen Sentinel. This must not cause more requests to
+    // the other Sentinels.
     let other = &groups.sentinels(0)[1];
     let asked = || {
         let stats = cli(other, &["INFO", "stats"]);
@@ -313,7 +304,7 @@ async fn tasks_end_with_the_node() {
     assert!(alive() > before);
     drop(node);
     eventually("all tasks to end", || alive() <= before).await;
-    // The connections to the Sentinels and to the servers close, too.
+    // The connections of the dropped node to the Sentinels and to the servers close, too.
     for addr in groups.sentinels(0).iter().chain(&groups.servers(0)) {
         eventually("the connections to close", || {
             !cli(addr, &["CLIENT", "LIST"]).contains("resp=3")

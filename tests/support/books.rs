@@ -1,5 +1,5 @@
-//! Helpers of the tests of all brokers' consumers: a namespace, a ledger of effects, and the run of
-//! a consumer that books.
+//! Helpers for the tests of consumers, which are the same for all brokers: a namespace of
+//! idempotency keys, a ledger that counts effects, and a function that runs a consumer.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -13,14 +13,14 @@ use palisade::{Failed, Idempotency, MemoryNode, Redlock};
 use tokio::time::{sleep, timeout};
 
 pub(crate) const LEASE: Duration = Duration::from_secs(2);
-/// Timeout that only a hang exceeds.
+/// Time limit for a whole run. Only a run that hangs exceeds it.
 pub(crate) const HANG: Duration = Duration::from_secs(120);
 
 pub(crate) fn handle(node: &MemoryNode) -> Redlock {
     Redlock::builder().node(node.clone()).ttl(LEASE).build().unwrap()
 }
 
-/// Returns a namespace for handlers that may run twice for a message.
+/// Returns a namespace of idempotency keys whose handlers may run twice for one message.
 pub(crate) fn repeatable(redlock: &Redlock) -> Idempotency {
     redlock.idempotency("orders").at_least_once().build().unwrap()
 }
@@ -46,7 +46,8 @@ impl Ledger {
     }
 }
 
-/// Runs a consumer until `stop` resolves. Each message takes the time `takes`.
+/// Runs a consumer that counts each message in `ledger`, until `stop` resolves. The handler needs
+/// the time `takes` for each message.
 pub(crate) async fn run<B: Broker>(
     consumer: ConsumerBuilder<B>,
     ledger: &Ledger,
@@ -66,7 +67,8 @@ pub(crate) async fn run<B: Broker>(
     timeout(HANG, consumer.run(book, stop)).await.expect("it ends").expect("it was asked to")
 }
 
-/// Handles a message by its key: refuses "refused", and fails each time for "fails".
+/// Returns the result of a handler for this key: a permanent error for "refused", a temporary error
+/// for "fails", and success for all other keys. `tries` counts the temporary errors.
 pub(crate) fn judge(key: &str, tries: &AtomicU32) -> Result<(), Failed> {
     match key {
         "refused" => Err(Failed::permanent("no such\ncustomer")),

@@ -1,5 +1,5 @@
-//! Hooks through which the contract suite disturbs real servers. Also functions that run the cases
-//! of the suite.
+//! Hooks by which the contract suite of nodes disturbs real servers, for example restarts them.
+//! Also functions that run the cases of the suite.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -69,8 +69,8 @@ fn operated(server: &Server) -> Deployment {
     Deployment::of(settings)
 }
 
-/// Closes a server for about two seconds, as a planned handover does. Drops the handover before it
-/// can open the server.
+/// Closes a server for about two seconds, as a planned handover does: the server then answers
+/// nothing. The handover is dropped before it opens the server, so the closed state ends by itself.
 async fn close(deployment: Deployment) {
     let closed = Notify::new();
     let restart = async {
@@ -96,7 +96,8 @@ async fn hand_over(deployment: Deployment, restart: impl Future<Output = ()>) {
     assert!(matches!(done, HandedOver::Done { .. }), "{done}");
 }
 
-/// Returns the hooks of the first group. The first server is the master until a planned handover.
+/// Returns the hooks for the first group. Its first server is the master until a planned handover
+/// moves the group to another one.
 pub fn group_hooks(groups: &Arc<Groups>) -> Hooks {
     let [emptied, restarted, flushed, lost, closed, handed] = [(); 6].map(|()| groups.clone());
     let restart = |groups: &Groups, how| {
@@ -135,7 +136,8 @@ pub fn group_hooks(groups: &Arc<Groups>) -> Hooks {
         })
 }
 
-/// Hands the first group over to a replica. The Sentinels choose the replica.
+/// Moves the master role of the first group to a replica by a planned handover. The Sentinels
+/// choose the replica.
 async fn to_another(groups: &Groups) {
     for _ in 0..40 {
         let group = groups.operated().node(groups.url(0));
@@ -159,7 +161,7 @@ fn await_complete(groups: &Groups) {
     }
 }
 
-/// Runs all cases that do not disturb the node, concurrently.
+/// Runs all cases of the contract suite that do not disturb the node, concurrently.
 pub async fn quiet_cases(node: Arc<dyn LockNode>, hooks: &Hooks) {
     let mut all = tokio::task::JoinSet::new();
     for case in contract::cases().into_iter().filter(|c| !c.disturbs()) {
@@ -172,8 +174,8 @@ pub async fn quiet_cases(node: Arc<dyn LockNode>, hooks: &Hooks) {
     }
 }
 
-/// Runs the cases that disturb a node. Each of these equal nodes runs one case at a time. All nodes
-/// run concurrently, because most cases only wait.
+/// Runs all cases of the contract suite that disturb a node. Each of the given nodes, which are
+/// alike, runs one case at a time. The nodes work concurrently, because most cases only wait.
 pub async fn disturbing_cases(nodes: Vec<(Arc<dyn LockNode>, Hooks)>) {
     let all: Vec<Case> = contract::cases().into_iter().filter(Case::disturbs).collect();
     let (all, next) = (Arc::new(all), Arc::new(AtomicUsize::new(0)));

@@ -77,7 +77,7 @@ impl Fake {
         self.shared.connections.load(Relaxed)
     }
 
-    /// Returns the number of received commands that began with the text `command`.
+    /// Returns the number of received commands whose text begins with `command`.
     pub fn received(&self, command: &str) -> usize {
         let received = self.shared.received.lock().unwrap();
         received.iter().filter(|words| words.starts_with(command)).count()
@@ -88,7 +88,8 @@ impl Fake {
         let _ = self.shared.events.send(message(channel, payload));
     }
 
-    /// Publishes a hundred events after each pause, until the listener is dropped.
+    /// Publishes a hundred events again and again, with this pause in between, until the listener
+    /// is dropped.
     pub fn flood(&self, pause: Duration) {
         let shared = Arc::downgrade(&self.shared);
         let event = message("+sdown", format!("master {NAME} 127.0.0.1 1"));

@@ -6,14 +6,15 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// One or more groups. Each group has a master, two replicas and three Sentinels.
+/// One or more running groups. Each group has a master, two replicas and three Sentinels.
 pub struct Groups {
     dir: PathBuf,
     json: Value,
 }
 
 impl Groups {
-    /// Starts `n` groups that satisfy the lag rule: max-lag 1 s, down-after 3 s.
+    /// Starts `n` groups whose min-replicas setting is strict enough for Sentinel's down-after:
+    /// max-lag 1 s, down-after 3 s.
     pub fn up(n: usize) -> Self {
         Self::up_with(n, 3_000, 1, &[])
     }
@@ -68,7 +69,7 @@ impl Groups {
         self.json["netns"].as_str().map(str::to_owned)
     }
 
-    /// Returns the name by which the Sentinels know the group.
+    /// Returns the name of the group in the configuration of its Sentinels.
     pub fn name(&self, group: usize) -> String {
         text(&self.json["groups"][group]["name"])
     }
@@ -79,7 +80,7 @@ impl Groups {
         list.iter().map(text).collect()
     }
 
-    /// Returns the group's address, as an operator names it.
+    /// Returns the group's address in the form that an operator writes: `sentinel://…`.
     pub fn url(&self, group: usize) -> String {
         format!("sentinel://{}/{}", self.sentinels(group).join(","), self.name(group))
     }
@@ -123,7 +124,7 @@ impl Groups {
     /// Runs `sentinel-conf/break DIR ACTION GROUP …`. The action is `kill`, `freeze`, `resume`,
     /// `restart`, `failover` or another one of this script.
     pub fn break_(&self, action: &str, group: usize, more: &[&str]) -> String {
-        // While Sentinels do not agree on the master, the script refuses.
+        // The script refuses the action while the Sentinels do not agree on the master.
         let mut tries = 20;
         loop {
             let out = Command::new(script("break"))

@@ -1,5 +1,6 @@
-//! Messages whose keys a node has forgotten. For each broker: these messages are held, and other
-//! messages are handled. After one decision, each held message takes effect once.
+//! Messages whose keys a node has lost together with its data. For each broker: the consumer holds
+//! these messages back at the broker, and handles other messages. After an operator's decision,
+//! each of the held messages takes effect once.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -14,11 +15,12 @@ use tokio::time::{sleep, timeout};
 const LEASE: Duration = Duration::from_secs(2);
 /// Time limit for one step, even on a busy machine.
 const LONG: Duration = Duration::from_secs(100);
-/// Number of messages before the loss.
+/// Number of messages that are published before the node loses its data.
 const OLD: usize = 20;
 const NEW: usize = 5;
 
-/// A namespace whose node loses its data. Counts the effects of each key.
+/// A namespace of idempotency keys whose node loses its data, and the number of effects of each
+/// key.
 #[derive(Clone, Debug)]
 pub struct Held {
     pub of: Idempotency,
@@ -27,7 +29,8 @@ pub struct Held {
 }
 
 impl Held {
-    /// Creates the namespace and runs a first call in it.
+    /// Creates the namespace and runs a first call in it, so that the node has data that it can
+    /// lose.
     pub async fn new() -> Self {
         let node = MemoryNode::new();
         let redlock = Redlock::builder().node(node.clone()).ttl(LEASE).max_ttl(LEASE);
@@ -38,8 +41,8 @@ impl Held {
         Self { of, node, books: Arc::default() }
     }
 
-    /// Runs a consumer of the namespace from before the loss until all messages have been handled
-    /// and `drained` resolves.
+    /// Publishes messages, deletes the node's data, and then runs a consumer until all messages
+    /// have been handled and `drained` resolves.
     pub async fn consume<B: Broker>(
         &self,
         consumer: ConsumerBuilder<B>,
@@ -60,7 +63,8 @@ impl Held {
         consumer.run(book, stop).await.unwrap()
     }
 
-    /// Publishes messages, and then deletes the node's data.
+    /// Publishes messages, deletes the node's data, and waits until the node's quarantine has
+    /// ended.
     async fn lose(&self, publish: &impl AsyncFn(&str, SystemTime)) {
         for n in 0..OLD {
             publish(&format!("old-{n}"), SystemTime::now()).await;
@@ -71,8 +75,8 @@ impl Held {
         }
     }
 
-    /// Publishes more messages and makes the operator's decision while the consumer runs. Returns
-    /// after all messages have been handled.
+    /// Publishes more messages while the consumer runs. Then decides, as an operator, that the held
+    /// messages are run. Returns after all messages have been handled.
     async fn judge(&self, publish: &impl AsyncFn(&str, SystemTime)) {
         self.until("all are held", || self.of.metrics().held == OLD as u64).await;
         for n in 0..NEW {

@@ -13,10 +13,10 @@ use palisade::idempotency::consumer::{Broker, Consumer, ConsumerBuilder, Rules};
 use palisade::{Failed, MemoryNode, Redlock};
 use tokio::time::timeout;
 
-/// Timeout that only a hang exceeds.
+/// Time limit for a whole run. Only a run that hangs exceeds it.
 const HANG: Duration = Duration::from_secs(90);
 
-/// One message of the set.
+/// One message of the set of malformed messages, or a valid message before or after them.
 #[derive(Clone, Debug)]
 pub(crate) struct Letter {
     /// Name of the case that this message tests.
@@ -28,7 +28,7 @@ pub(crate) struct Letter {
     pub(crate) body: Vec<u8>,
 }
 
-/// Results after all messages of the set were consumed.
+/// Results after all messages of the set have been consumed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Became {
     /// Number of effects of each key.
@@ -37,14 +37,14 @@ pub(crate) struct Became {
     pub(crate) dead: BTreeMap<String, u32>,
 }
 
-/// Returns a consumer of the set.
+/// Returns a builder of a consumer that handles the messages of the set from this broker.
 pub(crate) fn consumer<B: Broker>(from: B) -> ConsumerBuilder<B> {
     let node = MemoryNode::new();
     let redlock = Redlock::builder().node(node).ttl(Duration::from_secs(2)).build().unwrap();
     Consumer::builder(from, redlock.idempotency("orders").at_least_once().build().unwrap())
 }
 
-/// Consumes messages until `stop` resolves. Returns the effects.
+/// Consumes messages until `stop` resolves. Returns the results in `became`, and leaves it empty.
 pub(crate) async fn consume<B: Broker>(
     consumer: ConsumerBuilder<B>,
     became: &Arc<Mutex<Became>>,
@@ -60,7 +60,8 @@ pub(crate) async fn consume<B: Broker>(
     std::mem::take(&mut *became.lock().unwrap())
 }
 
-/// Counts the effect of a message with this key. Returns the reason if the message is refused.
+/// Counts the effect of a message with this key, or returns the reason why the message is refused.
+/// Panics for the key `PANICS`, as a faulty handler does.
 fn handle(became: &Mutex<Became>, key: &str) -> Result<(), &'static str> {
     assert_ne!(key, PANICS, "as it is meant to");
     if key == LARGEST {

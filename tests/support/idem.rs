@@ -1,4 +1,5 @@
-//! Memory nodes under tokio's paused clock, handles with their own faults, and an effect counter.
+//! Memory nodes under tokio's paused clock, handles whose links to the nodes can fail, and a
+//! counter of effects.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(unreachable_pub, missing_docs)]
 
@@ -28,7 +29,7 @@ pub fn boom() -> impl Future<Output = Done> {
     std::future::ready(Err("boom"))
 }
 
-/// Number of handler starts.
+/// Counter of handler starts. Each start counts as an effect.
 #[derive(Clone, Default)]
 pub struct Effects(Arc<AtomicU32>);
 
@@ -85,7 +86,8 @@ pub struct World {
     dice: Arc<AtomicU64>,
 }
 
-/// A process: a handle with its own links to the nodes.
+/// A handle with its own links to the nodes, as a separate process has. The fault controls disturb
+/// these links.
 #[derive(Clone)]
 pub struct Handle {
     pub redlock: Redlock,
@@ -160,8 +162,8 @@ impl World {
         (builder, faults)
     }
 
-    /// Returns a new process. Its first `i` requests to one of the nodes are delayed by `i`
-    /// milliseconds each.
+    /// Returns a handle of a new process. Its first `i` requests to one of the nodes are delayed by
+    /// `i` milliseconds each, so that processes with different `i` interleave differently.
     pub fn handle(&self, i: u64) -> Handle {
         let (builder, faults) = self.faulty(0);
         if let Some(far) = faults.get(i as usize % self.nodes.len()) {
@@ -175,6 +177,17 @@ impl World {
 
     pub fn orders(&self) -> Idempotency {
         orders(&self.redlock)
+    }
+
+    /// Makes these nodes lose data by `how`, and waits until their quarantine has ended.
+    pub async fn lose(&self, nodes: &[usize], how: impl Fn(&MemoryNode)) {
+        // A handle recognises a loss of data only on a node that it has used before.
+        let _ = self.orders().key("look").lookup::<u32>().await;
+        for i in nodes {
+            how(&self.nodes[*i]);
+        }
+        let _ = self.orders().key("look").lookup::<u32>().await;
+        tokio::time::sleep(secs(31)).await;
     }
 }
 
@@ -194,7 +207,7 @@ fn builder(nodes: &[MemoryNode], env: &Arc<dyn Env>) -> RedlockBuilder {
     nodes.iter().fold(begun, |b, node| b.node(node.clone()))
 }
 
-/// Converts a time in milliseconds since 1970.
+/// Converts a time in milliseconds since 1970 to a `SystemTime`.
 pub fn at(ms: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(ms)
 }
@@ -203,7 +216,8 @@ fn orders(redlock: &Redlock) -> Idempotency {
     redlock.idempotency("orders").at_most_once().build().unwrap()
 }
 
-/// Returns a node on which each record's key has a value of another program.
+/// Returns a node that fails each op on a record, as if another program had stored a value under
+/// the record's key. Acquires succeed.
 fn stranger(node: MemoryNode) -> Wrap {
     Wrap::new(node, |node, batch, deadline| async move {
         let ours: Vec<bool> = batch.ops.iter().map(|op| matches!(op, Op::Acquire { .. })).collect();

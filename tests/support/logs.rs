@@ -1,7 +1,7 @@
 //! Captured log output, for tests of log lines.
 //!
-//! All tests of a process share one subscriber. With one subscriber for each test, a log line could
-//! first be reached in a test without a subscriber. tracing would then disable this line for the
+//! All tests of a process share one subscriber. If each test had its own, a log line could first be
+//! reached in a test without a subscriber. The tracing crate would then disable this line for the
 //! whole process.
 
 use std::cell::RefCell;
@@ -19,8 +19,8 @@ thread_local! {
 pub struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// Starts to capture the log of this thread, down to this level. All tests of a process must
-    /// use the same level.
+    /// Starts to capture the log lines of this thread at this level and above. All tests of a
+    /// process must use the same level.
     pub fn of_this_thread(level: LevelFilter) -> Self {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {

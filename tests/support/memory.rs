@@ -1,4 +1,5 @@
-//! Memory nodes behind bad networks. Each test program uses a part of this module.
+//! Memory nodes whose links to the handles can have faults. Each test program uses a part of this
+//! module.
 #![allow(dead_code, unreachable_pub)]
 
 use std::sync::Arc;
@@ -40,7 +41,7 @@ impl Cluster {
     }
 }
 
-/// Memory nodes on tokio's clock.
+/// Memory nodes whose clocks follow tokio's clock.
 pub struct Timed {
     pub env: Arc<dyn Env>,
     pub nodes: Vec<MemoryNode>,
@@ -67,7 +68,8 @@ impl Timed {
         self.builder().build().unwrap()
     }
 
-    /// Returns a handle on all nodes, with faults of its own in between.
+    /// Returns a handle on all nodes, and the fault controls of the links between the handle and
+    /// the nodes.
     pub fn linked(&self) -> (Redlock, Vec<FaultControl>) {
         let fault = |node: &MemoryNode| Fault::new(node.clone()).env(Arc::clone(&self.env));
         let faults: Vec<_> = self.nodes.iter().map(fault).collect();
@@ -77,7 +79,7 @@ impl Timed {
     }
 }
 
-/// Returns a handle on one node in virtual time, and the faults between them.
+/// Returns a handle on one node in virtual time, and the fault control of the link between them.
 pub fn linked() -> (Redlock, FaultControl) {
     let (redlock, mut links) = Timed::new(1).linked();
     (redlock, links.remove(0))

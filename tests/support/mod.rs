@@ -3,7 +3,7 @@
 // A helper has one signature for all tests, even if no helper body needs `self` or `async`.
 #![allow(clippy::unused_self, clippy::unused_async)]
 
-/// Makes the `events` and the `name` of a `LockNode` those of the node in this field.
+/// Implements the methods `events` and `name` of `LockNode` by those of the node in this field.
 #[allow(unused_macros)]
 macro_rules! forward {
     ($inner:tt) => {
@@ -25,6 +25,7 @@ pub mod group;
 pub mod idem;
 pub mod logs;
 pub mod memory;
+pub mod ops;
 pub mod proxy;
 pub mod server;
 pub mod wait;

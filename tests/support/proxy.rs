@@ -50,7 +50,8 @@ impl Proxy {
                 if theirs.shut.load(SeqCst) {
                     continue;
                 }
-                // If the server is down, the proxy closes the client's connection.
+                // If the server is down, the client's socket is dropped here, and so its connection
+                // is closed.
                 if let Ok(server) = TcpStream::connect(&target) {
                     join(client, server, &theirs);
                 }
@@ -109,7 +110,8 @@ fn join(client: TcpStream, server: TcpStream, rules: &Arc<Rules>) {
     let (from, to, seen, mine) = (copy(&client), copy(&server), link.clone(), rules.clone());
     std::thread::spawn(move || {
         pump(from, to, |bytes| {
-            // The chunk with PSYNC is not delayed, because the link must be established first.
+            // The chunk that contains PSYNC is not delayed, because a replica sends it to begin
+            // replication. Only later data of this connection are delayed.
             let is_link = seen.load(SeqCst);
             seen.fetch_or(bytes.windows(5).any(|w| w == b"PSYNC"), SeqCst);
             mine.wait_while(|| is_link && mine.mute.load(SeqCst));
@@ -179,7 +181,8 @@ pub fn overwrite(name: &'static str, with: &'static str) -> impl Fn(&mut Vec<u8>
     }
 }
 
-/// Returns an edit for lists in replies: replaces the text after the text `name`.
+/// Returns an edit that replaces a value in a reply's list of names and values: the text after the
+/// text `name` becomes `with`.
 pub fn answer(name: &'static str, with: &'static str) -> impl Fn(&mut Vec<u8>) + Send {
     move |bytes| {
         let name = format!("${}\r\n{name}\r\n", name.len());

@@ -94,7 +94,7 @@ impl Server {
         self.port
     }
 
-    /// Returns `host:port`.
+    /// Returns the server's address as `host:port`.
     pub fn addr(&self) -> String {
         format!("{}:{}", self.host, self.port)
     }

@@ -1,14 +1,14 @@
-//! Waits of tests for something that must happen.
+//! Functions by which a test waits for a condition.
 #![allow(dead_code, unreachable_pub)]
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-/// Time limit, which only a hang exceeds, even on a busy machine.
+/// Time limit of a wait. Only a hang exceeds it, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(400);
 
-/// Waits until `holds` returns true.
+/// Waits until `holds` returns true. The text `what` names the condition in the error.
 pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !holds() {

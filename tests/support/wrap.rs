@@ -11,7 +11,8 @@ use tokio::sync::broadcast;
 type Call<N> = dyn Fn(N, Batch, Moment) -> BoxFuture<'static, Replies> + Send + Sync;
 type Barrier = dyn Fn(Durability) -> BoxFuture<'static, Result<u32, NodeError>> + Send + Sync;
 
-/// A node inside a wrapper. The wrapper answers batches, and barriers if the test says so.
+/// A node whose batches are answered by a function of the test. A second function answers its
+/// barriers, if the test sets one.
 #[derive(Clone)]
 pub struct Wrap<N = MemoryNode> {
     node: N,
@@ -62,6 +63,10 @@ impl<N: LockNode + Clone> LockNode for Wrap<N> {
 
     fn name(&self) -> Arc<str> {
         self.node.name()
+    }
+
+    fn server(&self) -> Option<Arc<str>> {
+        self.node.server()
     }
 }
 

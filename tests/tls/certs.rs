@@ -10,8 +10,8 @@ use crate::support::server::Server;
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// A certificate authority, and a directory with the certificate files of the servers. Dropping
-/// this value removes the directory.
+/// A certificate authority (CA), and a directory with the certificate files of the servers.
+/// Dropping this value removes the directory.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pem: String,

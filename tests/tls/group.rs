@@ -1,19 +1,19 @@
-//! TLS for a group: to its data server only, to its Sentinel only, and to both.
+//! TLS for a Sentinel group: only to the data server, only to the Sentinel, or to both.
 
 use palisade::error::NodeFault;
 use palisade::node::{MinReplicas, SentinelNode, SentinelNodeBuilder};
 
 use super::*;
 
-/// Returns the builder of a node that knows only this Sentinel. One Sentinel is enough to test its
-/// connection.
+/// Returns the builder of a node that knows only this Sentinel. The tests need no other Sentinel,
+/// because they test one connection.
 pub(crate) fn node(sentinel: &str) -> SentinelNodeBuilder {
     provider();
     let node = SentinelNode::builder("orders", [sentinel]);
     node.min_replicas_check(MinReplicas::Off).trust_fresh(true).sentinel_deadline(PATIENCE)
 }
 
-/// Makes the Sentinel watch this master.
+/// Configures the Sentinel to watch this master.
 fn watch(sentinel: &Server, master: &Server) {
     let port = master.port().to_string();
     assert_eq!(sentinel.cli(&["sentinel", "monitor", "orders", "127.0.0.1", &port, "1"]), "OK");
@@ -37,7 +37,7 @@ async fn tls_to_the_data_servers_alone() {
     let e = refusal(&node().tls(None, None).build().unwrap()).await;
     assert_eq!(e.fault(), NodeFault::Tls, "{e}");
     assert!(e.to_string().contains("unknown issuer"), "{e}");
-    // TLS to the Sentinel fails, although TLS to the data server works.
+    // This Sentinel has no TLS port. So TLS to it fails, although TLS to the data server works.
     let both = node().tls(Some(ca.root()), None).sentinel_tls(Some(ca.root()), None);
     let both = both.sentinel_deadline(Duration::from_millis(300)).build().unwrap();
     let e = refusal(&both).await;
@@ -60,8 +60,8 @@ async fn tls_to_the_sentinels_alone() {
     assert!(e.to_string().contains("sentinel_tls"), "{:?} {e}", e.fault());
 }
 
-/// By default a Sentinel announces IP addresses, and certificates contain names. So the node needs
-/// the name for an announced address.
+/// By default a Sentinel announces IP addresses, and certificates contain names. So the settings
+/// must map an announced address to a name.
 #[tokio::test]
 async fn tls_to_both_with_a_name_for_an_announced_address() {
     let (data, watchers) = (Authority::new("data"), Authority::new("watchers"));
@@ -87,8 +87,8 @@ async fn tls_to_both_with_a_name_for_an_announced_address() {
     assert!(refusal(&wrong).await.to_string().contains("unknown issuer"));
 }
 
-/// The names in the certificates cannot be resolved. So the node connects to the addresses and
-/// compares only the certificates with these names.
+/// The names in the certificates cannot be resolved by DNS. So the node connects to IP addresses,
+/// and checks the certificates against the configured names.
 #[tokio::test]
 async fn tls_to_both_by_names_that_lead_nowhere() {
     let (data, watchers) = (Authority::new("data"), Authority::new("watchers"));
@@ -104,7 +104,8 @@ async fn tls_to_both_by_names_that_lead_nowhere() {
     assert_eq!(e.fault(), NodeFault::Tls, "{e}");
     assert!(e.to_string().contains("`sentinel_tls_server_name`"), "{e}");
     assert!(e.to_string().contains(&sentinel.addr()), "{e}");
-    // The server name for the Sentinels does not apply to the data servers.
+    // The name is configured for the Sentinels' certificates only. It does not apply to the data
+    // servers, so TLS to the data server fails.
     let half = node().sentinel_tls_server_name("watchers.invalid").build().unwrap();
     let e = refusal(&half).await;
     assert!(e.to_string().contains("`tls_server_name`"), "{e}");

@@ -1,5 +1,5 @@
-//! TLS on real servers, with certificates of the tests' own CA: settings that work, and the errors
-//! of settings that do not.
+//! TLS on real servers, with certificates of a CA that each test creates: settings that work, and
+//! the errors of wrong settings.
 
 mod certs;
 mod group;
@@ -10,13 +10,12 @@ mod support;
 use std::time::Duration;
 
 use palisade::error::NodeError;
-use palisade::node::spi::LockKeys;
-use palisade::node::spi::{Batch, LockMode, Op, Reply, Terms};
-use palisade::node::spi::{Env as _, SystemEnv};
-use palisade::node::{RedisNode, RedisNodeBuilder, spi::LockNode};
-use palisade::{Outcome, Redlock, node::spi::OwnerToken};
+use palisade::node::spi::{Env as _, LockNode, Reply, SystemEnv};
+use palisade::node::{RedisNode, RedisNodeBuilder};
+use palisade::{Outcome, Redlock};
 
 use certs::Authority;
+use support::ops;
 use support::server::Server;
 
 const NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
@@ -25,8 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Installs the crypto provider as the README shows.
 fn provider() {
-    // The result is ignored, because another test of this process may have installed the provider
-    // first.
+    // The result is an error if another test of this process has installed the provider first. This
+    // is no problem, so it is ignored.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
@@ -40,19 +39,9 @@ fn builder(url: String) -> RedisNodeBuilder {
 }
 
 async fn acquire(node: &dyn LockNode) -> Result<Reply, NodeError> {
-    let op = Op::Acquire {
-        mode: LockMode::Exclusive,
-        keys: LockKeys::new("k"),
-        owner: OwnerToken::from_random(SystemEnv.random()),
-        ttl: Duration::from_secs(1),
-        proposal: SystemEnv.wall_micros(),
-        if_held: None,
-    };
-    let terms = Terms { max_ttl: Duration::from_secs(20), clock_error: Duration::from_secs(60) };
-    let call = node.call(
-        Batch { terms, not_after: None, known_since: None, ops: vec![op] },
-        SystemEnv.now() + PATIENCE,
-    );
+    let op = ops::acquire("k", ops::owner(), Duration::from_secs(1));
+    let batch = ops::batch(Duration::from_secs(20), vec![op]);
+    let call = node.call(batch, SystemEnv.now() + PATIENCE);
     // The node must reply by its own deadline. The timeout fires only if the node hangs.
     let answer = tokio::time::timeout(PATIENCE * 2, call).await;
     answer.expect("the node answers by its deadline").items.remove(0)
@@ -94,7 +83,7 @@ async fn lock_and_idempotent_run_over_tls_with_a_ca_of_ones_own() {
     works(builder(tls_url(&server)).tls(Some(ca.root()), None).build().unwrap()).await;
     // The server has no port without TLS, so all connections of this test are encrypted.
     assert_eq!(server.cli(&["config", "get", "port"]), "port\n0");
-    // This URL has a host name and a password.
+    // A URL with a host name and a password works, too.
     server.cli(&["config", "set", "requirepass", "s3cret"]);
     let url = format!("rediss://:s3cret@localhost:{}/1", server.port());
     let node = builder(url).tls(Some(ca.root()), None).build().unwrap();

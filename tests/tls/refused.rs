@@ -1,4 +1,4 @@
-//! TLS settings that do not work. Each error must state the setting to change.
+//! Wrong TLS settings. Each error must name the setting to change.
 
 use palisade::error::NodeFault;
 use palisade::{AcquireError, Advice, ConfigError};
@@ -43,8 +43,8 @@ async fn plain_to_a_tls_port() {
     assert!(e.to_string().contains("rediss://"), "{:?} {e}", e.fault());
 }
 
-/// The TLS greeting contains random bytes, and a server without TLS reads it as a command. So the
-/// server either returns an error or waits for the end of the line.
+/// A server without TLS reads the TLS greeting as a command. The greeting contains random bytes. So
+/// the server may return an error at once, or may wait for the end of the line.
 #[tokio::test]
 async fn tls_to_a_plain_port() {
     let server = Server::start(&[]);

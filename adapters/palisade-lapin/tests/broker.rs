@@ -4,6 +4,9 @@
 #[path = "../../../tests/support/books.rs"]
 #[allow(dead_code, reason = "shared with tests that use all of it")]
 mod books;
+#[path = "../../../tests/support/held.rs"]
+#[allow(dead_code, unreachable_pub, missing_docs)]
+mod held;
 mod server;
 
 use std::collections::BTreeMap;
@@ -236,4 +239,18 @@ async fn what_the_broker_takes_out_of_the_queue_is_with_the_dead_letters() {
     assert_eq!(letter.delivery.data, b"body");
     let id = letter.delivery.properties.message_id().as_ref();
     assert_eq!(id.map(ShortString::as_str), Some("poor"));
+}
+
+#[tokio::test]
+async fn forgotten_messages_are_held_and_run_once_after_a_decision() {
+    let (queue, held) = (Queue::new("forgotten").await, held::Held::new().await);
+    let publisher = Publisher::new(&queue.uri, &queue.name);
+    let publish = async |key: &str, made: SystemTime| {
+        publisher.publish(key, made, b"10 GBP").await.unwrap();
+    };
+    let from = palisade_lapin::Queue::new(&queue.uri, &queue.name);
+    let consumer = Consumer::builder(from, held.of.clone());
+    let ended = held.consume(consumer, publish, std::future::ready(())).await;
+    assert_eq!(ended.parked, 0, "{ended:?}");
+    assert!(queue.dead().await.is_none());
 }

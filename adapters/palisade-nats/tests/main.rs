@@ -4,6 +4,9 @@
 #[path = "../../../tests/support/books.rs"]
 #[allow(dead_code, reason = "shared with tests that use all of it")]
 mod books;
+#[path = "../../../tests/support/held.rs"]
+#[allow(dead_code, unreachable_pub, missing_docs)]
+mod held;
 mod server;
 
 use std::collections::BTreeMap;
@@ -317,4 +320,16 @@ async fn a_setting_that_cannot_be_kept_is_named_with_its_rule() {
         sleep(Duration::from_millis(200)),
     );
     assert_eq!(timeout(HANG, run).await.expect("it ends").unwrap().delivered, 0);
+}
+
+#[tokio::test]
+async fn forgotten_messages_are_held_and_run_once_after_a_decision() {
+    let (nats, held) = (Nats::start().await, held::Held::new().await);
+    let publisher = nats.publisher();
+    let publish = async |key: &str, made: std::time::SystemTime| {
+        publisher.publish(key, made, b"10 GBP").await.unwrap();
+    };
+    let consumer = Consumer::builder(nats.durable(), held.of.clone());
+    let ended = held.consume(consumer, publish, nats.drained()).await;
+    assert_eq!((ended.acked, ended.parked), (25, 0), "{ended:?}");
 }

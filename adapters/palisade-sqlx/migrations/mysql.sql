@@ -1,33 +1,36 @@
--- The tables of palisade-sqlx for MariaDB and MySQL. May be run again. Copy it into your own
--- migrations, or call `palisade_sqlx::mysql::migrate`. Names are bytes: no collation takes two keys
--- for one.
+-- The tables of palisade-sqlx for MariaDB and MySQL. Copy this file into your own migrations, or
+-- call `palisade_sqlx::mysql::migrate`. It may be run several times. Names are stored as bytes, so
+-- that no collation compares two different keys as equal.
 
--- A row for each key whose effect is in this database, written in the transaction of the effect.
+-- One row for each idempotency key whose effect is in this database. The row is written in the same
+-- transaction as the effect.
 CREATE TABLE IF NOT EXISTS palisade_inbox (
-    -- Hash of the record's whole name: prefix, namespace and key.
+    -- Hash of the key's whole name: prefix, namespace and key.
     record       binary(32)     NOT NULL PRIMARY KEY,
-    -- For people, and for `purge`.
+    -- Namespace and key as texts, for people and for the function `purge`.
     namespace    varbinary(512) NOT NULL,
     `key`        varbinary(512) NOT NULL,
-    -- The request's fingerprint, if its call has one.
+    -- Fingerprint of the request, or null if the call has none.
     fingerprint  binary(32),
-    -- The token and the number of the attempt that took effect.
+    -- Fencing token and number of the attempt that took effect.
     fence        bigint         NOT NULL,
     attempt      bigint         NOT NULL,
-    -- What the handler returned, as JSON. Null only within its transaction.
+    -- Result of the handler, as JSON. It is null only within the transaction.
     result       longblob,
-    -- In UTC.
+    -- Time of the effect, in UTC.
     done_at      datetime(6)    NOT NULL,
-    -- In UTC. The key may be used anew for an attempt that is claimed later.
+    -- End of the time in which the row counts, in UTC. An attempt that is claimed later may use the
+    -- key anew.
     counts_until datetime(6)    NOT NULL,
-    -- For `purge`.
+    -- Index for the function `purge`, which deletes rows that no longer count.
     KEY palisade_inbox_counts_until (namespace, counts_until)
 ) ENGINE = InnoDB;
 
--- The largest fencing tokens that each resource was written and read with.
+-- The largest fencing tokens with which each resource was written and read. A smaller token is
+-- refused.
 CREATE TABLE IF NOT EXISTS palisade_fence (
     resource   varbinary(512) NOT NULL PRIMARY KEY,
     fence      bigint         NOT NULL,
-    -- Of readers of a read-write lock. 0 if there were none.
+    -- The largest token of a reader of a read-write lock, or 0 if there was no reader.
     read_fence bigint         NOT NULL DEFAULT 0
 ) ENGINE = InnoDB;

@@ -1,9 +1,11 @@
 //! Writes under fencing tokens.
 
 use palisade::FencingToken;
-use palisade_sqlx::{Changed, Stale, fence};
+use palisade_sqlx::fence::{applied, unchanged, value};
+use palisade_sqlx::{Changed, Stale};
 use sqlx::Connection as _;
 
+use crate::dialect::{fence, sql};
 use crate::{Lab, memory};
 
 /// Returns two fencing tokens of one lock, the older one first.
@@ -22,15 +24,15 @@ async fn tokens() -> (FencingToken, FencingToken) {
 async fn an_older_token_writes_no_row_and_an_equal_one_does() {
     let lab = Lab::new().await;
     let stock = "CREATE TABLE stock (id int, rest int, fence bigint NOT NULL DEFAULT 0);
-                 INSERT INTO stock VALUES (42, 10)";
+                 INSERT INTO stock (id, rest) VALUES (42, 10)";
     sqlx::raw_sql(stock).execute(&lab.pool).await.expect("a table");
     let (old, new) = tokens().await;
     assert!(old < new);
     let write = async |token, rest: i32| {
-        let sql = "UPDATE stock SET rest = $2, fence = $1 WHERE id = 42 AND fence <= $1";
-        let write = sqlx::query(sql).bind(fence::value(token)).bind(rest);
+        let write = sql("UPDATE stock SET rest = ?, fence = ? WHERE id = 42 AND fence <= ?");
+        let write = sqlx::query(write).bind(rest).bind(value(token)).bind(value(token));
         let done = write.execute(&lab.pool).await.expect("the database writes");
-        fence::applied(done.rows_affected(), "stock 42", token)
+        applied(done.rows_affected(), "stock 42", token)
     };
     write(old, 9).await.expect("the first");
     write(new, 8).await.expect("a newer one");
@@ -62,13 +64,13 @@ async fn a_raised_token_holds_for_the_transaction() {
     newer.await.expect("it ends");
     let stale = fence::raise(&mut conn, "stock 42", old).await.expect("it reads");
     let stale = stale.expect_err("an older one");
-    assert_eq!((stale.token, stale.seen), (old, Some(fence::value(new))));
+    assert_eq!((stale.token, stale.seen), (old, Some(value(new))));
     fence::raise(&mut conn, "stock 42", new).await.expect("it writes").expect("the same again");
     fence::raise(&mut conn, "stock 43", old).await.expect("it writes").expect("another resource");
 }
 
 /// Returns the tokens of a writer, of a reader after it, and of a later writer and reader.
-async fn tokens_of_readers_and_writers() -> [FencingToken; 4] {
+pub(crate) async fn tokens_of_readers_and_writers() -> [FencingToken; 4] {
     let lock = memory().rw_lock("doc:7").build().expect("a name");
     let mut tokens = Vec::new();
     for _ in 0..2 {
@@ -80,40 +82,6 @@ async fn tokens_of_readers_and_writers() -> [FencingToken; 4] {
         let _ = reader.release().await;
     }
     tokens.try_into().expect("four")
-}
-
-#[tokio::test]
-async fn a_late_reader_and_a_late_writer_are_refused_by_columns() {
-    let lab = Lab::new().await;
-    let doc = "CREATE TABLE doc (id int, body text, fence bigint NOT NULL DEFAULT 0,
-                                 read_fence bigint NOT NULL DEFAULT 0);
-               INSERT INTO doc VALUES (7, 'first')";
-    sqlx::raw_sql(doc).execute(&lab.pool).await.expect("a table");
-    let [writer, reader, later, last] = tokens_of_readers_and_writers().await;
-    let read = async |token| {
-        let sql = "UPDATE doc SET read_fence = greatest(read_fence, $1) \
-                   WHERE id = 7 AND fence <= $1 RETURNING body";
-        let read = sqlx::query_scalar::<_, String>(sql).bind(fence::value(token));
-        let body = read.fetch_optional(&lab.pool).await.expect("the database reads");
-        fence::applied(body.iter().len() as u64, "doc 7", token).map(|()| body)
-    };
-    let write = async |token, body: &str| {
-        let sql = "UPDATE doc SET body = $2, fence = $1 \
-                   WHERE id = 7 AND fence <= $1 AND read_fence < $1";
-        let write = sqlx::query(sql).bind(fence::value(token)).bind(body);
-        let done = write.execute(&lab.pool).await.expect("the database writes");
-        fence::applied(done.rows_affected(), "doc 7", token)
-    };
-    write(writer, "second").await.expect("the first writer");
-    write(writer, "third").await.expect("the same writer again");
-    for _ in 0..2 {
-        let body = read(reader).await.expect("readers do not refuse each other");
-        assert_eq!(body.as_deref(), Some("third"));
-    }
-    write(writer, "late").await.expect_err("a reader has read after it");
-    write(later, "fourth").await.expect("the later writer");
-    read(reader).await.expect_err("a later writer has written");
-    assert_eq!(read(last).await.expect("the last reader").as_deref(), Some("fourth"));
 }
 
 #[tokio::test]
@@ -129,10 +97,10 @@ async fn a_late_reader_and_a_late_writer_are_refused_by_the_table() {
     read(reader).await.expect("the first reader");
     read(reader).await.expect("the same one again");
     let late = write(writer).await.expect_err("a reader has read after it");
-    assert_eq!((late.token, late.seen), (writer, Some(fence::value(reader))));
+    assert_eq!((late.token, late.seen), (writer, Some(value(reader))));
     write(later).await.expect("the later writer");
     let late = read(reader).await.expect_err("a later writer has written");
-    assert_eq!((late.token, late.seen), (reader, Some(fence::value(later))));
+    assert_eq!((late.token, late.seen), (reader, Some(value(later))));
     read(last).await.expect("the last reader");
     // A reader is not refused if another reader had a larger token, and it does not lower the
     // stored token.
@@ -147,7 +115,7 @@ async fn a_resource_that_was_only_read_refuses_an_earlier_writer() {
     let mut conn = lab.pool.acquire().await.expect("one");
     fence::raise_read(&mut conn, "doc 7", reader).await.expect("it writes").expect("the first");
     let late = fence::raise(&mut conn, "doc 7", writer).await.expect("it writes");
-    assert_eq!(late.expect_err("late").seen, Some(fence::value(reader)));
+    assert_eq!(late.expect_err("late").seen, Some(value(reader)));
     fence::raise(&mut conn, "doc 7", later).await.expect("it writes").expect("a later writer");
 }
 
@@ -155,14 +123,14 @@ async fn a_resource_that_was_only_read_refuses_an_earlier_writer() {
 async fn of_two_who_read_one_version_one_writes() {
     let lab = Lab::new().await;
     let stock = "CREATE TABLE stock (id int, rest int, version bigint NOT NULL DEFAULT 0);
-                 INSERT INTO stock VALUES (42, 10)";
+                 INSERT INTO stock (id, rest) VALUES (42, 10)";
     sqlx::raw_sql(stock).execute(&lab.pool).await.expect("a table");
     let write = async |version: i64, rest: i32| {
-        let sql =
-            "UPDATE stock SET rest = $2, version = version + 1 WHERE id = 42 AND version = $1";
-        let write = sqlx::query(sql).bind(version).bind(rest);
+        let write =
+            "UPDATE stock SET rest = ?, version = version + 1 WHERE id = 42 AND version = ?";
+        let write = sqlx::query(sql(write)).bind(rest).bind(version);
         let done = write.execute(&lab.pool).await.expect("the database writes");
-        fence::unchanged(done.rows_affected(), "stock 42", version)
+        unchanged(done.rows_affected(), "stock 42", version)
     };
     let (one, other) = tokio::join!(write(0, 9), write(0, 8));
     assert_ne!(one.is_ok(), other.is_ok(), "{one:?} {other:?}");

@@ -5,22 +5,18 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use palisade::idempotency::Context;
 use palisade::{Failed, Idempotency, MemoryNode, Outcome, Probed, Redlock, RunError};
-use palisade_sqlx::{InboxError, inbox, migrate};
-use sqlx::PgConnection;
-use sqlx::postgres::PgPool;
+use palisade_sqlx::InboxError;
 
+use crate::dialect::{BoxError, Conn, LASTS, OVER_SINCE, Pool, ROW, effect, inbox, migrate};
 use crate::{Lab, at_least_once, memory};
 
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
-
-async fn effect(tx: &mut PgConnection, key: String) -> Result<i64, BoxError> {
-    let insert = sqlx::query_scalar("INSERT INTO effects (key) VALUES ($1) RETURNING id");
-    Ok(insert.bind(key).fetch_one(tx).await?)
-}
+const MINUTE: i64 = 60_000_000;
 
 /// Handles an order. One transaction commits the effect and its row.
-async fn book(pool: &PgPool, cx: &Context) -> Result<i64, BoxError> {
+pub(crate) async fn book(pool: &Pool, cx: &Context) -> Result<i64, BoxError> {
     let mut tx = pool.begin().await?;
+    // In MariaDB, this read fixes the transaction's snapshot before another attempt writes its row.
+    sqlx::query("SELECT count(*) FROM palisade_inbox").execute(&mut *tx).await?;
     let key = cx.key().to_owned();
     let id = inbox::once(&mut tx, cx, |tx| effect(tx, key).boxed()).await?;
     tx.commit().await?;
@@ -28,16 +24,14 @@ async fn book(pool: &PgPool, cx: &Context) -> Result<i64, BoxError> {
 }
 
 /// Writes the row of another program's attempt.
-async fn write(conn: &mut PgConnection, cx: &Context, result: Option<&str>) {
-    let row = "INSERT INTO palisade_inbox \
-               (record, namespace, key, fence, attempt, result, counts_until) \
-               VALUES ($1, $2, $3, 1, 1, $4, now() + interval '1 day')";
-    let row = sqlx::query(row).bind(cx.child_key("palisade-sqlx: inbox")).bind(cx.namespace());
-    row.bind(cx.key()).bind(result).execute(conn).await.expect("a row");
+pub(crate) async fn write(conn: &mut Conn, cx: &Context, result: Option<&str>) {
+    let row = sqlx::query(ROW).bind(cx.child_key("palisade-sqlx: inbox")).bind(cx.namespace());
+    let row = row.bind(cx.key()).bind(result).bind(24);
+    row.execute(conn).await.expect("a row");
 }
 
 /// Returns the text of the handler's error.
-fn cause(error: &RunError) -> String {
+pub(crate) fn cause(error: &RunError) -> String {
     std::error::Error::source(error).expect("the handler's error").to_string()
 }
 
@@ -154,53 +148,6 @@ async fn without_a_transaction_effect_and_row_are_one_all_the_same() {
 }
 
 #[tokio::test]
-async fn the_wait_for_another_attempt_ends_by_the_lock_timeout() {
-    let lab = Lab::new().await;
-    let pool = lab.pool.clone();
-    let waits = at_least_once(&memory()).key("k").run(async move |cx: Context| {
-        let mut holder = pool.begin().await?;
-        write(&mut holder, &cx, None).await;
-        let mut tx = pool.begin().await?;
-        sqlx::query("SET LOCAL lock_timeout = '200ms'").execute(&mut *tx).await?;
-        inbox::once(&mut tx, &cx, |tx| effect(tx, "k".to_owned()).boxed()).await
-    });
-    let waited = tokio::time::timeout(Duration::from_secs(20), waits).await.expect("it ends");
-    let error = cause(&waited.expect_err("the other one is there"));
-    assert!(error.contains("inbox of \"orders:k\"") && error.contains("lock timeout"), "{error}");
-    assert_eq!(lab.effects("k").await, 0);
-}
-
-#[tokio::test]
-async fn a_database_that_dies_before_the_commit_leaves_nothing_and_afterwards_it_runs() {
-    let mut lab = Lab::new().await;
-    let keys = at_least_once(&memory());
-    let (pool, (begun, dies)) = (lab.pool.clone(), tokio::sync::oneshot::channel::<()>());
-    let (killed, wait) = tokio::sync::oneshot::channel::<()>();
-    let call = keys.key("k");
-    let run = tokio::spawn(async move {
-        call.run(async move |cx: Context| {
-            let mut tx = pool.begin().await?;
-            let id = inbox::once(&mut tx, &cx, |tx| effect(tx, "k".to_owned()).boxed()).await?;
-            let _ = begun.send(());
-            let _ = wait.await;
-            tx.commit().await?;
-            Ok::<i64, BoxError>(id)
-        })
-        .await
-    });
-    dies.await.expect("it begins");
-    lab.server.kill();
-    let _ = killed.send(());
-    assert!(run.await.expect("it ends").is_err(), "the commit fails");
-    lab.server.again();
-    assert_eq!(lab.effects("k").await, 0);
-    let pool = lab.pool.clone();
-    let again = keys.key("k").run(async move |cx: Context| book(&pool, &cx).await);
-    assert!(again.await.expect("it runs").is_executed());
-    assert_eq!(lab.effects("k").await, 1);
-}
-
-#[tokio::test]
 async fn rows_of_others_are_refused_with_a_sentence_and_a_probe_does_not_know() {
     let lab = Lab::new().await;
     for (key, row, sentence) in
@@ -225,11 +172,11 @@ async fn rows_of_others_are_refused_with_a_sentence_and_a_probe_does_not_know() 
 #[tokio::test]
 async fn rows_that_are_over_are_purged_a_few_at_a_time() {
     let lab = Lab::new().await;
-    let rows = "INSERT INTO palisade_inbox \
-                (record, namespace, key, fence, attempt, result, counts_until) \
-                SELECT i::text, 'orders', i::text, 1, 1, '1', \
-                now() - make_interval(hours => 12 * i) FROM generate_series(-2, 7) AS i";
-    sqlx::raw_sql(rows).execute(&lab.pool).await.expect("rows");
+    for half_days in -2..=7 {
+        let name = half_days.to_string();
+        let row = sqlx::query(ROW).bind(&name).bind("orders").bind(&name).bind("1");
+        row.bind(-12 * half_days).execute(&lab.pool).await.expect("a row");
+    }
     let mut conn = lab.pool.acquire().await.expect("one");
     let mut purge =
         async |at_most| inbox::purge(&mut conn, "orders", at_most).await.expect("it deletes");
@@ -239,7 +186,7 @@ async fn rows_that_are_over_are_purged_a_few_at_a_time() {
 }
 
 /// Sells an item under a key with a fingerprint. Returns the receipt of the request, or the error.
-async fn sell(keys: &Idempotency, pool: &PgPool, request: &str) -> Result<String, String> {
+async fn sell(keys: &Idempotency, pool: &Pool, request: &str) -> Result<String, String> {
     let call = keys.key("order-7").fingerprint(request).probe(inbox::prober(pool.clone()));
     let (pool, receipt) = (pool.clone(), format!("receipt of {request}"));
     let sold = call.run(async move |cx: Context| {
@@ -297,11 +244,9 @@ async fn another_request_under_the_same_key_is_a_mismatch_until_the_row_is_over(
     let parked = sell(&keys, &lab.pool, "a piano").await.expect_err("unknown");
     assert!(parked.contains("Parked"), "{parked}");
 
-    let counts = "SELECT extract(epoch FROM counts_until - done_at)::bigint FROM palisade_inbox";
-    let counts: i64 = sqlx::query_scalar(counts).fetch_one(&lab.pool).await.expect("a row");
+    let counts: i64 = sqlx::query_scalar(LASTS).fetch_one(&lab.pool).await.expect("a row");
     assert_eq!(counts, 24 * 3_600 + 2 * 2, "the retention and twice clock_error");
-    let over = "UPDATE palisade_inbox SET counts_until = now() - interval '1 minute'";
-    sqlx::query(over).execute(&lab.pool).await.expect("a row");
+    sqlx::query(OVER_SINCE).bind(MINUTE).execute(&lab.pool).await.expect("a row");
     let new = sell(&of("shop:"), &lab.pool, "a piano").await;
     assert_eq!(new.as_deref(), Ok("receipt of a piano"), "the key is new");
     assert_eq!(lab.effects("order-7").await, 2);
@@ -323,8 +268,7 @@ async fn a_row_older_than_the_retention_answers_no_probe_and_lets_only_another_r
     });
     assert!(died.await.is_err());
     // The row expires. This also happens if all probes fail for a whole retention.
-    let over = "UPDATE palisade_inbox SET counts_until = now() - interval '1 minute'";
-    sqlx::query(over).execute(&lab.pool).await.expect("a row");
+    sqlx::query(OVER_SINCE).bind(MINUTE).execute(&lab.pool).await.expect("a row");
     let parked = sell(&keys, &lab.pool, "two chairs").await.expect_err("unknown");
     assert!(parked.contains("Parked"), "{parked}");
     assert_eq!(lab.effects("order-7").await, 0, "no second handler");
@@ -345,9 +289,7 @@ async fn a_row_counts_for_an_attempt_that_was_claimed_before_it_was_over() {
     let late = of("shop:").key("order-7").run(async move |cx: Context| {
         // The handler works for a while before it reads its row.
         tokio::time::sleep(Duration::from_millis(300)).await;
-        let over = "UPDATE palisade_inbox SET counts_until = clock_timestamp() \
-                    - interval '200 milliseconds'";
-        sqlx::query(over).execute(&pool).await?;
+        sqlx::query(OVER_SINCE).bind(200_000_i64).execute(&pool).await?;
         let mut conn = pool.acquire().await?;
         inbox::once(&mut conn, &cx, |_| async { Ok::<_, BoxError>("new".to_owned()) }.boxed()).await
     });

@@ -1,5 +1,8 @@
 //! The inbox and the fence on a real PostgreSQL server.
 
+mod alone;
+mod child;
+mod dialect;
 mod example;
 mod fences;
 mod http;

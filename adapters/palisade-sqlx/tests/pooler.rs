@@ -4,21 +4,19 @@
 
 use std::io::Write as _;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 
-use crate::server::{Postgres, as_postgres, free_port};
+use crate::child::{Child, free_port};
+use crate::server::{Postgres, as_postgres};
 
-const START: Duration = Duration::from_mins(1);
 /// Maximum time for which a client waits for a server connection.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(crate) struct Pooler {
     port: u16,
-    /// The shell process that ends PgBouncer when this process ends.
-    shell: Child,
+    _child: Child,
 }
 
 impl Pooler {
@@ -46,13 +44,6 @@ impl Pooler {
     }
 }
 
-impl Drop for Pooler {
-    fn drop(&mut self) {
-        drop(self.shell.stdin.take());
-        let _ = self.shell.wait();
-    }
-}
-
 fn log(dir: &Path) -> String {
     std::fs::read_to_string(dir.join("pooler.log")).unwrap_or_default()
 }
@@ -71,28 +62,11 @@ fn run(server: &Postgres, connections: u32) -> Option<Pooler> {
     let ini = dir.join("pooler.ini");
     let mut file = std::fs::File::create(&ini).expect("a file in the server's directory");
     file.write_all(settings.as_bytes()).expect("written");
-    // At the end of this process, the shell reads the end of its standard input. Then the shell
-    // ends PgBouncer.
-    let script = r#"
-"$@" </dev/null >pooler.log 2>&1 & p=$!
-read _
-kill -TERM $p 2>/dev/null
-wait $p 2>/dev/null"#;
     let debian = Path::new("/usr/sbin/pgbouncer");
-    let program = as_postgres(if debian.exists() { debian } else { Path::new("pgbouncer") });
-    let mut shell = Command::new("sh");
-    shell.args(["-c", script, "sh"]).arg(program.get_program()).args(program.get_args());
-    let shell = shell.arg(&ini).current_dir(dir).stdin(Stdio::piped()).spawn().expect("a shell");
-    let mut pooler = Pooler { port, shell };
-    let end = Instant::now() + START;
-    while Instant::now() < end {
-        if log(dir).contains(&format!("listening on 127.0.0.1:{port}")) {
-            return Some(pooler);
-        }
-        if log(dir).contains("FATAL") || matches!(pooler.shell.try_wait(), Ok(Some(_))) {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    None
+    let mut program = as_postgres(if debian.exists() { debian } else { Path::new("pgbouncer") });
+    program.arg(&ini);
+    let listens = || log(dir).contains(&format!("listening on 127.0.0.1:{port}"));
+    let failed = || log(dir).contains("FATAL");
+    let child = Child::start(&program, (dir, "pooler.log", "TERM"), listens, failed)?;
+    Some(Pooler { port, _child: child })
 }

@@ -2,21 +2,19 @@
 //! test ends or is killed, a shell ends the server by the server's process id.
 
 use std::io::Write as _;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
-const START: Duration = Duration::from_mins(1);
+use crate::child::{Child, free_port, is_root};
+
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// A server. Dropping the value ends the server's process.
 pub(crate) struct Postgres {
     dir: PathBuf,
     port: u16,
-    /// The shell process that ends the server when this process ends.
-    shell: Option<Child>,
+    child: Option<Child>,
 }
 
 impl Postgres {
@@ -26,7 +24,7 @@ impl Postgres {
         std::fs::create_dir_all(&dir).expect("a directory below the temporary one");
         // The value is created early. So its drop removes the directory even if the server does not
         // start.
-        let mut server = Self { dir, port: 0, shell: None };
+        let mut server = Self { dir, port: 0, child: None };
         let dir = &server.dir;
         if is_root() {
             let owned = Command::new("chown").arg("postgres").arg(dir).status();
@@ -62,10 +60,7 @@ impl Postgres {
 
     /// Ends the server at once, as a crash does. `again` starts the server with the same data.
     pub(crate) fn kill(&mut self) {
-        if let Some(mut shell) = self.shell.take() {
-            drop(shell.stdin.take());
-            let _ = shell.wait();
-        }
+        self.child = None;
     }
 
     pub(crate) fn again(&mut self) {
@@ -77,44 +72,18 @@ impl Postgres {
     }
 
     fn run(&mut self) -> bool {
-        // At the end of this process, the shell reads the end of its standard input. Then the shell
-        // sends QUIT to the server. QUIT ends the server and its children at once.
-        let script = r#"
-"$@" </dev/null >>log 2>&1 & p=$!
-read _
-kill -QUIT $p 2>/dev/null
-wait $p 2>/dev/null"#;
-        let server = as_postgres(&program("postgres"));
         let (port, dir) = (self.port.to_string(), self.dir.display().to_string());
-        let shell = Command::new("sh")
-            .args(["-c", script, "sh"])
-            .arg(server.get_program())
-            .args(server.get_args())
-            .args(["-D", "data", "-p", &port, "-k", &dir, "-h", "127.0.0.1"])
-            .args(["-c", "fsync=off", "-c", "max_connections=60"])
-            .current_dir(&self.dir)
-            .stdin(Stdio::piped())
-            .spawn();
-        let mut shell = shell.expect("a shell");
-        let end = Instant::now() + START;
-        while Instant::now() < end {
-            if matches!(shell.try_wait(), Ok(Some(_))) {
-                return false;
-            }
-            let ready =
-                Command::new(program("pg_isready")).args(["-q", "-h", &dir, "-p", &port]).status();
-            if ready.expect("pg_isready").success() {
-                self.shell = Some(shell);
-                return true;
-            }
-            if self.log().contains("could not create any TCP/IP sockets") {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        drop(shell.stdin.take());
-        let _ = shell.wait();
-        false
+        let mut server = as_postgres(&program("postgres"));
+        server.args(["-D", "data", "-p", &port, "-k", &dir, "-h", "127.0.0.1"]);
+        server.args(["-c", "fsync=off", "-c", "max_connections=60"]);
+        let is_ready = || {
+            let mut ready = Command::new(program("pg_isready"));
+            ready.args(["-q", "-h", &dir, "-p", &port]).status().expect("pg_isready").success()
+        };
+        let failed = || self.log().contains("could not create any TCP/IP sockets");
+        // QUIT ends the server and its children at once.
+        self.child = Child::start(&server, (&self.dir, "log", "QUIT"), is_ready, failed);
+        self.child.is_some()
     }
 }
 
@@ -147,14 +116,4 @@ pub(crate) fn as_postgres(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]).arg(program);
     command
-}
-
-fn is_root() -> bool {
-    let id = Command::new("id").arg("-u").output().expect("id");
-    id.stdout.starts_with(b"0")
-}
-
-pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free loopback port");
-    listener.local_addr().expect("an address").port()
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::ground::{Ground, Run, fed, palisade, until};
+use crate::ground::{Ground, Run, fed, palisade};
 use crate::support::server::free_port;
 
 const SOON: Duration = Duration::from_secs(10);
@@ -53,8 +53,7 @@ fn each_of_its_own_codes_has_its_cause() {
         assert_eq!(run.code, 69, "{verb:?}: {}", run.err);
     }
     // 75, or the code of `-E`: another process holds the lock.
-    let holder = ground.spawn(&["lock", "a", "-c", "touch held; sleep 30"]);
-    until("the lock is held", SOON, || ground.file("held").exists());
+    let holder = ground.holding(&["lock", "a"]);
     assert_eq!(ground.run(&["lock", "-n", "a", "--", "true"]).code, 75);
     assert_eq!(ground.run(&["lock", "-n", "-E", "9", "a", "--", "true"]).code, 9);
     assert_eq!(ground.run(&["lock", "-w", "0.2s", "a", "--", "true"]).code, 75);

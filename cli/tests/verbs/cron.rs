@@ -1,48 +1,16 @@
 //! `palisade cron` on several hosts. In this test each host is a process.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::ground::{Ground, Run, is_alive, text, until};
+use crate::ground::{Ground, is_alive, text, until};
 use crate::support::server::free_port;
 
 const SOON: Duration = Duration::from_secs(10);
 const EACH: &str = "* * * * * *";
-
-/// A program that writes its messages to a file. Dropping the value kills the program.
-struct Logged(Child);
-
-impl Logged {
-    fn start(ground: &Ground, command: &mut Command) -> Self {
-        command.stderr(File::create(ground.file("err")).expect("a file"));
-        // A process that another test started a moment ago may still have the program open for
-        // writing.
-        let busy = |child: &io::Result<Child>| {
-            child.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::ExecutableFileBusy)
-        };
-        let mut child = command.spawn();
-        for _ in 0..100 {
-            if !busy(&child) {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-            child = command.spawn();
-        }
-        Self(child.expect("it can be run"))
-    }
-}
-
-impl Drop for Logged {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// Returns the tick and the attempt of each run that has begun.
 fn runs(ground: &Ground) -> Vec<(u64, u32)> {
@@ -175,11 +143,11 @@ fn a_job_whose_server_is_not_there_or_refuses_the_login_says_so() {
     let nobody = format!("redis://127.0.0.1:{}", free_port());
     // No server can be reached. The program waits for its nodes and reports this.
     let line = ["cron", EACH, "job", "--node", &nobody, "--", "true"];
-    let mut waiting = Logged::start(&ground, &mut ground.command(&line));
+    let waiting = ground.logged(&mut ground.command(&line));
     until("it says that it waits", SOON, || {
         text(&ground.file("err")).contains("waits for its nodes")
     });
-    assert!(waiting.0.try_wait().expect("a child").is_none());
+    assert!(is_alive(waiting.pid()));
     // The history cannot be read. The program must not print an empty history.
     let run = ground.run(&["cron", EACH, "job", "--node", &nobody, "--history", "3"]);
     assert_eq!((run.code, run.out.as_str()), (69, ""), "{}", run.err);
@@ -202,7 +170,7 @@ fn warnings_of_a_job_are_lines_or_objects_of_the_program() {
     until("a run", SOON, || !runs(&ground).is_empty());
     drop(first);
     let mut command = ground.command(&["cron", "0 0 2 1 *", "job", "--json", "--", "true"]);
-    let second = Logged::start(&ground, &mut command);
+    let second = ground.logged(&mut command);
     let err = || text(&ground.file("err"));
     until("it says so", SOON, || {
         err().lines().any(|line| line.contains("the schedule was edited") && line.ends_with('}'))
@@ -223,7 +191,7 @@ fn a_job_goes_on_after_its_program_was_replaced() {
     let mut command = Command::new(&program);
     command.args(plain.get_args()).current_dir(&ground.dir);
     command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let _run = Logged::start(&ground, &mut command);
+    let _run = ground.logged(&mut command);
     until("a run", SOON, || !runs(&ground).is_empty());
     // A package manager does the same: it puts another file at the same path.
     std::fs::write(ground.file("new"), "#!/bin/sh\nexit 1\n").expect("a file");
@@ -261,16 +229,17 @@ fn an_operator_runs_a_job_now_if_it_allows_that() {
     };
     let jobs = [rare("job", &["--on-request"]), rare("silent", &[])];
     let now = |name: &str| ground.run(&["run-now", name, "--reason", "late file", "--json"]);
-    let outcome = |run: &Run| {
-        let said: Value = serde_json::from_str(&run.out).unwrap();
-        said["outcome"].as_str().unwrap().to_owned()
-    };
     // The process of the job stores on the server that the job allows requests. Until then the
     // command is refused.
     until("it is run", SOON, || now("job").code == 0);
     until("the command ran", SOON, || text(&ground.file("ran")).starts_with('1'));
     let silent = now("silent");
-    assert_eq!((silent.code, outcome(&silent)), (2, "not_allowed".to_owned()), "{}", silent.err);
+    assert_eq!(
+        (silent.code, &silent.json()["outcome"]),
+        (2, &"not_allowed".into()),
+        "{}",
+        silent.err
+    );
     assert_eq!(ground.run(&["run-now", "job"]).code, 64, "a reason is needed");
     drop(jobs);
 }

@@ -1,10 +1,13 @@
 //! A server, and runs of the program with this server.
 
-use std::io::Write as _;
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+
+use serde_json::Value;
 
 use crate::support::server::Server;
 
@@ -62,21 +65,56 @@ impl Ground {
         Run::of(&self.command(args).output().expect("it can be run"))
     }
 
-    /// Starts the program with the default effect of signals. The process that runs the tests may
-    /// ignore signals, and its children would inherit this.
-    pub(crate) fn spawn(&self, args: &[&str]) -> Running {
+    /// Returns a command that starts the program through another one: `words`, then the program and
+    /// its arguments.
+    pub(crate) fn through(&self, words: &[&str], args: &[&str]) -> Command {
         let plain = self.command(args);
-        let mut command = Command::new("env");
-        command.arg("--default-signal=HUP,INT,QUIT");
-        command.arg(plain.get_program()).args(plain.get_args()).current_dir(&self.dir);
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).arg(plain.get_program()).args(plain.get_args());
+        command.current_dir(&self.dir);
         for (name, value) in plain.get_envs() {
             match value {
                 Some(value) => command.env(name, value),
                 None => command.env_remove(name),
             };
         }
+        command
+    }
+
+    /// Starts the program with the default effect of signals. The process that runs the tests may
+    /// ignore signals, and its children would inherit this.
+    pub(crate) fn spawn(&self, args: &[&str]) -> Running {
+        let mut command = self.through(&["env", "--default-signal=HUP,INT,QUIT"], args);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Running(Some(command.spawn().expect("it can be run")))
+    }
+
+    /// Starts the program with a command that holds what it got, and waits for that.
+    pub(crate) fn holding(&self, args: &[&str]) -> Running {
+        let file = self.file("held");
+        let _ = std::fs::remove_file(&file);
+        let run = self.spawn(&[args, &["-c", "touch held; sleep 60"]].concat());
+        until("it is held", Duration::from_secs(10), || file.exists());
+        run
+    }
+
+    /// Starts the command, with its messages in the file `err`.
+    pub(crate) fn logged(&self, command: &mut Command) -> Running {
+        command.stdin(Stdio::null()).stderr(File::create(self.file("err")).expect("a file"));
+        // A process that another test started a moment ago may still have the program open for
+        // writing.
+        let busy = |child: &io::Result<Child>| {
+            child.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::ExecutableFileBusy)
+        };
+        let mut child = command.spawn();
+        for _ in 0..100 {
+            if !busy(&child) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            child = command.spawn();
+        }
+        Running(Some(child.expect("it can be run")))
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {
@@ -103,6 +141,10 @@ impl Run {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let code = output.status.code().unwrap_or(-1);
         Self { code, out: text(&output.stdout), err: text(&output.stderr) }
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        object(&self.out)
     }
 }
 
@@ -178,6 +220,10 @@ pub(crate) fn until(what: &str, within: Duration, is: impl Fn() -> bool) {
         assert!(Instant::now() < end, "not within {within:?}: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+pub(crate) fn object(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 
 /// Returns the present content of a file. Returns an empty text if the file does not exist.

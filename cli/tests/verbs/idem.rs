@@ -5,20 +5,16 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::ground::{Ground, Run, palisade, signal, text, until};
+use crate::ground::{Ground, Run, object, palisade, signal, text, until};
 use crate::support::server::free_port;
 
 const SOON: Duration = Duration::from_secs(10);
-
-fn object(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
-}
 
 /// Returns the keys that `idem list` prints with these flags.
 fn listed(ground: &Ground, flags: &[&str]) -> Vec<String> {
     let run = ground.run(&[&["idem", "list", "--json"], flags].concat());
     assert_eq!(run.code, 0, "{}", run.err);
-    let keys = object(&run.out)["keys"].as_array().expect("a list").clone();
+    let keys = run.json()["keys"].as_array().expect("a list").clone();
     keys.iter().map(|key| key["key"].as_str().expect("a key").to_owned()).collect()
 }
 
@@ -208,7 +204,7 @@ fn one_command_decides_about_every_key_that_a_loss_made_forgotten() {
     let list = |ground: &Ground| {
         let run = ground.run(&["idem", "incidents", "--json"]);
         assert_eq!(run.code, 0, "{} {}", run.out, run.err);
-        object(&run.out)["incidents"].as_array().expect("a list").clone()
+        run.json()["incidents"].as_array().expect("a list").clone()
     };
     let number = |incident: &Value| incident["loss"].as_str().expect("a number").to_owned();
     assert_eq!(once(&ground, "before").0, 0);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::ground::{Ground, Run, Running, text, until};
+use crate::ground::{Ground, Running, text, until};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -15,10 +15,6 @@ fn holder(ground: &Ground, file: &str) -> Running {
     let holder = ground.spawn(&["lock", "gpu", "--permits", "2", "-c", &script]);
     until("it holds a permit", SOON, || text(&ground.file(file)).ends_with('\n'));
     holder
-}
-
-fn object(run: &Run) -> Value {
-    serde_json::from_str(&run.out).unwrap_or_else(|e| panic!("{e}: {run:?}"))
 }
 
 #[test]
@@ -65,7 +61,7 @@ fn permits_and_readers_are_listed_and_cannot_be_taken_from_their_holders() {
         .map(|file| ground.spawn(&[&read[..], &[&format!("touch {file}; sleep 60")]].concat()));
     until("they read", SOON, || ground.file("r1").exists() && ground.file("r2").exists());
 
-    let seen = object(&ground.run(&["inspect", "gpu", "--permits", "2", "--json"]));
+    let seen = ground.run(&["inspect", "gpu", "--permits", "2", "--json"]).json();
     assert_eq!((seen["permits"].as_u64(), seen["available"].as_u64()), (Some(2), Some(0)));
     let held = seen["held"].as_array().unwrap();
     let slots = |held: &[Value]| -> Vec<_> { held.iter().map(|h| h["slot"].as_u64()).collect() };
@@ -79,7 +75,7 @@ fn permits_and_readers_are_listed_and_cannot_be_taken_from_their_holders() {
         assert!(forced.err.contains(words), "{words}: {}", forced.err);
     }
 
-    let list = object(&ground.run(&["list", "--json"]));
+    let list = ground.run(&["list", "--json"]).json();
     let listed = list["held"].as_array().unwrap();
     let of = |kind: &str| -> Vec<_> { listed.iter().filter(|h| h["kind"] == kind).collect() };
     let permits = of("semaphore");
@@ -111,7 +107,7 @@ fn several_names_are_held_together_or_not_at_all() {
     let token: u64 = held.trim().strip_prefix("b ").expect("the name").parse().unwrap();
     for name in ["a", "b", "c"] {
         assert_eq!(ground.run(&["lock", name, "-n", "--", "true"]).code, 75, "{name}");
-        let seen = object(&ground.run(&["inspect", name, "--json"]));
+        let seen = ground.run(&["inspect", name, "--json"]).json();
         assert_eq!(seen["holder"]["fence"].as_u64(), Some(token), "{name}");
     }
     let refused = ground.run(&["lock", "d", "--also", "c", "-w", "100ms", "--", "true"]);

@@ -9,10 +9,6 @@ use crate::support::server::free_port;
 
 const SOON: Duration = Duration::from_secs(10);
 
-fn object(run: &Run) -> Value {
-    serde_json::from_str(&run.out).unwrap_or_else(|e| panic!("{e}: {run:?}"))
-}
-
 #[test]
 fn a_leader_steps_down_its_command_is_dead_first_and_others_come_first() {
     let ground = Ground::new();
@@ -30,7 +26,7 @@ fn a_leader_steps_down_its_command_is_dead_first_and_others_come_first() {
     std::thread::sleep(Duration::from_millis(500));
     let down = ground.run(&["step-down", "a", "--reason", "kernel update", "--json"]);
     assert_eq!(down.code, 0, "{}", down.err);
-    let said = object(&down);
+    let said = down.json();
     assert_eq!((&said["outcome"], &said["leader"]["value"]), (&"resigned".into(), &"one".into()));
     assert!(said["leader"]["boot"].as_str().is_some_and(|boot| boot.len() > 4), "{said}");
     assert!(!is_alive(pid), "the answer comes when it has resigned");
@@ -55,9 +51,7 @@ fn a_leader_steps_down_its_command_is_dead_first_and_others_come_first() {
 #[test]
 fn what_another_says_cannot_write_to_the_terminal_or_look_like_a_message() {
     let ground = Ground::new();
-    let script = "touch up; exec sleep 60";
-    let leader = ground.spawn(&["elect", "a", "--once", "-c", script]);
-    until("it leads", SOON, || ground.file("up").exists());
+    let leader = ground.holding(&["elect", "a", "--once"]);
     let reason = "\x1b]0;title\x07 \u{9b}2J\npalisade: all is well";
     ground.run(&["step-down", "a", "--reason", reason]);
     let ended = leader.end(SOON);
@@ -83,7 +77,7 @@ fn who_takes_part_is_listed_and_the_preferred_one_leads_next() {
     };
     let shown = || {
         let run = ground.run(&["candidates", "a", "--json", "--ttl", TTL]);
-        let all = object(&run)["candidates"].as_array().cloned().unwrap_or_default();
+        let all = run.json()["candidates"].as_array().cloned().unwrap_or_default();
         all.iter().map(|c| c["value"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
     let first = elect("first", "1");
@@ -118,7 +112,7 @@ fn the_leader_of_a_cron_steps_down_between_its_runs() {
     let two = [ground.spawn(&line), ground.spawn(&line)];
     let leader = || {
         let run = ground.run(&["candidates", "cron:job:lead", "--json", "--ttl", "6s"]);
-        let all = object(&run)["candidates"].as_array().cloned().unwrap_or_default();
+        let all = run.json()["candidates"].as_array().cloned().unwrap_or_default();
         all.iter().find(|c| c["leads"] == true).map(|c| c["pid"].clone())
     };
     until("one leads", SOON, || leader().is_some());
@@ -143,7 +137,7 @@ fn each_answer_of_step_down_has_its_code() {
     let down = ground.run(&["step-down", "a"]);
     let vacant = "election \"a\": there is no leader, so no process was asked\n";
     assert_eq!((down.code, &*down.out), (2, vacant));
-    assert_eq!(object(&ground.run(&["step-down", "a", "--json"]))["outcome"], "vacant");
+    assert_eq!(ground.run(&["step-down", "a", "--json"]).json()["outcome"], "vacant");
     // 0: the leader resigns even if its command ignores TERM, because the command gets KILL after
     // the grace. `elect` then ends with 200.
     let deaf = ground.spawn(&["elect", "a", "--once", "-c", "trap '' TERM; touch on; sleep 60"]);
@@ -153,12 +147,11 @@ fn each_answer_of_step_down_has_its_code() {
     assert!(down.out.contains("its term is over"), "{}", down.out);
     assert_eq!(deaf.end(SOON).code, 200);
     // 75: the frozen leader gets the request, and leads until its lease ends.
-    let frozen = ground.spawn(&["elect", "b", "--ttl", "6s", "-c", "touch b; sleep 60"]);
-    until("it leads", SOON, || ground.file("b").exists());
+    let frozen = ground.holding(&["elect", "b", "--ttl", "6s"]);
     frozen.signal("STOP");
     let down = ground.run(&["step-down", "b", "-w", "1s", "--max-ttl", "6s", "--json"]);
     assert_eq!(down.code, 75, "{}", down.err);
-    assert_eq!(object(&down)["outcome"], "still_leads");
+    assert_eq!(down.json()["outcome"], "still_leads");
     // 69: no server can be reached. 64: no name is given.
     let nobody = format!("redis://127.0.0.1:{}", free_port());
     let run = |args: &[&str]| Run::of(&palisade().args(args).output().unwrap());
@@ -184,7 +177,7 @@ fn what_is_held_is_listed_and_nothing_else() {
     for file in ["l", "o", "e", "f"] {
         until("it is held", SOON, || ground.file(file).exists());
     }
-    let list = object(&ground.run(&["list", "--json"]));
+    let list = ground.run(&["list", "--json"]).json();
     let names = |list: &Value| -> Vec<String> {
         let held = list["held"].as_array().expect("a list").iter();
         held.map(|h| format!("{} {}", h["kind"], h["name"]).replace('"', "")).collect()
@@ -201,12 +194,12 @@ fn what_is_held_is_listed_and_nothing_else() {
     let seen = ground.run(&["inspect", "boss"]).out;
     assert!(seen.starts_with("free as a lock; \"boss\" is an election: term "), "{seen}");
     assert!(seen.contains("\"10.0.0.7\" leads"), "{seen}");
-    let seen = object(&ground.run(&["inspect", "boss", "--json"]));
+    let seen = ground.run(&["inspect", "boss", "--json"]).json();
     assert_eq!((&seen["state"], &seen["election"]["value"]), (&"free".into(), &"10.0.0.7".into()));
-    let seen = object(&ground.run(&["inspect", "deploy", "--json"]));
+    let seen = ground.run(&["inspect", "deploy", "--json"]).json();
     let deploy = list["held"].as_array().unwrap().iter().find(|h| h["name"] == "deploy").unwrap();
     assert_eq!(deploy["owner"], seen["holder"]["owner"], "as `inspect` names it");
-    let app = object(&ground.run(&["list", "--prefix", "app:", "--json"]));
+    let app = ground.run(&["list", "--prefix", "app:", "--json"]).json();
     assert_eq!(names(&app).len(), 2, "{app}");
     assert!(names(&app).contains(&"election b2".to_owned()), "{app}");
     let table = ground.run(&["list"]);
@@ -237,16 +230,14 @@ fn what_another_process_wrote_commands_no_terminal_in_tables_or_json() {
     for shown in [&table.out, &json.out, &ground.run(&["list", "--json"]).out] {
         assert!(!shown.contains(['\u{9b}', '\u{202e}', '\u{7f}']), "{shown:?}");
     }
-    let json: serde_json::Value = serde_json::from_str(&json.out).expect("JSON");
-    assert_eq!(json["candidates"][0]["value"], value, "the value is the same");
+    assert_eq!(json.json()["candidates"][0]["value"], value, "the value is the same");
     drop(leader);
 }
 
 #[test]
 fn off_a_terminal_a_candidate_says_that_it_waits_and_for_whom_and_that_it_leads() {
     let ground = Ground::new();
-    let first = ground.spawn(&["elect", "a", "--value", "one", "-c", "touch led; sleep 60"]);
-    until("it leads", SOON, || ground.file("led").exists());
+    let first = ground.holding(&["elect", "a", "--value", "one"]);
     let second = ground.spawn(&["elect", "a", "--value", "two", "--", "sleep", "60"]);
     // The candidate prints nothing until it has found the leader.
     until("it waits", SOON, || ground.run(&["candidates", "a"]).out.lines().count() == 2);

@@ -187,7 +187,7 @@ fn force_release_raises_the_fence_and_two_never_hold_it() {
     let old = ground.spawn(&["lock", "a", "-c", &script]);
     until("it runs", SOON, || !times(&ground, "old").is_empty());
     let seen = ground.run(&["inspect", "a", "--json"]);
-    let seen: serde_json::Value = serde_json::from_str(&seen.out).expect("JSON");
+    let seen = seen.json();
     assert_eq!(seen["state"], "held");
     let ask = ground.run(&["force-release", "a", "--reason", "it hangs"]);
     assert_eq!(ask.code, 64);
@@ -276,14 +276,10 @@ fn a_leader_campaigns_again_while_no_server_is_there_and_leads_when_it_is_back()
 #[test]
 fn off_a_terminal_a_waiting_lock_says_for_whom_and_trouble_is_logged_to_its_end() {
     let mut ground = Ground::new();
-    let holder = ground.spawn(&["lock", "a", "-c", "touch held; sleep 60"]);
-    until("it is held", SOON, || ground.file("held").exists());
-    let seen = ground.run(&["inspect", "a", "--json"]);
-    let seen: serde_json::Value = serde_json::from_str(&seen.out).expect("JSON");
+    let holder = ground.holding(&["lock", "a"]);
+    let seen = ground.run(&["inspect", "a", "--json"]).json();
     let owner = seen["holder"]["owner"].as_str().expect("a holder").to_owned();
-    let mut command = ground.command(&["lock", "a", "--", "true"]);
-    command.stderr(std::fs::File::create(ground.file("err")).unwrap());
-    let mut waiting = command.spawn().expect("it can be run");
+    let waiting = ground.logged(&mut ground.command(&["lock", "a", "--", "true"]));
     let errors = ground.file("err");
     let said = |words: &str| text(&errors).contains(words);
     until("it says for whom", SOON, || said(&format!("held by {owner}")));
@@ -292,9 +288,7 @@ fn off_a_terminal_a_waiting_lock_says_for_whom_and_trouble_is_logged_to_its_end(
     assert!(!said("node connected"), "{}", text(&errors));
     ground.server.restart();
     until("it says that the node is back", SOON, || said("node connected"));
-    drop(holder);
-    let _ = waiting.kill();
-    let _ = waiting.wait();
+    drop((holder, waiting));
 }
 
 #[test]
@@ -303,8 +297,7 @@ fn on_a_server_that_nobody_initialised_a_lock_says_at_once_how_long_it_waits_and
     ground.server.cli(&["FLUSHALL"]);
     let mut command = ground.command(&["lock", "a", "--", "true"]);
     command.env("PALISADE_TTL", "30s").env("PALISADE_MAX_TTL", "30s");
-    command.stderr(std::fs::File::create(ground.file("err")).unwrap());
-    let mut waiting = command.spawn().expect("it can be run");
+    let waiting = ground.logged(&mut command);
     let errors = ground.file("err");
     until("it says why", SOON, || text(&errors).contains("waiting"));
     let said = text(&errors);
@@ -313,17 +306,13 @@ fn on_a_server_that_nobody_initialised_a_lock_says_at_once_how_long_it_waits_and
         assert!(said.contains(words), "{words}: {said}");
     }
     assert!(!said.contains("trust_fresh"), "{said}");
-    assert!(waiting.try_wait().expect("a child").is_none(), "it waits: {said}");
-    let _ = waiting.kill();
-    let _ = waiting.wait();
+    assert!(is_alive(waiting.pid()), "it waits: {said}");
 }
 
 #[test]
 fn a_different_ttl_in_two_processes_is_reported() {
     let ground = Ground::new();
-    let long = ["lock", "a", "--max-ttl", "6s", "-c", "touch held; sleep 60"];
-    let long = ground.spawn(&long);
-    until("it is held", SOON, || ground.file("held").exists());
+    let long = ground.holding(&["lock", "a", "--max-ttl", "6s"]);
     let short = ground.run(&["lock", "b", "--", "sleep", "0.3"]);
     assert_eq!(short.code, 0, "{}", short.err);
     assert!(short.err.contains("clients differ in max_ttl"), "{}", short.err);

@@ -1,7 +1,6 @@
 //! The commands `once` and `idem`.
 
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
 use std::time::Duration;
 
 use crate::ground::{Ground, Run, text, until};
@@ -11,7 +10,7 @@ const SOON: Duration = Duration::from_secs(10);
 fn state(ground: &Ground, key: &str) -> serde_json::Value {
     let run = ground.run(&["idem", "show", key]);
     assert_eq!(run.code, 0, "{}", run.err);
-    serde_json::from_str(&run.out).expect("JSON")
+    run.json()
 }
 
 #[test]
@@ -132,14 +131,10 @@ fn a_run_that_fails_for_want_of_files_is_made_up_for_and_not_repeated() {
     for files in 5..24 {
         let (key, runs) = (format!("k{files}"), format!("runs{files}"));
         let script = format!("exec >>{runs}; echo ran");
-        let line = ground.command(&["once", &key, "-c", &script]);
-        let mut shell = ground.command(&[]);
-        shell.env("FILES", files.to_string());
-        let limited = "ulimit -n $FILES; exec \"$0\" \"$@\"";
-        let mut limit = Command::new("sh");
-        limit.args(["-c", limited]).arg(line.get_program()).args(line.get_args());
-        limit.envs(shell.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        let first = Run::of(&limit.current_dir(&ground.dir).output().expect("it can be run"));
+        let limited = ["sh", "-c", "ulimit -n $FILES; exec \"$0\" \"$@\""];
+        let mut limited = ground.through(&limited, &["once", &key, "-c", &script]);
+        limited.env("FILES", files.to_string());
+        let first = Run::of(&limited.output().expect("it can be run"));
         short += u32::from(first.code != 0);
         // If a program could not release its claim, the claim ends with its lease.
         until("it was run", 3 * SOON, || {
@@ -156,11 +151,8 @@ fn a_run_that_fails_for_want_of_files_is_made_up_for_and_not_repeated() {
 fn a_program_that_was_started_to_ignore_its_children_sees_how_they_end() {
     let ground = Ground::new();
     for verb in ["lock", "once"] {
-        let line = ground.command(&[verb, "k", "-c", "echo ran >>runs; exit 3"]);
-        let mut ignoring = Command::new("env");
-        ignoring.arg("--ignore-signal=CHLD").arg(line.get_program()).args(line.get_args());
-        ignoring.envs(line.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        ignoring.current_dir(&ground.dir);
+        let line = [verb, "k", "-c", "echo ran >>runs; exit 3"];
+        let mut ignoring = ground.through(&["env", "--ignore-signal=CHLD"], &line);
         let run = Run::of(&ignoring.output().expect("it can be run"));
         assert_eq!(run.code, 3, "{verb}: {}", run.err);
     }

@@ -11,7 +11,8 @@ use crate::model::{JobRow, Model};
 
 /// The reason for which a job cannot be run now.
 pub(crate) const NOT_ALLOWED: &str = "it does not allow requests: in the last day, no process \
-    that allows them has led it; set `Job::on_request` in its program, or `palisade cron --on-request`";
+    that allows them has led it; set `Job::on_request` in its program, or \
+    `palisade cron --on-request`";
 
 pub(super) fn page(model: &Model) -> Value {
     let all: Vec<_> = model.jobs.iter().map(|(name, row)| job(model, name, row)).collect();

@@ -78,6 +78,7 @@ impl Handover {
 pub(super) fn unanswered(why: &str) -> String {
     format!(
         "no answer to the last step ({why}): the new master continues where the old server \
-         stopped, or begins with a quarantine. Nothing has to be undone; its answers to clients show which"
+         stopped, or begins with a quarantine. Nothing has to be undone; its answers to clients \
+         show which"
     )
 }

@@ -6,8 +6,8 @@ use crate::time::Moment;
 
 /// Smallest average time between two wake-ups. Wake-ups that found a released lock do not count.
 const APART: Duration = Duration::from_millis(10);
-/// Largest number of wake-ups without a pause between them. After twice as many useless ones in a
-/// row, and then after each further `BURST`, the time between two is doubled.
+/// Largest number of wake-ups without a pause between them. After 2 × `BURST` useless wake-ups in a
+/// row, and again after each further `BURST` of them, the time between two wake-ups is doubled.
 const BURST: u32 = 16;
 /// Number of times that the time between two wake-ups is doubled at most.
 const DOUBLED_MAX: u32 = 4;
@@ -23,8 +23,9 @@ const QUIET: Duration = Duration::from_secs(2);
 /// grows with the number of useless wake-ups in a row.
 #[derive(Debug, Default)]
 pub(crate) struct RateLimit {
-    /// Earliest time of the next wake-up without a wait. After a quiet time it counts as `BURST` ×
-    /// `APART` in the past at most, so that a few wake-ups can follow each other at once.
+    /// Earliest time at which the next wake-up needs no wait. After a quiet time, a value that is
+    /// more than `BURST` × `APART` in the past counts as exactly that far in the past, so that at
+    /// most `BURST` wake-ups follow each other at once.
     next: Moment,
     /// Number of useless wake-ups in a row.
     useless: u32,
@@ -42,8 +43,8 @@ impl RateLimit {
         at.since(now)
     }
 
-    /// Removes the last wake-up from the count of useless wake-ups, because the lock had been
-    /// released.
+    /// Takes the last wake-up out of the limit, because the lock had been released. The count of
+    /// useless wake-ups starts at zero again.
     pub(super) fn forgive(&mut self) {
         self.next = self.next - APART;
         self.useless = 0;

@@ -1,10 +1,11 @@
-//! Wake-ups of the callers of a handle that wait for one key: the one that has waited longest is
+//! Wake-ups of the callers of a handle that wait for one key. The caller that has waited longest is
 //! woken first.
 //!
-//! A caller keeps its order when it is woken in vain, or only takes the handle's place at the nodes
-//! again. If the order were that in which callers begin to wait for a wake-up, such a caller would
-//! always stand behind those that ask anew at once. As the handle's place has its waiting time,
-//! they would have the lock for ever.
+//! A caller keeps its order when it is woken in vain, or when it is woken only so that its attempt
+//! puts the handle into the nodes' queues again. If the order began anew each time, such a caller
+//! would always be behind callers that got the lock and call again at once. The place of the handle
+//! in the nodes' queues has the wait of the longest waiter, so those callers would always get the
+//! lock before other handles, and this caller never.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +26,8 @@ pub(super) struct Turns(SyncMutex<State>);
 struct State {
     /// Callers that wait for a wake-up now.
     waiting: BTreeMap<Order, Arc<Notify>>,
-    /// True if a wake-up found no caller that waits. The next one is woken at once.
+    /// True if a wake-up found no caller that waits. The next caller that begins to wait is then
+    /// woken at once.
     stored: bool,
 }
 
@@ -37,8 +39,8 @@ struct Caller<'a> {
 }
 
 impl Turns {
-    /// Wakes the caller that has waited longest. If none waits now, the wake-up is for the next one
-    /// that does: it may have a request under way.
+    /// Wakes the caller that has waited longest. If no caller waits now, wakes the next one that
+    /// begins to wait: that caller may have a request under way at present.
     pub(super) fn wake(&self) {
         let mut state = self.0.lock();
         match state.waiting.pop_first() {
@@ -102,7 +104,7 @@ mod tests {
         turns.wake();
         assert!((&mut second).now_or_never().is_none());
         first.await;
-        // It was woken in vain, and comes first again.
+        // The first caller was woken in vain, and is the first one again.
         let mut first = Box::pin(turns.turn(order(1)));
         assert!((&mut first).now_or_never().is_none());
         turns.wake();
@@ -122,10 +124,10 @@ mod tests {
         let mut second = Box::pin(turns.turn(order(2)));
         assert!((&mut second).now_or_never().is_none());
         turns.wake();
-        // The first one is woken and dropped, so the second one is woken.
+        // The first caller was woken and is dropped, so the second caller is woken.
         drop(first);
         second.await;
-        // One that is dropped before it is woken passes nothing on.
+        // A caller that is dropped before it is woken wakes no other caller.
         let mut third = Box::pin(turns.turn(order(3)));
         assert!((&mut third).now_or_never().is_none());
         drop(third);

@@ -8,7 +8,8 @@ use crate::time::Moment;
 
 impl Lease {
     /// Returns the op that extends this lease on a node. [`send`](Self::send) adds the metadata.
-    /// The quorum machine adds the name of a quarantine.
+    /// For a node in quarantine (it grants nothing new, because it may have lost leases), the
+    /// quorum machine adds the name of the quarantine.
     pub(crate) fn extension(&self) -> Op {
         let (owner, token) = (self.owner, self.token);
         match &self.subject {

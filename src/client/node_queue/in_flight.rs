@@ -23,8 +23,8 @@ pub(super) struct Answered {
     pub(super) received: Moment,
 }
 
-/// Resolves when one of the futures does, and removes that future from the list. If several can,
-/// the earliest in the list is first. Never resolves for an empty list.
+/// Resolves when one of the futures resolves, and removes that future from the list. If several
+/// futures are ready, takes the one that is earliest in the list. Never resolves for an empty list.
 ///
 /// `FuturesUnordered` is made for more futures. After it has polled all of them, it wakes the task
 /// that polls it. With one batch in flight, each batch then costs a second poll, which the runtime
@@ -33,7 +33,8 @@ pub(super) async fn first_of<F: Future + Unpin>(futures: &mut Vec<F>) -> F::Outp
     poll_fn(|cx| {
         for i in 0..futures.len() {
             if let Poll::Ready(output) = futures[i].poll_unpin(cx) {
-                // The order stays, because a node answers its batches in order.
+                // `remove` keeps the order of the other futures, because a node answers its batches
+                // in order.
                 drop(futures.remove(i));
                 return Poll::Ready(output);
             }

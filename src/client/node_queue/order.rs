@@ -8,9 +8,9 @@
 //!
 //! If an acquire and the release of the same owner both wait in the queue, neither is sent. A
 //! release is also not sent if the acquire was dropped because of its deadline. Otherwise the queue
-//! of a frozen node would soon contain only such releases. Both hold only for an acquire that is
-//! the first request of its owner ([`Op::begins_owner`]): after another one the node may hold
-//! something.
+//! of a frozen node would soon contain only such releases. Both rules apply only to an acquire that
+//! is the first request of its owner ([`Op::begins_owner`]): if the owner made an earlier request,
+//! the node may hold a grant for it.
 
 use std::collections::HashSet;
 
@@ -70,8 +70,8 @@ impl BatchOrder {
         if first { &mut self.releases } else { &mut self.others }.push(pending);
     }
 
-    /// Returns the index of the acquire of owner `me`, if it is the first request of this owner and
-    /// the batch has no other.
+    /// Returns the index of the acquire of owner `me`, if this acquire is the first request of the
+    /// owner and the batch has no other request of the owner.
     fn acquire_of(&self, me: &OwnerToken) -> Option<usize> {
         let mine = |pending: &Pending| pending.op.owner() == Some(me);
         let at = self.others.iter().position(mine)?;
@@ -235,15 +235,16 @@ mod tests {
         };
         let again = op(4, 0, 2, 4);
         assert_eq!(sent(&acquire, &[release.clone(), again.clone()]), [again]);
-        // The extension may have created the lock again.
+        // The extension may have created the lock again, so the release is sent.
         let put_back = [extend.clone(), release.clone()];
         assert_eq!(sent(&acquire, &put_back), put_back);
-        // The acquire before a late extension may have been sent.
+        // If only an extension was late, the acquire before it may have been sent, so the release
+        // is sent.
         assert_eq!(sent(&extend, std::slice::from_ref(&release)), [release]);
     }
 
-    /// An acquire that takes a lock from its holder, or a permit in another slot, may repeat one
-    /// that the node has executed.
+    /// The node may have executed an earlier attempt with the same owner token if an acquire takes
+    /// a lock from its holder, or requests a permit in one exact slot. So the release must be sent.
     #[test]
     fn a_release_follows_an_acquire_that_may_be_a_repetition() {
         use crate::op::{IfHeld, Slots};

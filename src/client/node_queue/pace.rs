@@ -1,5 +1,5 @@
-//! Decides when a batch leaves and how large it is, so that client and server do not wait for each
-//! other in turn.
+//! Decides when a batch is sent and how large it is, so that the client and the server work at the
+//! same time and do not take turns.
 //!
 //! Callers that get their answers in one batch send their next requests together. On a runtime with
 //! one thread, these requests form one batch again. So the server is idle while the client works,
@@ -12,8 +12,9 @@ use std::task::Poll;
 /// Smallest number of ops in a batch that is split. For fewer ops, a second batch costs more than
 /// it saves.
 const MANY: usize = 16;
-/// Number of large batches in a row after which the next batch is split. Each of them was sent
-/// while no other batch was in flight. A single large batch of one caller is not split.
+/// Number of large batches in a row after which the next batch is split. Only batches that were
+/// sent while no other batch was in flight count. With this limit, a single large batch of one
+/// caller is not split.
 const IN_STEP: u32 = 4;
 
 /// Number of batches in a row with at least `MANY` ops that a queue sent while no other batch was

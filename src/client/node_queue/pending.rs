@@ -67,8 +67,8 @@ pub(crate) struct Pending {
     /// Collector that receives the answer. `None` if no caller waits for the answer, and after the
     /// answer was posted.
     reply_to: Option<Arc<ReplyCollector>>,
-    /// Time until which the request is repeated if the node does not answer. At that time the ttl
-    /// has ended the lock of a release. `None` if the request is not repeated.
+    /// Time until which the request is repeated if the node does not answer; `None` if it is not
+    /// repeated. A release is not needed after this time, because the ttl has ended the lock.
     owed_until: Option<Moment>,
     /// Replies to the attempt that this release undoes. The release is dropped as soon as the
     /// replies show that the node has no grant of the attempt.

@@ -1,5 +1,6 @@
-//! Releases and unclaims that a node has not confirmed yet, and results that a node has not stored
-//! yet. Each of them is kept until it has certainly taken effect.
+//! Owed requests of one node: releases and unclaims that the node has not confirmed yet, and
+//! results that the node has not stored yet. Each request is kept until it has certainly taken
+//! effect.
 //!
 //! A request without an answer may still take effect until its deadline by the node's clock. A
 //! release is done if the node executes it after that deadline, or if its owner has no unanswered

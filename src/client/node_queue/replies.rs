@@ -66,7 +66,8 @@ impl Worker {
         let shows = replies.items.iter().flatten().any(Reply::shows_result);
         for (mut pending, reply) in requests.into_iter().zip(replies.items) {
             let reply = match reply {
-                // A node may defer an op only if its answer contains at least one result.
+                // A node may defer an op (ask for it again) only if its answer contains at least
+                // one stored result.
                 Ok(Reply::Deferred) if shows && pending.op.shows_result() => {
                     self.put_off(pending);
                     continue;
@@ -102,11 +103,13 @@ impl Worker {
         held.map(|(level, held)| self.confirm(facts, level, deadline, held)).collect()
     }
 
-    /// Keeps a request for a later batch, because the node deferred it (`Deferred`).
+    /// Keeps a request for a later batch, because the node did not execute it: the node's answer
+    /// was already full of stored results (`Deferred`).
     fn put_off(&mut self, pending: Pending) {
         if let (Some(owner), Some((clock, _))) = (pending.doer(), &self.clock) {
-            // The caller may give up before the later batch is sent. The release must then be
-            // repeated until that batch cannot take effect any more.
+            // The caller may drop its call before the later batch is sent, and release its owner
+            // token. The release must then be repeated until the later batch cannot take effect any
+            // more.
             let not_after = clock.at(pending.deadline, self.settings.drift);
             self.in_doubt.about(owner, not_after);
         }

@@ -7,10 +7,11 @@ use crate::env::Env;
 use crate::error::{NodeFault, NodeOutcome};
 use crate::quorum::backoff::{Delays, RetryPolicy};
 
-/// Number of collisions in a row that are counted. Each one doubles the time over which callers are
-/// spread, to 32 round trips at most.
+/// Largest number of collisions in a row that counts. Each collision doubles the longest random
+/// delay of the callers, up to 32 round trips.
 const COLLISIONS_MAX: u32 = 5;
-/// Longest round trip with which the time is computed over which callers that collided are spread.
+/// Largest round trip that is used to compute a random delay after a collision. A longer round trip
+/// counts as this value.
 const ROUND_TRIP_MAX: Duration = Duration::from_millis(20);
 /// First pause after requests were not sent because too many wait in a node queue; it is doubled at
 /// most `CROWDED_MAX` times.
@@ -37,10 +38,11 @@ impl Backoff {
         Self { policy, delays: None, crowded: 0 }
     }
 
-    /// Returns the time to wait if no hint comes. If another owner has the name, it is tried again
-    /// when it could have expired, or at once if no hint was asked for yet (not `registered`).
-    /// Otherwise the pause is a growing delay. If more is queued than can be sent in time, the
-    /// pause grows further, because callers that ask again at once would only keep the queue full.
+    /// Returns the time to wait if no hint arrives. If another owner has the name, the pause ends
+    /// when its lease could have expired; there is no pause if no hint was requested yet (not
+    /// `registered`). Otherwise the pause is a growing delay. If a node queue has more requests
+    /// than it can send in time, the pause grows further, because callers that try again at once
+    /// would only keep the queue full.
     pub(super) fn pause(
         &mut self,
         prospect: Prospect,

@@ -6,7 +6,7 @@ use palisade::node::spi::{NotAfter, Reply};
 
 use super::bench::{Bench, LONG};
 use super::claims::absent;
-use super::ops::{acquire, claim, complete, extend, extend_claim, inspect, raise, release};
+use super::ops::{acquire, claim, complete, extend, extend_claim, inspect, raise, release, shared};
 use super::{Case, list};
 
 pub(super) fn cases() -> Vec<Case> {
@@ -42,6 +42,8 @@ async fn what_comes_late_is_not_executed(b: Bench) {
         claim(&r, a, LONG),
         extend_claim(&known, a, ballot, LONG),
         complete(&known, a, ballot, b"v"),
+        shared(acquire(&k, b.owner(), LONG)),
+        shared(extend(&held, a, LONG, t)),
     ];
     let replies = b.send_until(ops, Some(over)).await;
     for item in &replies.items {
@@ -72,7 +74,12 @@ async fn releases_are_executed_at_any_time(b: Bench) {
     b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
     let ops = vec![release(&k, a), acquire(&k, b.owner(), LONG)];
     let over = NotAfter { server: b.facts().await.identity, micros: 1 };
-    let replies = b.send_until(ops, Some(over)).await;
+    let replies = b.send_until(ops, Some(over.clone())).await;
     b.check(replies.items[0] == Ok(Reply::Done), "a release is right at any time", &replies.items);
     b.expect(inspect(&k), Reply::Holder(None), "it was executed, and what was late was not").await;
+    b.granted(shared(acquire(&k, a, LONG)), "a free lock is granted").await;
+    let ops = vec![shared(release(&k, a)), shared(acquire(&k, b.owner(), LONG))];
+    let replies = b.send_until(ops, Some(over)).await;
+    b.check(replies.items[0] == Ok(Reply::Done), "so is one of a reader", &replies.items);
+    b.expect(inspect(&k), Reply::Holder(None), "a reader that was late was not").await;
 }

@@ -1,4 +1,4 @@
-//! Tests with a lone server that is restarted or killed.
+//! Renewal after a failover or restart, with a single server that is restarted or killed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,8 +35,8 @@ async fn the_first_renewal_after_a_restart_names_the_quarantine_that_the_connect
         server.restart_empty();
         assert_eq!(verdict(&guard).await, Failover::Kept);
         fewest = fewest.min(scripts_run(&server.addr()));
-        // An idle client sends a request every two seconds. If a round of this loop is slow, such
-        // requests are counted, too. Then the test tries again.
+        // Two requests are expected. An idle client sends a further request every two seconds, so a
+        // slow round may count more. Then the test tries again.
         if fewest == 2 {
             return;
         }
@@ -68,7 +68,8 @@ async fn a_server_that_is_gone_is_asked_for_now_and_then_and_by_a_dropped_handle
     let redlock = handle(RedisNode::builder(server.url()).trust_fresh(true).build().unwrap());
     let guard = redlock.mutex("k").build().unwrap().acquire().await.unwrap();
     server.kill();
-    // A listener takes the place of the server. It accepts connections and sends nothing.
+    // A listener takes the place of the killed server on its port. It accepts connections and sends
+    // nothing.
     let place = tokio::net::TcpListener::bind(server.addr()).await.unwrap();
     let tries = Arc::new(AtomicUsize::new(0));
     let counting = Arc::clone(&tries);
@@ -79,13 +80,14 @@ async fn a_server_that_is_gone_is_asked_for_now_and_then_and_by_a_dropped_handle
     });
     tokio::time::sleep(Duration::from_secs(3)).await;
     let before = tries.load(Ordering::SeqCst);
-    // The delay between tries begins at 20 ms and doubles up to one second. The real delay is
-    // random: at least a half of this value.
+    // The delay between two connection attempts begins at 20 ms and doubles up to one second. The
+    // real delay is random, but at least half of this value.
     assert!((2..=20).contains(&before), "{before} tries in 3 s");
     assert!(guard.is_valid());
     drop(guard);
     drop(redlock);
-    // One try may still be running, and the pending release is sent once more.
+    // One connection attempt may still be running, and the release that was not confirmed is tried
+    // once more. After that, there are no more attempts.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let last = tries.load(Ordering::SeqCst);
     tokio::time::sleep(Duration::from_secs(2)).await;

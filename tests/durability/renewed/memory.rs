@@ -1,5 +1,5 @@
-//! Renewal after a failover, with memory nodes. A test can give a memory node another data history
-//! at once.
+//! Renewal after a failover, with memory nodes. A memory node can begin another data history at
+//! once, without a restart of a process.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::support::wrap::{Wrap, refused};
 
 const TTL: Duration = Duration::from_secs(30);
 
-/// Returns nodes and the settings of a handle. All use tokio's clock.
+/// Returns memory nodes, and the builder of a handle without nodes. All use tokio's clock.
 fn world<const N: usize>() -> ([MemoryNode; N], RedlockBuilder) {
     let world = Timed::new(N);
     let builder = world.settings().ttl(TTL).max_ttl(TTL);
@@ -28,7 +28,7 @@ fn three() -> ([MemoryNode; 3], Redlock) {
     (nodes, builder.build().unwrap())
 }
 
-/// Waits until the answers have arrived. No renewal is due in this time.
+/// Waits until the replies of earlier requests have arrived. No renewal is due in this short time.
 async fn settle() {
     sleep(Duration::from_millis(10)).await;
 }
@@ -59,8 +59,8 @@ async fn a_node_that_lost_its_data_and_not_its_history_is_renewed_once_it_answer
     settle().await;
     let started = Instant::now();
     nodes[0].flush_all();
-    // No connection was lost. So the client notices the loss only at the next answer to any of its
-    // calls.
+    // The connection did not break. So the client notices the loss of data only by the next reply
+    // to a request, here one about another lock.
     redlock.mutex("other").build().unwrap().acquire().await.unwrap().release().await.unwrap();
     assert_eq!(guard.failover().await, Failover::Kept);
     settle().await;
@@ -144,7 +144,8 @@ async fn leaders_and_running_handlers_are_renewed_too() {
 
 type Asked = Arc<Mutex<Vec<Vec<Op>>>>;
 
-/// Returns a node that records its requests, and answers only while `open` is true.
+/// Returns a node that records the requests in `asked`. It replies only while `open` is true, and
+/// fails as unreachable otherwise.
 fn scripted(node: &MemoryNode, open: &Arc<Mutex<bool>>, asked: &Asked) -> Wrap {
     let (open, asked) = (Arc::clone(open), Arc::clone(asked));
     Wrap::new(node.clone(), move |node, batch, deadline| {
@@ -176,8 +177,8 @@ async fn the_first_renewal_after_a_failover_names_the_quarantine() {
     assert!(matches!(renewal[..], [Op::Extend { reassert: Some(_), .. }]), "{renewal:?}");
 }
 
-/// The node's address leads to another server during a barrier. The replicas of the first server
-/// still confirm the barrier.
+/// While a barrier (the wait for replicas) runs, the node's address moves to another server. The
+/// replicas of the first server still confirm the barrier, although the new server lacks the lock.
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_was_confirmed_across_a_failover_is_renewed_at_once_too() {
     let ([node], builder) = world();
@@ -197,8 +198,8 @@ async fn a_lock_that_was_confirmed_across_a_failover_is_renewed_at_once_too() {
     assert!(!node.is_empty());
 }
 
-/// Holders extend their locks on other threads, while the client still reports the failover to
-/// them.
+/// Tasks extend the locks all the time, while the client reports failovers to the guards. Each
+/// guard must receive the report of each failover.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn no_renewal_swallows_a_failover() {
     const HELD: usize = 500;
@@ -221,7 +222,8 @@ async fn no_renewal_swallows_a_failover() {
     for _ in 0..FAILOVERS {
         node.restart_keeping();
         for guard in &held {
-            // The other task extends the lock, so the verdict soon becomes `Kept`.
+            // Another task extends the lock all the time, so the result of `failover` soon becomes
+            // `Kept`.
             while guard.failover().await != Failover::Kept {}
         }
     }

@@ -1,5 +1,6 @@
-//! Immediate renewal after a failover. A guard gets its verdict before the next renewal is due, and
-//! without a call. If the new master lacks the lock, the lock is re-asserted or given up.
+//! Renewal directly after a failover. A guard gets its verdict (kept, open or lost) without a call
+//! and before its next renewal is due. If the new master lacks the lock, the lock is stored there
+//! again, or is lost.
 
 mod lone;
 mod memory;
@@ -16,16 +17,16 @@ use crate::support::wait::until;
 
 /// Longest time for an event that must happen. The test does not check the speed.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// Lease of the locks. A renewal is due after a quarter of the lease. So the tests see only
-/// renewals because of a failover.
+/// Lease of the locks. A regular renewal comes after a quarter of the lease, so it does not come
+/// during a test. Each renewal in a test is caused by a failover.
 const TTL: Duration = Duration::from_secs(600);
 
 fn node(groups: &Groups) -> SentinelNodeBuilder {
     SentinelNode::builder(groups.name(0), groups.sentinels(0))
 }
 
-/// Returns a handle on one group, with the failover window `window`. The min-replicas check is off,
-/// so that the master grants locks without its replicas.
+/// Returns a handle on one group, with this failover window. The min-replicas check is off, so that
+/// the master grants locks without its replicas.
 fn handle(node: SentinelNodeBuilder, window: Duration) -> Redlock {
     let node = node.min_replicas_check(MinReplicas::Off).failover_window(window).build().unwrap();
     Redlock::builder().node(node).ttl(TTL).max_ttl(TTL).build().unwrap()
@@ -36,7 +37,8 @@ async fn verdict(guard: &LockGuard) -> Failover {
     verdict.expect("a verdict comes without a call")
 }
 
-/// Stops replication from the master. All replicas still run.
+/// Stops the replication from the master, so that the replicas lack later writes. All servers still
+/// run.
 async fn stop_replication(groups: &Groups) {
     let servers = groups.servers(0);
     for replica in &servers[1..] {
@@ -79,8 +81,8 @@ async fn what_a_failover_lost_is_put_back_before_the_next_renewal() {
     let (token, deadline) = (guard.fencing_token(), guard.valid_until());
     groups.break_("kill", 0, &[]);
 
-    // The renewer re-asserts the lock at once. Without the failover, the next renewal would be
-    // minutes away.
+    // The renewer stores the lock on the new master at once. Without the failover, the next renewal
+    // would be minutes away.
     assert_eq!(verdict(&guard).await, Failover::Kept);
     assert_eq!(guard.fencing_token(), token);
     assert!(guard.is_valid() && guard.valid_until() > deadline);
@@ -111,6 +113,6 @@ async fn what_may_not_be_put_back_is_given_up_at_once() {
     let left = deadline.since(SystemEnv.now());
     assert!(left > TTL / 2, "it waited for its deadline: {left:?} left");
     assert_eq!(verdict(&guard).await, Failover::Lost, "it stays lost");
-    // The old master would still have the lock. The new master does not have it.
+    // The lock is lost, because the new master does not have it. (The old master still has it.)
     assert_eq!(cli(&new_master(&groups), &["EXISTS", "gone"]), "0");
 }

@@ -8,10 +8,10 @@ use palisade::{
     Redlock, ReentrantGuard, ReleaseError, TryAcquire,
 };
 
-/// Permits of a semaphore. A holder has all of them.
+/// Number of permits of the semaphore. One holder acquires all of them.
 const PERMITS: u16 = 2;
 
-/// A kind of lock. A fair lock is another one.
+/// A kind of lock. Fair locks are not in the list: they have tests of their own.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     Mutex,
@@ -24,7 +24,7 @@ pub(super) enum Kind {
     HandOver,
 }
 
-/// Tokens of a holder, for each slot. A lock without slots has the slot 0.
+/// Fencing tokens of one holder, by slot. A lock without slots has one token, under slot 0.
 pub(super) type Tokens = BTreeMap<u16, FencingToken>;
 
 /// The guards of one holder.
@@ -54,7 +54,7 @@ impl Held {
         self.guards().iter().map(|guard| (0, guard.fencing_token())).collect()
     }
 
-    /// Releases all. Returns the first error.
+    /// Releases all guards of the holder. Returns the first error.
     pub(super) async fn release(self) -> Result<(), ReleaseError> {
         match self {
             Self::One(guard) => guard.release().await,
@@ -93,7 +93,8 @@ impl Kind {
         Self::HandOver,
     ];
 
-    /// Acquires the lock for the first handle. A hand-over is one from the second handle.
+    /// Acquires the lock for the first handle. For `HandOver`, the second handle acquires the lock
+    /// and hands it over to the first handle.
     pub(super) async fn hold(
         self,
         [ours, other]: &[Redlock; 2],
@@ -143,7 +144,8 @@ impl Kind {
         })
     }
 
-    /// Acquires the lock after another holder, so that the token must be larger.
+    /// Acquires the lock after another holder, so that the token must be larger. Readers do not
+    /// exclude each other, so a writer follows a reader.
     pub(super) async fn next(
         self,
         handles: &[Redlock; 2],
@@ -156,7 +158,8 @@ impl Kind {
         }
     }
 
-    /// Makes one attempt to hold the lock beside its holder. Returns true if the lock is taken.
+    /// Makes one attempt to acquire the lock while another holder has it. Returns true if the lock
+    /// is taken.
     pub(super) async fn conflict(
         self,
         redlock: &Redlock,

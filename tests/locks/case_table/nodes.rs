@@ -45,7 +45,8 @@ impl Nodes {
                 builder.node(node.expect("addresses"))
             }),
         };
-        // Handles with another number of nodes hold locks of the same names.
+        // The handles with one, three and five nodes share nodes, and the cells use equal names.
+        // The prefix keeps the locks of handles with different numbers of nodes apart.
         let builder = builder.prefix(format!("{n}:")).ttl(TTL).max_ttl(TTL);
         builder.node_deadline(NODE_DEADLINE).build().expect("settings fit together")
     }
@@ -63,7 +64,8 @@ impl Nodes {
         }
     }
 
-    /// Ends the fault. A restarted node ends its quarantine by itself.
+    /// Ends the fault of the first node. A restarted node needs no action, because its quarantine
+    /// ends by itself.
     pub(super) fn mend_first(&self, fault: Fault) {
         match (self, fault) {
             (_, Fault::Restarted) => {}

@@ -6,7 +6,7 @@ import sys
 
 from redlock import Lock, Redlock
 
-# The roll-back at a key of another type is an error, which the library logs.
+# redlock-py rolls a failed lock back. At a key of another type, this is an error, which it logs.
 logging.disable(logging.CRITICAL)
 verb, ports, name = sys.argv[1:4]
 servers = [{"host": "127.0.0.1", "port": int(port)} for port in ports.split(",")]

@@ -88,7 +88,8 @@ async fn a_lone_node_in_quarantine_is_waited_for_also_during_an_outage() {
     world.memories[0].restart_keeping();
     world.heal();
     sleep(S).await;
-    // This call sends the probe. Until it ends, no other call continues without the lock.
+    // This call asks the nodes again (the probe). Until it ends, no other call continues without
+    // the lock.
     let begun = Instant::now();
     let first = held(&m).await;
     assert!(begun.elapsed() > 10 * S, "{:?}", begun.elapsed());

@@ -41,7 +41,8 @@ async fn few_rights_are_enough_and_a_missing_one_is_reported() {
     assert_eq!(one(&node, LONG, shared(extend("w", a, token, None))).await, Ok(Reply::Done));
     fence(one(&node, LONG, shared(acquire("w", owner()))).await);
     assert_eq!(one(&node, LONG, shared(release("w", a))).await, Ok(Reply::Done));
-    // Without the right to the channel, the user gets no hints. All other operations work.
+    // Without the right to the hints' channel, the user receives no hints. All other operations
+    // work.
     server.cli(&["acl", "setuser", "joe", "resetchannels"]);
     let node = joe();
     fence(one(&node, LONG, acquire("k", a)).await);

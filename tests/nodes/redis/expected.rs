@@ -1,6 +1,6 @@
-//! The short path through the script. A batch names the marker that its client read last. If the
-//! server has the same marker, the script takes the short path. The replies are the same, and no
-//! change of the server is missed.
+//! The short path through the Lua script. A batch names the marker (the key `palisade:generation`)
+//! that its client read last. If the server still has this marker, the script does not return it
+//! again. The replies to the ops are the same on both paths, and the client misses no change.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
@@ -10,8 +10,8 @@ use super::markers::replid;
 use super::*;
 use crate::support::proxy::Proxy;
 
-/// A node with a counter of the replies that contain the marker. These replies came by the long
-/// path.
+/// A node behind a proxy that counts the replies with the marker. The script returns the marker
+/// only on its long path.
 struct Watched {
     node: RedisNode,
     shown: Arc<AtomicUsize>,
@@ -63,10 +63,10 @@ async fn who_finds_what_it_expects_hears_the_clock_alone() {
     assert_eq!(watched.shown.load(SeqCst), before, "the script took the long way");
 }
 
-/// Returns the number of calls of each command that the ops of two batches need beyond those of two
-/// batches without ops.
+/// Returns the number of calls of each Redis command that the ops of two batches cause. Calls that
+/// a batch without ops would cause, too, are not counted.
 async fn commands(server: &Server, node: &RedisNode, batches: [Vec<Op>; 2]) -> Vec<(String, u64)> {
-    // This batch has the node write its note, so that the next ones find what they expect.
+    // This batch makes the node write the time, so that the next batches take the short path.
     batch(node, LONG, vec![], TTL).await;
     server.cli(&["config", "resetstat"]);
     for ops in batches {
@@ -87,7 +87,7 @@ async fn commands(server: &Server, node: &RedisNode, batches: [Vec<Op>; 2]) -> V
     calls
 }
 
-/// Mode, keys and owners of a pair of batches, and the commands that it needs.
+/// Mode, keys and owners of acquires and their releases, and the Redis commands that they need.
 type Kind<'a> = (LockMode, &'a LockKeys, &'a [OwnerToken], &'a [(&'a str, u64)]);
 
 #[tokio::test]
@@ -118,7 +118,7 @@ async fn a_free_name_costs_few_commands_for_every_kind_of_lock() {
                 ("zrem", 1),
             ],
         ),
-        // The readers of a run share all commands but the removals.
+        // Consecutive ops of readers in a batch share all commands except ZREM, one per reader.
         (
             LockMode::Shared,
             &k,
@@ -142,7 +142,8 @@ async fn a_free_name_costs_few_commands_for_every_kind_of_lock() {
     ];
     for (mode, keys, owners, expected) in kinds {
         let expected: Vec<_> = expected.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
-        // The first pair finds no key, and on a slow machine the note may be old.
+        // The first pair of batches finds no key, and on a slow machine the marker's time may be
+        // old. Both cause other commands.
         let (mut got, end) = (Vec::new(), Instant::now() + Duration::from_secs(20));
         while got != expected {
             assert!(Instant::now() < end, "{mode:?}: {got:?} instead of {expected:?}");
@@ -151,7 +152,7 @@ async fn a_free_name_costs_few_commands_for_every_kind_of_lock() {
     }
 }
 
-/// Returns the largest fence of a grant.
+/// Returns the fence (the fencing token) of a grant.
 fn granted(reply: &Result<Reply, NodeError>) -> u64 {
     match reply {
         Ok(Reply::Granted { fence } | Reply::Permit { fence, .. }) => *fence,
@@ -159,7 +160,7 @@ fn granted(reply: &Result<Reply, NodeError>) -> u64 {
     }
 }
 
-/// Mode and keys of a lock, and the commands that two renewals need.
+/// Mode and keys of a lock, and the Redis commands that two of its renewals need.
 type Renewal<'a> = (LockMode, &'a LockKeys, &'a [(&'a str, u64)]);
 
 #[tokio::test]
@@ -194,7 +195,7 @@ async fn a_renewal_costs_few_commands_for_every_kind_of_lock() {
             vec![Op::Extend { mode, keys, owner, ttl: TTL, token, meta: None, reassert: None }]
         };
         let expected: Vec<_> = expected.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
-        // On a slow machine the note may be old.
+        // On a slow machine the marker's time may be old. This causes other commands.
         let (mut got, end) = (Vec::new(), Instant::now() + Duration::from_secs(20));
         while got != expected {
             assert!(Instant::now() < end, "{mode:?}: {got:?} instead of {expected:?}");
@@ -225,13 +226,13 @@ fn release_as(mode: LockMode, keys: LockKeys, owner: OwnerToken) -> Op {
     Op::Release { mode, keys, owner, meta: false }
 }
 
-/// Returns an op drawn from `dice`, on a name that begins with `side`.
+/// Returns an op that `dice` chooses, on a name that begins with `side`.
 fn op(side: &str, mut dice: Dice, owners: &[OwnerToken], now: u64) -> Op {
     let (name, owner) = (format!("{side}-{}", dice.below(3)), owners[dice.below(3) as usize]);
     let (keys, key): (_, Arc<str>) = (LockKeys::new(&name), format!("{{{name}}}:once").into());
-    // Some proposals are too small to count.
+    // Some proposed tokens are smaller than every valid token, so they have no effect.
     let proposal = if dice.below(9) == 0 { 0 } else { now + 300_000 * dice.below(4) };
-    // The token is often the current token of the lock.
+    // The token is often the lock's current token.
     let token = FencingToken::new(now + 300_000 * dice.below(4));
     let fingerprint = (dice.below(4) == 0).then_some([7; 32]);
     let (lease, retention) = (TTL, Duration::from_secs(3600));
@@ -298,8 +299,8 @@ fn op(side: &str, mut dice: Dice, owners: &[OwnerToken], now: u64) -> Op {
     }
 }
 
-/// Returns a reply as text, without the values that depend on the time. These values are remaining
-/// times, and fences that were raised to the lowest valid fence.
+/// Returns a reply as text, without the values that depend on the time: remaining times, and fences
+/// that the node raised to the lowest valid fence.
 fn timeless(reply: &Result<Reply, NodeError>, start: u64) -> String {
     let mut reply = reply.clone();
     let lifted = |fence: &mut u64| {
@@ -332,8 +333,8 @@ fn timeless(reply: &Result<Reply, NodeError>, start: u64) -> String {
     format!("{reply:?}")
 }
 
-/// Returns all keys with the prefix `side`, with their values and remaining times. Values that
-/// depend on the time are left out.
+/// Returns all keys with the prefix `side`. Each is a text of key and value, without the parts that
+/// depend on the time, and the key's remaining time in milliseconds.
 fn left_behind(server: &Server, side: &str, start: u64) -> Vec<(String, u64)> {
     let script = "local all = {} for _, k in ipairs(redis.call('KEYS', '*' .. ARGV[1] .. '-*')) do \
         local v = redis.call('TYPE', k).ok if v == 'string' then v = redis.call('GET', k) \
@@ -363,8 +364,8 @@ fn left_behind(server: &Server, side: &str, start: u64) -> Vec<(String, u64)> {
 #[tokio::test]
 async fn an_expectation_changes_no_answer_and_no_key() {
     let server = Server::start(&[]);
-    // Two clients run equal batches. Before each batch, the second client first sends another E, so
-    // it no longer names the marker.
+    // Two clients run equal batches. Before each, `forgets` sends terms with another clock error E.
+    // So it does not name the marker in its batch, which takes the long path.
     let (expects, forgets) = (Watched::of(&server), Watched::of(&server));
     let other_terms = Terms { clock_error: LONG.clock_error + Duration::from_micros(1), ..LONG };
     let owners = [owner(), owner(), owner()];
@@ -405,7 +406,7 @@ async fn an_expectation_changes_no_answer_and_no_key() {
 }
 
 /// Returns a client that has acquired and released the lock `k`. So the client has read the
-/// server's marker, and the lock has been used.
+/// server's marker, and the lock has a fence.
 async fn acquainted(server: &Server, terms: Terms) -> RedisNode {
     let node = fresh(server);
     let a = owner();
@@ -427,7 +428,8 @@ fn soon(ms: u64) -> u64 {
 async fn a_history_that_began_unseen_is_noticed() {
     let server = Server::start(&[]);
     let node = acquainted(&server, LONG).await;
-    // The connection and the marker remain the same, but the server's data history changes.
+    // The connection and the stored marker remain the same. But the server becomes a replica and a
+    // master again, so its data history changes.
     server.cli(&["replicaof", "127.0.0.1", &free_port().to_string()]);
     server.cli(&["replicaof", "no", "one"]);
     assert_quarantined(one(&node, LONG, acquire("k", owner())).await);
@@ -476,7 +478,7 @@ async fn a_length_that_others_asked_for_unseen_is_noticed() {
     let got = batch(&node, SHORT, vec![acquire("k", owner())], TTL).await;
     assert!(matches!(got.items[..], [Ok(Reply::Granted { .. })]), "{got:?}");
     assert_eq!(got.facts.unwrap().quarantine_len, LONG.max_ttl);
-    // Second case: the client itself asks for a longer quarantine than the server's current one.
+    // Second case: the client itself asks for a quarantine longer than the server's.
     let server = Server::start(&[]);
     let node = acquainted(&server, SHORT).await;
     let got = batch(&node, LONG, vec![acquire("k", owner())], TTL).await.facts.unwrap();

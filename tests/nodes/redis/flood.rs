@@ -1,5 +1,5 @@
-//! Any client of a shared server can publish hints. Even a flood of hints wakes only callers that
-//! wait, and wakes them only from time to time.
+//! Any client of a shared server can publish hints, which wake callers that wait for a lock. A
+//! flood of hints wakes only these callers, and each of them only from time to time.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -77,7 +77,8 @@ async fn median(redlock: &Redlock, name: &str, n: usize) -> Duration {
 }
 
 /// Floods the server with hints while callers wait. Asserts that acquires of other names stay fast,
-/// and that the waiters send few requests. Returns the number of hints that the node passed on.
+/// and that the callers that wait send few requests. Returns the number of hints that the node
+/// passed to its handle.
 async fn flooded(name: impl Fn(u64) -> String + Send + 'static) -> u64 {
     const WAITERS: usize = 8;
     const ROUNDS: usize = 200;
@@ -101,7 +102,8 @@ async fn flooded(name: impl Fn(u64) -> String + Send + 'static) -> u64 {
     }
     let quiet = median(&waits, "free", ROUNDS).await;
     let publisher = Publisher::start(&server, name);
-    // Wait until the first burst has ended.
+    // The first hints wake all callers that wait. Wait until this burst of requests has ended, so
+    // that the measurement below does not count it.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let (begun, before) = (Instant::now(), server.calls("evalsha"));
     let loud = median(&waits, "free", ROUNDS).await;
@@ -138,8 +140,8 @@ fn count_hints(events: &mut Receiver<NodeSignal>) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_hints_about_other_names_goes_no_further() {
     let hints = flooded(|i| format!("a stranger's {i}")).await;
-    // The connection itself sends these hints, to callers that began to wait before the
-    // subscription.
+    // These few hints do not come from the publisher. The node itself sends one to each caller that
+    // began to wait before the subscription was ready.
     assert!(hints <= 8, "{hints} hints");
 }
 

@@ -1,5 +1,5 @@
-//! Values that another tenant of the server can write. Such a value affects only the op that reads
-//! it. The other ops of the batch are not affected.
+//! Values that another tenant of the server can write under the library's keys. Such a value can
+//! fail the op that reads it, but not the other ops of the batch.
 
 use palisade::node::spi::{ClaimEnd, Enlist, NodeSignal};
 
@@ -153,7 +153,8 @@ async fn several_locks_without_their_fences_spoil_their_own_op_only() {
     let first = one(&node, LONG, both.clone()).await;
     assert!(matches!(first, Ok(Reply::Granted { .. })), "{first:?}");
     server.cli(&["del", "{a}:fence"]);
-    // The other fence still has the token.
+    // Only the fence of `b` still has the token. It is enough to recognise the owner, so the second
+    // acquire gets the same reply as the first one.
     assert_eq!(send_between_others(&node, both.clone(), "one fence").await, first);
     server.cli(&["del", "{a}:fence", "{b}:fence"]);
     let refused = send_between_others(&node, both, "no fence").await;
@@ -215,6 +216,10 @@ async fn a_list_of_candidates_that_is_none_spoils_its_own_op_only() {
     let good = format!("{} {later} 5 hello", owner().as_str());
     for list in [
         "hello".to_owned(),
+        // A list must consist of whole entries, so a single byte is no valid list.
+        "x".to_owned(),
+        "xy z".to_owned(),
+        "another program's".to_owned(),
         format!("{good} {good}"),
         // Entries that are cut off: the first lacks its last byte, and the second ends after 30
         // bytes.

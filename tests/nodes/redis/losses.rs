@@ -1,4 +1,5 @@
-//! Losses in the marker (quarantine 13).
+//! A server's marker lists losses: the times in which its data may have lost writes. These tests
+//! cover the time that a loss spans, and the losses that are merged (quarantine 13).
 
 use std::time::Duration;
 
@@ -27,15 +28,15 @@ async fn a_loss_ends_with_the_longest_window_of_those_who_ask_in_the_quarantine(
     assert_eq!((first, began), (3_000, Began::Empty));
     assert_eq!(ends(9, None).await.0, 9_000);
     assert_eq!(ends(0, None).await.0, 9_000);
-    // Each client names the time since which it has known the server's data. If this time is the
-    // start of these data, the client proves no loss. If the time is earlier, older data were lost.
-    // The failover window L makes no difference.
+    // `known_since` is the time since which a client has known the server's data. If it is the
+    // start of these data, the client does not prove that data were lost. If it is earlier, the
+    // client proves that older data were lost. The failover window L makes no difference.
     for window in [0, 3, 20] {
         assert_eq!(ends(window, Some(since)).await.1, Began::Empty, "{window}");
     }
     assert_eq!(ends(0, Some(since - 1_000)).await.1, Began::Lost);
-    // The longest failover window of these clients was 20 s, so the loss ends 20 s after the
-    // history began.
+    // The longest failover window of the clients above was 20 s, so the loss ends 20 s after the
+    // data history began.
     assert_eq!(ends(0, None).await.0, 20_000);
 }
 
@@ -49,12 +50,13 @@ async fn a_loss_of_everything_is_merged_with_no_other() {
     let first = facts(&with(12), LONG).await.losses[0];
     let mut last = first;
     for round in 1..12 {
-        // Write the same marker with another history.
+        // Write the same marker with the id of another data history. The server then looks as if it
+        // had lost data once more.
         let marker = server.cli(&["get", "palisade:generation"]);
         let other = format!("{:040x}{}", round, &marker.trim()[40..]);
         server.cli(&["set", "palisade:generation", &other]);
-        // `known_since` is the time at which the server's data began. So this client proves no
-        // loss, for each failover window L.
+        // `known_since` is the time at which the server's data began. So this client does not prove
+        // that data were lost before, whatever its failover window is.
         let node = with([0, 3, 20][round % 3]);
         let known_since = Some(first.began * 1_000);
         let batch = Batch { terms: LONG, not_after: None, known_since, ops: Vec::new() };
@@ -86,22 +88,25 @@ async fn of_nine_losses_those_become_one_that_are_the_shortest_for_their_age() {
         let began = now - minutes * 60_000;
         Loss { from: began - 1_000, began, to: began }
     };
-    // Consecutive losses are an hour apart.
+    // These eight losses are one hour apart, and the changed history adds a ninth. The marker has
+    // room for eight, so the server merges the two oldest losses.
     let all: Vec<_> = (1..9).rev().map(|hours| ago(60 * hours)).collect();
     let nine = lost(&all).await;
     assert_eq!(nine[..7], [&[Loss { from: all[0].from, ..all[1] }], &all[2..]].concat());
     // The last three losses are minutes apart, and the earlier losses are weeks apart. The server
-    // does not merge the recent losses.
+    // does not merge recent losses, but two old ones that are close together for their age.
     let weeks = (2..7).rev().map(|weeks| ago(weeks * 7 * 24 * 60));
     let all: Vec<_> = weeks.chain([ago(12), ago(6), ago(1)]).collect();
     let nine = lost(&all).await;
     assert_eq!(nine[..7], [&[Loss { from: all[0].from, ..all[1] }], &all[2..]].concat());
-    // Two old losses are a minute apart, so the server merges these two.
+    // Two old losses are a minute apart, and the other losses are hours apart. So the server merges
+    // these two.
     let all: Vec<_> = [900, 800, 700, 601, 600, 500, 400, 300].map(ago).into();
     let nine = lost(&all).await;
     let both = Loss { from: all[3].from, ..all[4] };
     assert_eq!(nine[..7], [&all[..3], &[both], &all[5..]].concat());
-    // The first loss covers everything, so the server does not merge it with another loss.
+    // The first loss covers all data from the beginning, so the server does not merge it with
+    // another loss.
     let all = [&[Loss { from: 0, ..all[0] }], &all[1..3], &[both], &all[5..], &[ago(200)]].concat();
     assert_eq!(lost(&all).await[..2], [all[0], Loss { from: all[1].from, ..all[2] }]);
 }

@@ -1,14 +1,15 @@
-//! Any tenant of a server can write the marker. A marker that no honest client can have written
-//! counts as lost, and the next batch writes a new one (quarantine 2).
+//! Any tenant of a server can write the marker, the key `palisade:generation`. If no honest client
+//! can have written its value, the marker counts as lost, and the next batch writes a new marker
+//! (quarantine 2).
 
 use super::*;
 
-/// Terms whose E is small, compared with all other times in these tests.
+/// Terms of a client. Their clock error E is small, compared with all other times in these tests.
 const TERMS: Terms =
     Terms { max_ttl: Duration::from_secs(20), clock_error: Duration::from_secs(2) };
 const DAY: u64 = 86_400_000;
 
-/// The fields of a marker as texts. A test can forge each field.
+/// The fields of a marker as texts, so that a test can forge each field.
 #[derive(Clone)]
 struct Fields {
     since: String,
@@ -162,8 +163,8 @@ async fn what_an_honest_client_wrote_is_believed_by_every_clock_that_is_allowed(
     let node = RedisNode::new(server.url()).unwrap();
     facts(&node, TERMS).await;
     let replid = replid(&server);
-    // Either the server that wrote the marker was 2E ahead of this server, or this server's clock
-    // was set back.
+    // The marker's times are 2E ahead of the server's clock, the most that is allowed: either the
+    // server that wrote the marker was ahead, or this server's clock was set back.
     let apart = 2 * 2_000;
     let (day, at) = (2 * DAY, now() + apart);
     let floor = |ms: u64| format!("{:016}", ms * 1_000);
@@ -216,7 +217,8 @@ async fn what_an_honest_client_wrote_is_believed_by_every_clock_that_is_allowed(
         let (got, _) = met(&server, &node, &fields.text(&replid)).await;
         assert!(!got.marker_missing && !got.new_history, "{what} was refused: {got:?}");
         assert_eq!(format!("{:013}", got.since), fields.since, "{what}");
-        // With the id of another server, the same marker is accepted, and a new history begins.
+        // With the id of another server, the same marker is accepted as well. The server then
+        // begins a new data history.
         let (got, _) = met(&server, &node, &fields.text(&"f".repeat(40))).await;
         assert!(got.new_history && !got.marker_missing, "{what} was refused: {got:?}");
     }
@@ -226,25 +228,28 @@ async fn what_an_honest_client_wrote_is_believed_by_every_clock_that_is_allowed(
     assert_eq!(fault(got), (NodeFault::HandingOver, false));
 }
 
-/// The quarantine has the longest length that a client asks for. A shorter length replaces it one
-/// length after the last request for it, but never during a quarantine (quarantine 7).
+/// The length of a quarantine is the longest that any client asks for. A shorter length replaces it
+/// after no client has asked for the longer length for as long as that length, but never during a
+/// quarantine (quarantine 7).
 #[tokio::test]
 async fn the_length_of_a_quarantine_rises_at_once_and_falls_when_no_client_asks_for_it() {
     let server = Server::start(&[]);
     let node = RedisNode::new(server.url()).unwrap();
     facts(&node, TERMS).await;
     let replid = replid(&server);
-    // Each row has four inputs: the seconds since the history began, the current length, the
-    // remaining time of the agreement on this length, and the length that a client asks for. The
-    // outputs follow: the expected event, length and agreement. All differences are at least 5 s,
-    // because a row may take this time.
+    // Each row has four inputs: the seconds since the data history began, the current length of a
+    // quarantine, the remaining time in which this length is agreed on, and the length that a
+    // client asks for. The outputs follow: true if the event for a longer quarantine is sent, the
+    // length, and the remaining time of the agreement. All differences are at least 5 s, because a
+    // row may take this time.
     for (age, length, agreed, asked, raised, then, agreed_then) in [
         // A longer length counts at once, and is agreed on for twice this length. The event is sent
         // only if there was a loss.
         (500, 20, 5, 30, true, 30, 60),
         (500, 20, -5, 30, true, 30, 60),
         (10, 20, 5, 30, true, 30, 60),
-        // The current length is agreed on again only when the agreement ends within one length.
+        // A request for the current length prolongs the agreement only if the agreement would end
+        // within one length.
         (500, 20, 35, 20, false, 20, 35),
         (500, 20, 10, 20, false, 20, 40),
         (500, 20, -5, 20, false, 20, 40),
@@ -258,7 +263,8 @@ async fn the_length_of_a_quarantine_rises_at_once_and_falls_when_no_client_asks_
         let (row, now) = (format!("{age} {length} {agreed} {asked}"), now());
         let ms = |seconds: i64| format!("{:013}", now.cast_signed() + 1_000 * seconds);
         let since = now - 1_000 * age;
-        // The note is fresh, so the note alone causes no new marker.
+        // The marker's note of the time is fresh. So a changed marker is the effect of the
+        // requested length alone.
         let fields = Fields { agreed: ms(agreed), note: ms(0), ..honest(since, 1_000 * length) };
         server.cli(&["set", "palisade:generation", &fields.text(&replid)]);
         let asks = Terms { max_ttl: Duration::from_secs(asked), ..TERMS };
@@ -272,7 +278,8 @@ async fn the_length_of_a_quarantine_rises_at_once_and_falls_when_no_client_asks_
         let is_kept = agreed == agreed_then;
         assert!((0..5_000).contains(&late) && (!is_kept || late == 0), "{row}: {late} ms, {left}");
     }
-    // The marker lists no losses, so the new length causes no event.
+    // The marker lists no losses. So the new, longer length causes no event: the event is sent only
+    // if there was a loss.
     let new = Fields { agreed: format!("{:013}", 0), losses: String::new(), ..honest(0, 0) };
     server.cli(&["set", "palisade:generation", &new.text(&replid)]);
     let got = facts(&node, TERMS).await;

@@ -30,39 +30,26 @@ use palisade::node::spi::{
 };
 use palisade::node::{NodeEvent, RedisNode};
 
+use crate::support::ops::{self, if_held, in_mode, owner, release};
 use crate::support::server::{Server, free_port};
 
 const TTL: Duration = Duration::from_secs(20);
-/// Terms with a long quarantine. No test waits until such a quarantine ends.
+/// Terms with a long quarantine. No test waits for its end.
 const LONG: Terms =
     Terms { max_ttl: Duration::from_secs(3600), clock_error: Duration::from_secs(60) };
-/// Terms with a short quarantine.
+/// Terms with a short quarantine, for tests that wait for its end.
 const SHORT: Terms =
     Terms { max_ttl: Duration::from_millis(700), clock_error: Duration::from_secs(60) };
-
-fn owner() -> OwnerToken {
-    OwnerToken::from_random(SystemEnv.random())
-}
 
 const PLACE: Place = Place { waiter: 1, waited: Duration::ZERO, needs: Duration::ZERO };
 
 fn acquire(name: &str, owner: OwnerToken) -> Op {
-    let (mode, keys) = (LockMode::Exclusive, LockKeys::new(name));
-    let proposal = SystemEnv.wall_micros();
-    Op::Acquire { mode, keys, owner, ttl: TTL, proposal, if_held: None }
+    ops::acquire(name, owner, TTL)
 }
 
 /// Returns the op of an acquire that waits in the queue.
 fn waiting(name: &str, owner: OwnerToken) -> Op {
-    let mut op = acquire(name, owner);
-    if let Op::Acquire { if_held, .. } = &mut op {
-        *if_held = Some(IfHeld::Queue(PLACE));
-    }
-    op
-}
-
-fn release(name: &str, owner: OwnerToken) -> Op {
-    Op::Release { mode: LockMode::Exclusive, keys: LockKeys::new(name), owner, meta: true }
+    if_held(acquire(name, owner), IfHeld::Queue(PLACE))
 }
 
 fn extend(name: &str, owner: OwnerToken, token: u64, meta: Option<&[u8]>) -> Op {
@@ -80,11 +67,8 @@ fn extend(name: &str, owner: OwnerToken, token: u64, meta: Option<&[u8]>) -> Op 
 }
 
 /// Changes an op on a lock to the op of a reader.
-fn shared(mut op: Op) -> Op {
-    if let Op::Acquire { mode, .. } | Op::Extend { mode, .. } | Op::Release { mode, .. } = &mut op {
-        *mode = LockMode::Shared;
-    }
-    op
+fn shared(op: Op) -> Op {
+    in_mode(op, LockMode::Shared)
 }
 
 fn claim(key: &str, owner: OwnerToken) -> Claim {
@@ -123,8 +107,8 @@ fn fresh(server: &Server) -> RedisNode {
     RedisNode::builder(server.url()).trust_fresh(true).build().unwrap()
 }
 
-/// Begins the server's data history with a first node. Returns a second node, which does not trust
-/// fresh servers.
+/// Begins the server's data history by a first client. Returns a second client, which does not
+/// trust fresh servers.
 async fn used(server: &Server) -> RedisNode {
     let facts = facts(&fresh(server), LONG).await;
     assert_eq!(facts.quarantine, Duration::ZERO);
@@ -175,8 +159,8 @@ async fn foreign_values_are_held_not_broken() {
         assert_eq!(one(&node, LONG, release(name, a)).await, Ok(Reply::NotOwner));
         assert_eq!(one(&node, LONG, extend(name, a, 1, None)).await, Ok(Reply::NotOwner));
     }
-    // A value of another program under a side key or a record affects the op on this key. The other
-    // ops of the batch are not affected.
+    // A value of another program under a side key of a lock (here its fence) or under a record's
+    // key fails the op on this key. The other ops of the batch are executed.
     let a = owner();
     let ops = vec![acquire("side", a), Op::Claim(claim("redisson", a)), acquire("fine", a)];
     let ops = [vec![Op::Claim(claim("other", a))], ops].concat();
@@ -185,32 +169,6 @@ async fn foreign_values_are_held_not_broken() {
     assert_eq!(fault(got[1].clone()), (NodeFault::Server, false));
     assert!(fence(got[3].clone()) > 0);
     assert_eq!(server.cli(&["exists", "side"]), "0");
-}
-
-#[tokio::test]
-async fn a_restart_without_data_is_quarantined_until_every_lease_ran_out() {
-    let mut server = Server::start(&[]);
-    let node = used(&server).await;
-    let (a, b) = (owner(), owner());
-    let token = fence(one(&node, LONG, acquire("k", a)).await);
-    for _ in 0..2 {
-        server.restart_empty();
-        assert_quarantined(until_up(&node, acquire("k", b)).await);
-        // The previous holder can re-assert its lock. The request must name this quarantine.
-        let mut again = extend("k", a, token, None);
-        let id = match one(&node, LONG, again.clone()).await {
-            Ok(Reply::Quarantined { id, .. }) => id,
-            other => panic!("{other:?}"),
-        };
-        if let Op::Extend { reassert, .. } = &mut again {
-            *reassert = Some(id);
-        }
-        assert_eq!(one(&node, LONG, again).await, Ok(Reply::Done));
-    }
-    assert_eq!(server.cli(&["get", "k"]), a.as_str());
-    let facts = facts(&node, LONG).await;
-    assert!(facts.quarantine > Duration::from_secs(3000), "{facts:?}");
-    assert_eq!(facts.quarantine_len, LONG.max_ttl);
 }
 
 #[tokio::test]
@@ -258,7 +216,8 @@ async fn a_quarantine_gets_shorter_again_after_the_last_who_asked_for_a_longer()
     let node = fresh(&server);
     let longer = Terms { max_ttl: 2 * SHORT.max_ttl, ..SHORT };
     assert_eq!(facts(&node, longer).await.quarantine_len, longer.max_ttl);
-    // A client that asks for a shorter quarantine does not shorten it at once, and gets no event.
+    // A client that asks for a shorter quarantine does not shorten it at once, and gets no event
+    // about a longer quarantine.
     let next = facts(&node, SHORT).await;
     assert_eq!((next.quarantine_len, next.quarantine_raised), (longer.max_ttl, false));
     tokio::time::sleep(2 * longer.max_ttl).await;
@@ -322,7 +281,7 @@ async fn a_call_given_up_midway_leaves_no_connection_in_doubt() {
     fence(until_up(&node, acquire("m", owner())).await);
 }
 
-/// Sends the op. Repeats it as long as the connection fails temporarily.
+/// Sends the op, and repeats it as long as the connection fails temporarily.
 async fn until_up(node: &RedisNode, op: Op) -> Result<Reply, NodeError> {
     until_up_in(node, LONG, op).await
 }

@@ -1,5 +1,5 @@
-//! The server executes a release after its own acquire. This holds even if, with several batches in
-//! progress, the server loses its scripts or the connection breaks.
+//! The server executes a release after the acquire of the same owner. This holds even if the server
+//! loses its scripts or the connection breaks while several batches are in progress.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -9,7 +9,7 @@ use palisade::{Redlock, TryAcquire};
 
 use super::*;
 
-/// Lets callers acquire and release locks. Some acquires are dropped while they wait.
+/// Makes callers acquire and release locks. Some acquires are dropped while they wait.
 ///
 /// Meanwhile a thread sends the bytes `trouble` to the server, with the pause `pause` in between.
 /// Returns the number of locks that remain without a holder.
@@ -56,7 +56,7 @@ async fn left_behind(trouble: &'static [u8], pause: Duration) -> usize {
     over.store(true, Ordering::SeqCst);
     troubles.join().unwrap();
     let mut left = usize::MAX;
-    // An owed release is repeated within two seconds. Without a release, a lock would remain for a
+    // A release that failed is repeated within two seconds. Without it, the lock would remain for a
     // minute.
     for _ in 0..40 {
         tokio::time::sleep(Duration::from_millis(500)).await;

@@ -10,8 +10,8 @@ use super::*;
 
 use crate::support::proxy::Proxy;
 
-/// Returns a server, a proxy before it, the switch that makes the proxy delay each reply, and a
-/// handle.
+/// Returns a server, a proxy before it, a switch, and a handle. While the switch is on, the proxy
+/// delays each reply by `wait`.
 fn behind_a_proxy(wait: Duration) -> (Server, Proxy, Arc<AtomicBool>, Redlock) {
     let server = Server::start(&[]);
     let proxy = Proxy::to(&server.addr());
@@ -29,9 +29,8 @@ fn behind_a_proxy(wait: Duration) -> (Server, Proxy, Arc<AtomicBool>, Redlock) {
 }
 
 /// A connection breaks while no request is in progress. The next acquire waits for the new
-/// connection, and its caller gives up meanwhile. The release of this acquire waits for the
-/// connection, too. If the release overtook the acquire, the lock would remain for its whole ttl
-/// without a holder.
+/// connection, and is dropped meanwhile. Its release waits for the connection, too. If the release
+/// arrived before the acquire, the lock would remain for its whole ttl without a holder.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_does_not_overtake_its_acquire_on_the_way_to_a_new_connection() {
     let (server, _proxy, slow, redlock) = behind_a_proxy(Duration::from_millis(15));
@@ -56,8 +55,8 @@ async fn a_release_does_not_overtake_its_acquire_on_the_way_to_a_new_connection(
     }
 }
 
-/// A request for a lock with a short ttl has a short deadline. If its reply comes late, the
-/// connection must not be closed, because other callers use it.
+/// A request for a lock with a short ttl has a short deadline. A reply that is late for this
+/// request must not close the connection, because other callers use it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_impatient_request_does_not_cost_others_their_connection() {
     let (_server, _proxy, slow, redlock) = behind_a_proxy(Duration::from_millis(40));
@@ -74,8 +73,8 @@ async fn an_impatient_request_does_not_cost_others_their_connection() {
     }
 }
 
-/// The node marks the server at the reconnect, without a request. So the quarantine begins at the
-/// reconnect.
+/// The node writes the marker as soon as it reconnects to a restarted server, before any caller
+/// sends a request. So the quarantine begins at the reconnect.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restarted_server_is_marked_without_any_request() {
     let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
@@ -97,8 +96,8 @@ async fn a_restarted_server_is_marked_without_any_request() {
     }
 }
 
-/// The error must name this program's own limit as the cause of the closed connection, not the
-/// server.
+/// This program closes the connection, because a reply exceeds a limit. The error must name this
+/// limit as the cause, and must not blame the server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_a_limit_ended_is_not_blamed_on_the_server() {
     let server = Server::start(&[]);

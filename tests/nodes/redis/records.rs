@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Asserts the expiry of the record `r`. The lease of its claim was at most `TTL`.
+/// Asserts that the record `r` expires after `retention`. The claim of the record had a lease of at
+/// most `TTL`, which is added to the expiry.
 fn is_kept_for(server: &Server, retention: Duration) {
     let left = Duration::from_millis(server.cli(&["pttl", "r"]).parse().unwrap());
     let least = retention + 2 * LONG.clock_error;
@@ -21,8 +22,8 @@ async fn a_record_that_is_completed_late_in_its_lease_is_kept_for_its_retention(
     let node = fresh(&server);
     let me = owner();
     let of = Claim { retention: DAY, ..claim("r", me) };
-    // The first claim gives the client the server's history. So the second claim takes the short
-    // path of the script.
+    // By the first claim, the client learns the server's data history. So the second claim takes
+    // the short path through the Lua script, on which the history is only compared.
     one(&node, LONG, Op::Claim(Claim { key: "first".into(), ..of.clone() })).await.unwrap();
     let Ok(Reply::Claimed { fence, attempt: 1, .. }) = one(&node, LONG, Op::Claim(of)).await else {
         panic!("not claimed")
@@ -41,8 +42,8 @@ async fn a_record_that_is_completed_late_in_its_lease_is_kept_for_its_retention(
 }
 
 /// The claim of `a` keeps the record for a short retention only. Then `b` stores steps and a result
-/// under a later ballot, and the lease of `a` stays in the record. The record must be kept for the
-/// retention of `b`.
+/// with a later ballot (the tokens that order claims). The lease of `a` stays in the record. The
+/// record must be kept for the retention of `b`.
 #[tokio::test]
 async fn a_record_that_another_claims_steps_reached_is_kept_for_their_retention() {
     const DAY: Duration = Duration::from_secs(86_400);
@@ -138,7 +139,7 @@ async fn an_old_copy_of_a_record_does_not_pass_for_knowledge() {
     assert_eq!(one(&node, SHORT, done).await, Ok(Reply::NotOwner));
 }
 
-/// Lua accepts numbers that a reply cannot contain.
+/// A fence key contains a number that Lua can read but that a reply cannot contain.
 #[tokio::test]
 async fn a_strange_number_under_a_fence_key_spoils_its_own_op_only() {
     let server = Server::start(&[]);
@@ -183,7 +184,8 @@ async fn a_result_on_one_server_twice_is_on_no_majority() {
     let done = done.await;
     let not = matches!(&done, Err(palisade::RunError::NotRecorded(_)));
     assert!(not, "one server of two has it, and it passed for two of three: {done:?}");
-    // A lookup does not count the value on this one server as a majority either.
+    // One server must not count as two nodes. So a lookup does not take the value on this server as
+    // the answer of a majority.
     let seen = orders.key("k").lookup::<u32>().await;
     assert!(!matches!(seen, Ok(palisade::idempotency::Status::Stored(_))), "{seen:?}");
 }
@@ -223,8 +225,8 @@ async fn an_answer_is_not_as_large_as_all_results_that_are_asked_for() {
         keep(name, length);
     }
     assert_eq!(shown(&["a", "b", "c", "d"]).await, [Some(100 * KB); 4], "small ones together");
-    // Ten of the twelve results fit. After the first result that does not fit, all results are left
-    // out.
+    // Ten of the twelve results fit into the reply. The node omits the first result that does not
+    // fit, and all results after it.
     let many = shown(&["a"; 12]).await;
     assert_eq!(many, [vec![Some(100 * KB); 10], vec![None; 2]].concat());
 }

@@ -1,13 +1,14 @@
-//! Random operations, drawn from a seed, run on a memory node and on a server. Both must return
-//! equal replies.
+//! Random operations, drawn from a seed, run on a memory node and on a Redis server. Both must
+//! return equal replies.
 
 use palisade::MemoryNode;
 use palisade::node::spi::{ClaimEnd, Enlist, QuarantineId, Slots, Want};
 
 use super::*;
 
-/// Maximum time between the replies of the two nodes on a slow machine. Two different random times
-/// differ by more than this.
+/// Largest difference between two durations that count as equal. They differ because a slow machine
+/// sends the replies of the two nodes at different times. Two different durations that the test
+/// draws differ by more.
 const APART: Duration = Duration::from_secs(15);
 const SPANS: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(600)];
 /// A lease that ends before the next batch.
@@ -37,8 +38,8 @@ impl Dice {
 /// A generator of ops with few keys and few owners, so that the ops affect each other.
 struct Drawn {
     dice: Dice,
-    /// Start value of tokens and proposals, in microseconds. The generator adds small numbers to
-    /// it.
+    /// Base value of tokens and proposals, in microseconds. The generator adds small numbers to
+    /// this value.
     base: u64,
     owners: Vec<OwnerToken>,
 }
@@ -57,7 +58,8 @@ impl Drawn {
         FencingToken::new(self.base + self.dice.below(8))
     }
 
-    /// Returns a token. Some tokens are further in the future than honest clocks permit.
+    /// Returns a token. One in five is too far in the future for clocks that are correct within the
+    /// clock error, so a node must refuse or lower it.
     fn any_token(&mut self) -> FencingToken {
         let far = self.dice.maybe(5, |_| 10_000_000_000).unwrap_or(0);
         FencingToken::new(self.token().get() + far)
@@ -115,8 +117,8 @@ impl Drawn {
         }
     }
 
-    /// Draws one operation, in one version for each node. `named` contains the current quarantine
-    /// of each node.
+    /// Draws one operation, as one version for each of the two nodes. `named` contains the current
+    /// quarantine of each node, because an op that stores a lock again must name it.
     fn op(&mut self, named: [QuarantineId; 2]) -> [Op; 2] {
         let wrong = QuarantineId { history: 1, since: 1 };
         let reassert = self.dice.maybe(2, |dice| dice.of(&[named, [wrong; 2]]));
@@ -206,7 +208,7 @@ impl Drawn {
     }
 }
 
-/// Returns the text of a reply without its durations, and the durations.
+/// Returns a reply as text without its durations, and the durations separately.
 fn shown(reply: &Result<Reply, NodeError>) -> (String, Vec<Duration>) {
     let reply = match reply {
         Ok(reply) => reply,
@@ -268,7 +270,7 @@ fn are_alike(a: &Result<Reply, NodeError>, b: &Result<Reply, NodeError>) -> bool
     a == b && spans.len() == others.len() && spans.iter().zip(&others).all(close)
 }
 
-/// Length of a quarantine that ends at once.
+/// Length of a quarantine that ends almost at once.
 const NONE: Duration = Duration::from_millis(1);
 
 /// Returns a new memory node, a new node on the server, and the terms of their clients. If `once`
@@ -280,7 +282,8 @@ async fn nodes(server: &Server, once: bool) -> (MemoryNode, RedisNode, Terms) {
     }
     let node = RedisNode::new(server.url()).unwrap();
     let memory = MemoryNode::builder().quarantined().build();
-    // The node's floor must be earlier than the first token of the test.
+    // These terms make the floor of the node (its smallest valid fencing token) earlier than the
+    // first token of the test.
     let begun = Terms { max_ttl: NONE, clock_error: NONE };
     let batch = Batch { terms: begun, not_after: None, known_since: None, ops: Vec::new() };
     memory.call(batch, SystemEnv.now() + Duration::from_secs(60)).await;
@@ -289,8 +292,8 @@ async fn nodes(server: &Server, once: bool) -> (MemoryNode, RedisNode, Terms) {
     (memory, node, Terms { max_ttl: NONE, ..LONG })
 }
 
-/// Runs one history on both nodes. The error contains all operations and replies up to the first
-/// difference.
+/// Runs one sequence of random operations on both nodes. If the replies differ, the error contains
+/// all operations and replies up to the first difference.
 async fn history(server: &Server, seed: u64) -> Result<(), String> {
     let once = seed % 2 == 1;
     let (memory, redis, terms) = nodes(server, once).await;

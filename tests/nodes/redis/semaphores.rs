@@ -1,16 +1,13 @@
-//! Permits on a real server: the form of their data, what other programs write in its place, and
-//! the rights that they need.
+//! Permits of a semaphore on a real server: the form of their data, values that other programs
+//! write under their key, and the rights that a user needs for them.
 
 use palisade::node::spi::{SlotGrant, Slots};
 
 use super::*;
 
-/// Makes an op on a lock one on two slots.
-fn on_slots(mut op: Op, slots: Slots) -> Op {
-    if let Op::Acquire { mode, .. } | Op::Extend { mode, .. } | Op::Release { mode, .. } = &mut op {
-        *mode = LockMode::Slot(slots);
-    }
-    op
+/// Changes an op on a lock to an op on the slots of a semaphore.
+fn on_slots(op: Op, slots: Slots) -> Op {
+    in_mode(op, LockMode::Slot(slots))
 }
 
 const TWO: Slots = Slots::any(2);
@@ -93,7 +90,7 @@ async fn what_another_program_wrote_is_foreign_and_stays() {
     }
 }
 
-/// The slots contain values that no honest server writes.
+/// The semaphore's key contains slots with values that no honest server writes.
 #[tokio::test]
 async fn a_forged_slot_is_taken_or_free_and_its_fence_is_bounded() {
     let server = Server::start(&[]);
@@ -115,7 +112,7 @@ async fn a_forged_slot_is_taken_or_free_and_its_fence_is_bounded() {
     assert_eq!(permits(&node, "p").await[0].owner, a);
 }
 
-/// A permit needs no right that a mutex does not need.
+/// A user that has only the rights for a mutex can use a semaphore, too.
 #[tokio::test]
 async fn the_rights_of_a_mutex_are_enough() {
     let server = Server::start(&[]);

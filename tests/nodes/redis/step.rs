@@ -44,8 +44,8 @@ async fn callers_whose_answers_come_together_share_the_next_batch() {
     }
     let batches = (server.calls("evalsha") - before) as f64;
     let together = count.load(Ordering::Relaxed) as f64 / batches;
-    // If no caller waited for another, the batches would contain only a few requests. If all
-    // callers sent together, the server and the client would wait for each other in turn.
+    // If each caller sent alone, the batches would contain only a few requests. If all callers
+    // always sent together, the server would idle while the client works, and the other way round.
     assert!(together > CALLERS as f64 / 4.0, "{together} calls leave together");
     assert!(together < CALLERS as f64 - 4.0, "{together} calls leave together");
 }

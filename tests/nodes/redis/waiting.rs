@@ -1,8 +1,11 @@
-//! Waiters get hints even if the releasing client has not read of a waiter yet. The marker notes
-//! that there are waiters, and its other fields do not change.
+//! A release must wake waiters even if the releasing client has not read yet that there are any.
+//! The server's marker (the key `palisade:generation`) records until when waiters may exist. Its
+//! other fields do not change.
 
-// Marker fields: 0 history, 1 since, 2 floor, 3 length, 4 agreed until, 5 awaited until, 6
-// beginning.
+// The tests use these fields of the marker by their index: 0 is the data history, 1 the time since
+// when the data are complete, 2 the smallest valid token, 3 the length of a quarantine, 4 the time
+// until which this length is agreed on, 5 the time until which waiters may exist, and 6 the way in
+// which the data began.
 
 use palisade::node::spi::NodeSignal;
 
@@ -36,8 +39,8 @@ async fn a_client_that_does_not_know_of_a_waiter_wakes_it_all_the_same() {
     let server = Server::start(&[]);
     let (mine, other) = (fresh(&server), fresh(&server));
     let (a, b) = (owner(), owner());
-    // The reply shows that there is no waiter. It is the last reply before the client `mine`
-    // releases.
+    // This reply reports that there is no waiter. The client `mine` gets no other reply before its
+    // release.
     fence(one(&mine, LONG, acquire("k", a)).await);
     assert_eq!(marker(&server)[5].parse(), Ok(0_u64), "nobody waits");
     let mut events = other.events();
@@ -45,7 +48,8 @@ async fn a_client_that_does_not_know_of_a_waiter_wakes_it_all_the_same() {
     assert!(matches!(held, Ok(Reply::Held { .. })), "{held:?}");
     assert_eq!(one(&mine, LONG, release_plainly("k", a)).await, Ok(Reply::Done));
     while &*hinted(&mut events).await != "k" {}
-    // Now the client `mine` knows about the waiter. It sends hints only to callers that wait.
+    // By this reply, the client `mine` learns that waiters exist. Its releases then send a hint
+    // only for the lock that has a waiter.
     fence(one(&mine, LONG, acquire("l", a)).await);
     let mut events = other.events();
     fence(one(&mine, LONG, acquire("k", a)).await);
@@ -56,7 +60,8 @@ async fn a_client_that_does_not_know_of_a_waiter_wakes_it_all_the_same() {
     assert_eq!(&*hinted(&mut events).await, "k", "a hint that nobody asked for");
 }
 
-/// A client of another library does not know the queue, so it cannot get a reserved lock.
+/// A client of another library does not use the queue. So it cannot get a lock that is reserved for
+/// the first caller of the queue.
 #[tokio::test]
 async fn a_classic_client_does_not_take_a_lock_that_is_reserved() {
     let server = Server::start(&[]);
@@ -68,25 +73,18 @@ async fn a_classic_client_does_not_take_a_lock_that_is_reserved() {
     for turn in 0..40 {
         let name = format!("k{turn}");
         fence(one(&node, LONG, acquire(&name, a)).await);
-        let Op::Acquire { keys, owner, ttl, proposal, .. } = waiting(&name, b) else { return };
-        let waits = Op::Acquire {
-            mode: LockMode::Exclusive,
-            keys,
-            owner,
-            ttl,
-            proposal,
-            if_held: Some(IfHeld::Queue(place)),
-        };
+        let waits = if_held(acquire(&name, b), IfHeld::Queue(place));
         one(&node, LONG, waits.clone()).await.unwrap();
         assert_eq!(one(&node, LONG, release_plainly(&name, a)).await, Ok(Reply::Done));
-        // A handle that cannot be reached gets no reservation, and a reservation ends soon. So the
-        // other library's client may get the lock.
+        // A reservation ends soon, and there is none if the waiter's client is not subscribed. So
+        // the other library's client may get the lock.
         if server.cli(&["set", &name, "classic", "NX", "PX", "60000"]) == "OK" {
             continue;
         }
         refused = true;
         while *hinted(&mut events).await != *name {}
-        // No key remains after the reservation.
+        // The reservation is a value under the lock's key. The key must disappear when the
+        // reservation ends.
         let gone = async {
             while !server.cli(&["get", &name]).is_empty() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -130,8 +128,8 @@ async fn hints_come_on_a_connection_of_their_own() {
     assert_eq!(server.cli(&["client", "list", "type", "pubsub"]), "", "nobody waits");
     let mut events = node.events();
     one(&node, LONG, waiting("k", b)).await.unwrap();
-    // The waiter began to wait before the subscription. So the node wakes the waiter when the
-    // subscription is ready.
+    // The waiter asked before the node's subscription was ready, so it may have missed a hint.
+    // Therefore the node wakes it when the subscription is ready.
     assert_eq!(&*hinted(&mut events).await, "k");
     let subscribed = server.cli(&["client", "list", "type", "pubsub"]);
     assert_eq!(subscribed.lines().count(), 1, "{subscribed}");
@@ -159,9 +157,9 @@ async fn hints_come_on_a_connection_of_their_own() {
     assert_eq!(&*hinted(&mut events).await, "k");
 }
 
-/// A place of a caller that asks no more, as it is after the clock stepped back by a minute. It
-/// counts for 3 s from the next request on, for fair callers and for readers. The same holds for a
-/// node in memory.
+/// The queue contains the place of a caller that sends no more requests. The server's clock was set
+/// back by a minute, so the place seems to be a minute younger. It must keep out others for at most
+/// 3 s after the next request, for fair callers and for readers. A memory node does the same.
 #[tokio::test]
 async fn a_step_back_of_the_clock_prolongs_no_place() {
     let server = Server::start(&[]);
@@ -172,22 +170,19 @@ async fn a_step_back_of_the_clock_prolongs_no_place() {
         let place = format!("0{:016}{kind}{:016x}00{late}", (seconds - 9) * 1_000_000, 7);
         let queue = LockKeys::new(name).queue().to_owned();
         server.cli(&["set", &queue, &place, "px", "600000"]);
-        // A request by which the node knows that clients wait here.
+        // By this request, the server records in its marker that waiters may exist. Otherwise the
+        // script would not read the queue.
         let (a, b) = (owner(), owner());
         let other = format!("beside-{name}");
         fence(one(&node, LONG, acquire(&other, a)).await);
         one(&node, LONG, waiting(&other, b)).await.unwrap();
         let asks = |ticket| {
-            let mut op = acquire(name, b);
             let place = Place { waiter: 8, ..PLACE };
-            if let Op::Acquire { if_held, mode: asked, .. } = &mut op {
-                *asked = mode;
-                *if_held = Some(match mode {
-                    LockMode::Shared => IfHeld::Queue(place),
-                    _ => IfHeld::Fair { place, ticket },
-                });
-            }
-            op
+            let then = match mode {
+                LockMode::Shared => IfHeld::Queue(place),
+                _ => IfHeld::Fair { place, ticket },
+            };
+            if_held(in_mode(acquire(name, b), mode), then)
         };
         let ticket = Some((seconds + 1) * 1_000_000);
         let refused = one(&node, LONG, asks(ticket)).await.unwrap();

@@ -14,7 +14,6 @@ use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep};
 
 use crate::Signals;
@@ -23,6 +22,7 @@ use crate::clients::Clients;
 use crate::cut::{Cut, cut, mend};
 use crate::event::{Event, EventKind, TaskId, now};
 use crate::ledger::{self, Ledger as Book, Shared};
+use crate::runtime;
 use crate::wire::{Ledger, LedgerReply, LedgerRequest};
 use crate::world::{Failure, Place, World};
 
@@ -45,8 +45,7 @@ pub(crate) struct Args {
 
 /// Runs the job in one of the three processes. Reports to the ledger while this process leads.
 pub(crate) fn run_client(args: &client::Args) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(LocalSet::new().run_until(work(args)))
+    runtime::run(work(args))
 }
 
 async fn work(args: &client::Args) -> Result<(), Failure> {
@@ -104,10 +103,9 @@ async fn effect(args: &client::Args, who: TaskId, tick: Tick) -> Result<(), Fail
 pub(crate) fn demo(args: &Args, out: &Path) -> Result<bool, Failure> {
     std::fs::create_dir_all(out)?;
     let ledger = Book::new(&out.join("cron.jsonl"), StdRng::seed_from_u64(1))?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     println!("{} s; starting three Sentinel groups, {PROCESSES} processes ...", args.seconds);
     let length = Duration::from_secs(args.seconds);
-    let ended = runtime.block_on(LocalSet::new().run_until(run(length, out, Rc::clone(&ledger))));
+    let ended = runtime::run(run(length, out, Rc::clone(&ledger)));
     let end = ended?;
     let events = ledger.borrow_mut().close()?;
     Ok(judge(&events, end))

@@ -9,6 +9,7 @@ use palisade_ops::{Deployment, HandedOver, Handover};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout};
 
+use crate::runtime;
 use crate::world::{Failure, World};
 
 /// Arguments of the subcommand `handover`.
@@ -35,9 +36,8 @@ pub(crate) fn run(args: &Args) -> Result<bool, Failure> {
     let handover = Handover::new(deployment)
         .clock_error(Duration::from_millis(args.clock_error))
         .closed_for(Duration::from_millis(args.closed_for));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let tell = |step: &str| drop(writeln!(std::io::stdout(), "{step}"));
-    let done = runtime.block_on(handover.group(tell))?;
+    let done = runtime::run(async { Ok(handover.group(tell).await?) })?;
     tell(&done.to_string());
     Ok(matches!(done, HandedOver::Done { .. }))
 }

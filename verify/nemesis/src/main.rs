@@ -24,6 +24,7 @@ mod machine;
 mod names;
 mod ordinary;
 mod report;
+mod runtime;
 mod table;
 mod timeline;
 mod wire;
@@ -48,7 +49,6 @@ use rand::rngs::StdRng;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
-use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep};
 
 use clients::Clients;
@@ -180,10 +180,7 @@ fn torment(args: &Args) -> Result<bool, Failure> {
     fs::create_dir_all(&args.out)?;
     let file = args.out.join("events.jsonl");
     let ledger = Ledger::new(&file, StdRng::seed_from_u64(seed))?;
-    // The runtime has one thread. A client is killed when the thread that started it ends, so this
-    // thread must live until the end.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let ended = runtime.block_on(LocalSet::new().run_until(run(args, seed, Rc::clone(&ledger))));
+    let ended = runtime::run(run(args, seed, Rc::clone(&ledger)));
     let mut events = ledger.borrow_mut().close()?;
     ended?;
     judge::sort(&mut events);

@@ -1,14 +1,13 @@
 //! A MariaDB server for one test, on a free loopback port and in a temporary directory. When the
 //! test ends or is killed, a shell kills the server by the server's process id.
 
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
-const START: Duration = Duration::from_mins(1);
+use crate::child::{Child, free_port, is_root};
+
 /// Lock for `mariadb-install-db`. Two runs of this program at the same time disturb each other.
 static INSTALL: Mutex<()> = Mutex::new(());
 /// Options that let several servers run on one machine. The kernel has few contexts for
@@ -21,8 +20,7 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 pub(crate) struct MariaDb {
     dir: PathBuf,
     port: u16,
-    /// The shell process that ends the server when this process ends.
-    shell: Option<Child>,
+    child: Option<Child>,
 }
 
 impl MariaDb {
@@ -32,7 +30,7 @@ impl MariaDb {
         std::fs::create_dir_all(&dir).expect("a directory below the temporary one");
         // The value is created early. So its drop removes the directory even if the server does not
         // start.
-        let mut server = Self { dir, port: 0, shell: None };
+        let mut server = Self { dir, port: 0, child: None };
         let dir = &server.dir;
         let root = is_root();
         if root {
@@ -81,67 +79,31 @@ impl MariaDb {
     }
 
     fn run(&mut self, user: &str) -> bool {
-        // At the end of this process, the shell reads the end of its standard input. Then the shell
-        // kills the server.
-        let script = r#"
-"$@" </dev/null >>log 2>&1 & p=$!
-read _
-kill -9 $p 2>/dev/null
-wait $p 2>/dev/null"#;
         let dir = self.dir.display();
-        let shell = Command::new("sh")
-            .args(["-c", script, "sh", "mariadbd", "--no-defaults"])
-            .arg(format!("--datadir={dir}/data"))
-            .arg(format!("--tmpdir={dir}/tmp"))
-            .arg(format!("--socket={dir}/my.sock"))
-            .arg(format!("--pid-file={dir}/pid"))
-            .arg(format!("--port={}", self.port))
-            .arg(format!("--user={user}"))
-            .args(["--bind-address=127.0.0.1", "--innodb-flush-log-at-trx-commit=0"])
-            .args(MODEST)
-            .current_dir(&self.dir)
-            .stdin(Stdio::piped())
-            .spawn();
-        let mut shell = shell.expect("a shell");
-        let end = Instant::now() + START;
-        while Instant::now() < end && !matches!(shell.try_wait(), Ok(Some(_))) {
+        let mut server = Command::new("mariadbd");
+        server.arg("--no-defaults").arg(format!("--datadir={dir}/data"));
+        server.arg(format!("--tmpdir={dir}/tmp")).arg(format!("--socket={dir}/my.sock"));
+        server.arg(format!("--pid-file={dir}/pid")).arg(format!("--port={}", self.port));
+        server.arg(format!("--user={user}")).arg("--bind-address=127.0.0.1");
+        server.arg("--innodb-flush-log-at-trx-commit=0").args(MODEST);
+        let is_ready = || {
             let made = Command::new("mariadb")
                 .arg("--no-defaults")
                 .arg(format!("--socket={dir}/my.sock"))
                 .args(["--user=root", "--execute=CREATE DATABASE IF NOT EXISTS palisade"])
                 .stderr(Stdio::null())
                 .status();
-            if made.expect("mariadb: install mariadb-client").success() {
-                self.shell = Some(shell);
-                return true;
-            }
-            if self.log().contains("Can't start server") {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        drop(shell.stdin.take());
-        let _ = shell.wait();
-        false
+            made.expect("mariadb: install mariadb-client").success()
+        };
+        let failed = || self.log().contains("Can't start server");
+        self.child = Child::start(&server, (&self.dir, "log", "KILL"), is_ready, failed);
+        self.child.is_some()
     }
 }
 
 impl Drop for MariaDb {
     fn drop(&mut self) {
-        if let Some(mut shell) = self.shell.take() {
-            drop(shell.stdin.take());
-            let _ = shell.wait();
-        }
+        self.child = None;
         let _ = std::fs::remove_dir_all(&self.dir);
     }
-}
-
-fn is_root() -> bool {
-    let id = Command::new("id").arg("-u").output().expect("id");
-    id.stdout.starts_with(b"0")
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free loopback port");
-    listener.local_addr().expect("an address").port()
 }

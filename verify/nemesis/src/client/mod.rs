@@ -17,12 +17,13 @@ use palisade::Redlock;
 use palisade::node::SentinelNode;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
-use tokio::task::{JoinSet, LocalSet};
+use tokio::task::JoinSet;
 
 use crate::event::{Answer, EventKind, TaskId, Verb, now};
 use crate::locks::Kind;
 use crate::locks::record::Journal;
 use crate::locks::work::{Pace, TICKET, Task as OfKind};
+use crate::runtime;
 use crate::wire::Ledger;
 
 /// Longest lease of all clients. The length of each quarantine follows from it.
@@ -73,15 +74,7 @@ struct Task {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    // By default, the runtime catches a panic in a task. Here a panic ends the process, so that the
-    // ledger logs the end.
-    let usual = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        usual(panic);
-        std::process::exit(101);
-    }));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(LocalSet::new().run_until(work(args)))
+    runtime::run_client(work(args))
 }
 
 async fn work(args: &Args) -> Result<(), Failure> {

@@ -22,6 +22,12 @@ fn held(client: u8, at: Nanos, token: u64, (since, until): (Nanos, Nanos)) -> Ev
     on(client, at, EventKind::Held { name: "lock".into(), token, since, until })
 }
 
+/// Returns a takeover from the holder with the token `fence`. The lock is closed until `closed`.
+fn took(client: u8, at: Nanos, token: u64, fence: u64, closed: Nanos) -> Event {
+    let (name, closed) = ("lock".into(), closed * MS);
+    on(client, at, EventKind::Took { name, token, fence, closed })
+}
+
 fn valid(client: u8, at: Nanos, token: u64, until: Nanos) -> Event {
     on(client, at, EventKind::Valid { name: "lock".into(), token, until: until * MS })
 }
@@ -148,11 +154,7 @@ fn taken() -> Vec<Event> {
     vec![
         held(6, 5_000, 20, (4_990, 7_000)),
         held(7, 5_500, 21, (5_400, 7_100)),
-        on(
-            7,
-            5_500,
-            EventKind::Took { name: "lock".into(), token: 21, fence: 20, closed: 7_200 * MS },
-        ),
+        took(7, 5_500, 21, 20, 7_200),
         over(7, 5_510, 21),
         write(6, 5_520, 20, true),
         held(8, 7_100, 22, (7_000, 7_500)),
@@ -186,21 +188,13 @@ fn a_takeover_lets_its_holder_believe_and_no_third_in() {
 fn a_takeover_that_does_not_raise_the_token_or_opens_too_early_is_found() {
     let mut low = taken();
     low[1] = held(7, 5_500, 19, (5_400, 7_100));
-    low[2] = on(
-        7,
-        5_500,
-        EventKind::Took { name: "lock".into(), token: 19, fence: 20, closed: 7_200 * MS },
-    );
+    low[2] = took(7, 5_500, 19, 20, 7_200);
     let low = with(low);
     assert!(low.contains(&"token is larger than all before"), "{low:?}");
     // The old holder's deadline is 7 s, so the takeover must announce 7 s or later.
     let closed = |ms| {
         let mut log = taken();
-        log[2] = on(
-            7,
-            5_500,
-            EventKind::Took { name: "lock".into(), token: 21, fence: 20, closed: ms * MS },
-        );
+        log[2] = took(7, 5_500, 21, 20, ms);
         log.remove(3);
         with(log)
     };
@@ -342,15 +336,11 @@ fn fair_callers_may_pass_where_servers_lose_data() {
 
 #[test]
 fn a_takeover_excuses_its_own_victim_alone() {
-    let took = |client, at, token, fence| {
-        let (name, closed) = ("lock".into(), 7_100 * MS);
-        on(client, at, EventKind::Took { name, token, fence, closed })
-    };
     let victim = held(6, 5_000, 20, (4_900, 7_000));
-    let taker = [held(7, 5_100, 23, (5_050, 6_000)), took(7, 5_100, 23, 22)];
+    let taker = [held(7, 5_100, 23, (5_050, 6_000)), took(7, 5_100, 23, 22, 7_100)];
     assert_eq!(with([&[victim.clone()][..], &taker].concat()), [""; 0]);
     // Client 8 takes the lock from client 7.
-    let second = [held(8, 5_200, 24, (5_150, 6_000)), took(8, 5_200, 24, 23)];
+    let second = [held(8, 5_200, 24, (5_150, 6_000)), took(8, 5_200, 24, 23, 7_100)];
     assert_eq!(with([&[victim.clone()][..], &taker, &second].concat()), [""; 0]);
     // Client 7 has given the lock up. Client 8 acquires the lock while the old holder may still
     // rely on it.
@@ -359,7 +349,7 @@ fn a_takeover_excuses_its_own_victim_alone() {
     let late = with([&[victim.clone(), given_up, third][..], &taker].concat());
     assert_eq!(late, ["one holder at a time"]);
     // Client 7 took the lock from an earlier holder, which is not in this log.
-    let wrong = [held(7, 5_100, 23, (5_050, 6_000)), took(7, 5_100, 23, 15)];
+    let wrong = [held(7, 5_100, 23, (5_050, 6_000)), took(7, 5_100, 23, 15, 7_100)];
     assert_eq!(with([&[victim][..], &wrong].concat()), ["one holder at a time"]);
 }
 

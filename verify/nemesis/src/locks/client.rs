@@ -6,12 +6,13 @@ use std::rc::Rc;
 use palisade::{RedisNode, Redlock};
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
-use tokio::task::{JoinSet, LocalSet};
+use tokio::task::JoinSet;
 
 use super::record::{Journal, Log};
 use super::work::{Pace, TICKET, Task};
 use super::{CLOCK_ERROR, Kind, NODE_DEADLINE, TTL};
 use crate::event::TaskId;
+use crate::runtime;
 use crate::world::Failure;
 
 /// Number of tasks of a client for each kind of lock.
@@ -40,8 +41,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(LocalSet::new().run_until(work(args)))
+    runtime::run(work(args))
 }
 
 async fn work(args: &Args) -> Result<(), Failure> {

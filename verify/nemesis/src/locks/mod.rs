@@ -27,6 +27,7 @@ use crate::event::now;
 use crate::judge::Violation;
 use crate::names::names;
 use crate::ordinary::server::Server;
+use crate::runtime;
 use crate::world::Failure;
 use faults::{Clients, Faults, Struck};
 use judge::Found;
@@ -131,8 +132,7 @@ fn phases(length: Duration) -> Vec<Vec<Kind>> {
 /// Initialises the servers, as `palisade init` does.
 fn initialise(urls: &[String]) -> Result<(), Failure> {
     let deployment = urls.iter().fold(Deployment::new(), Deployment::node);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let done = runtime.block_on(init(&deployment, ""))?;
+    let done = runtime::run(async { Ok(init(&deployment, "").await?) })?;
     if done.is_done() { Ok(()) } else { Err(done.to_string().into()) }
 }
 

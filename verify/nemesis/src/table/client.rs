@@ -11,11 +11,12 @@ use palisade::{Durability, ElectionBuilder, LockGuard, MutexBuilder, Redlock};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::task::{JoinSet, LocalSet};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::witness::{PREFIX, Witness};
 use crate::event::{EventKind, Nanos, TaskId, now};
+use crate::runtime;
 use crate::wire::Ledger;
 
 /// Number of locks that a client holds all the time. The library renews these locks.
@@ -91,15 +92,7 @@ impl Locks {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    // By default, the runtime catches a panic in a task. Here a panic ends the process, so that the
-    // ledger logs the end.
-    let usual = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        usual(panic);
-        std::process::exit(101);
-    }));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(LocalSet::new().run_until(work(args)))
+    runtime::run_client(work(args))
 }
 
 struct Task {

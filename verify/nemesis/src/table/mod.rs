@@ -27,10 +27,10 @@ use std::time::Duration;
 
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
-use tokio::task::LocalSet;
 
 use crate::Signals;
 use crate::ledger::Ledger;
+use crate::runtime;
 use crate::world::Failure;
 use fault::Fault;
 use group::{Group, Shape, Stop};
@@ -64,10 +64,7 @@ pub(crate) struct Args {
 /// Measures all rows. Returns true if all rows are good.
 pub(crate) fn table(args: &Args, out: &Path) -> Result<bool, Failure> {
     fs::create_dir_all(out)?;
-    // The runtime has one thread. A process is killed when the thread that started it ends, so this
-    // thread must live until the end.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(LocalSet::new().run_until(rows(args, out)))
+    runtime::run(rows(args, out))
 }
 
 async fn rows(args: &Args, out: &Path) -> Result<bool, Failure> {

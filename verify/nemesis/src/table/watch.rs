@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
-use tokio::task::{JoinSet, LocalSet};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::event::{EventKind, Nanos, TaskId, WriteReply, now};
+use crate::runtime;
 use crate::wire::Ledger;
 
 /// Interval between two requests to a server or a Sentinel. It is the precision of all
@@ -51,8 +52,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(LocalSet::new().run_until(watch(args)))
+    runtime::run(watch(args))
 }
 
 async fn watch(args: &Args) -> Result<(), Failure> {
