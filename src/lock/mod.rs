@@ -17,6 +17,7 @@ mod semaphore;
 mod signal;
 mod take_over;
 
+use builder::Built;
 pub use builder::MutexBuilder;
 pub use degrade::{DegradableGuard, DegradingMutex, OnUnavailable};
 pub use guard::LockGuard;

@@ -4,8 +4,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::run::run_under;
-use super::{HandOver, Inspection, LockGuard, Mutex, TryAcquire, WorkError};
-use crate::error::{AcquireError, HandOverError, ReleaseError};
+use super::{Built, HandOver, Inspection, LockGuard, Mutex, TryAcquire, WorkError};
+use crate::error::{AcquireError, ConfigError, HandOverError, ReleaseError};
 use crate::op::LockMode;
 use crate::span::operation;
 
@@ -40,6 +40,18 @@ pub struct RwLock(Mutex);
 impl From<Mutex> for RwLock {
     /// Makes the read-write lock whose writer is this mutex, with its settings.
     fn from(mutex: Mutex) -> Self {
+        Self(mutex)
+    }
+}
+
+impl Built for RwLock {
+    type Of = ();
+
+    fn check(mutex: &Mutex, (): &()) -> Result<(), ConfigError> {
+        Mutex::check(mutex, &())
+    }
+
+    fn make(mutex: Mutex, (): ()) -> Self {
         Self(mutex)
     }
 }
