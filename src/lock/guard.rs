@@ -268,3 +268,25 @@ pub(crate) async fn lost(core: &Core, lease: &Lease) {
         within(left, lease.over()).await;
     }
 }
+
+/// Makes a type that contains a [`LockGuard`] dereference to this guard and convert into it. The
+/// arguments are the docs of the conversion, the type, and its field with the guard.
+macro_rules! contains_guard {
+    ($(#[$doc:meta])* $guard:ty, $field:tt) => {
+        impl std::ops::Deref for $guard {
+            type Target = LockGuard;
+
+            fn deref(&self) -> &LockGuard {
+                &self.$field
+            }
+        }
+
+        impl From<$guard> for LockGuard {
+            $(#[$doc])*
+            fn from(guard: $guard) -> Self {
+                guard.$field
+            }
+        }
+    };
+}
+pub(super) use contains_guard;

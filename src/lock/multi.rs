@@ -1,11 +1,11 @@
 //! A lock of several names, which are acquired and released together.
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use tracing::Instrument as _;
 
 use super::acquiring::Acquiring;
+use super::guard::contains_guard;
 use super::multi_wait::MultiWait;
 use super::{Built, LockGuard, Mutex, MutexBuilder, TryAcquire};
 use crate::client::Core;
@@ -137,10 +137,7 @@ impl MultiMutex {
     /// # Cancellation safety
     /// If dropped at any await, there is no guard, as with [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<TryAcquire<MultiGuard>, AcquireError> {
-        Ok(match self.mutex.try_acquire().await? {
-            TryAcquire::Acquired(guard) => TryAcquire::Acquired(self.guard(guard)),
-            TryAcquire::Taken(taken) => TryAcquire::Taken(taken),
-        })
+        Ok(self.mutex.try_acquire().await?.map(|guard| self.guard(guard)))
     }
 
     fn guard(&self, guard: LockGuard) -> MultiGuard {
@@ -160,19 +157,9 @@ pub struct MultiGuard {
     names: Arc<[Arc<str>]>,
 }
 
-impl Deref for MultiGuard {
-    type Target = LockGuard;
-
-    fn deref(&self) -> &LockGuard {
-        &self.guard
-    }
-}
-
-impl From<MultiGuard> for LockGuard {
+contains_guard! {
     /// Returns the inner guard, for code that takes a guard of any kind.
-    fn from(guard: MultiGuard) -> Self {
-        guard.guard
-    }
+    MultiGuard, guard
 }
 
 impl MultiGuard {

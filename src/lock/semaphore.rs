@@ -1,10 +1,10 @@
 //! A semaphore: a lock with several permits. Each permit has one holder at a time (semaphore).
 
 use std::future::pending;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::guard::contains_guard;
 use super::inspect::digest;
 use super::run::while_held;
 use super::{Built, LockGuard, Mutex, MutexBuilder, TryAcquire, WorkError};
@@ -121,10 +121,7 @@ impl Semaphore {
     /// and end with the ttl at the latest.
     pub async fn try_acquire(&self) -> Result<TryAcquire<Permit>, AcquireError> {
         let operation = operation!("try_acquire", of = %self.base.resource());
-        Ok(match self.base.try_in(self.mode(), operation).await? {
-            TryAcquire::Acquired(guard) => TryAcquire::Acquired(Permit::of(guard)),
-            TryAcquire::Taken(taken) => TryAcquire::Taken(taken),
-        })
+        Ok(self.base.try_in(self.mode(), operation).await?.map(Permit::of))
     }
 
     /// Acquires a permit, runs `work` while it is held, and releases it, as [`Mutex::run`].
@@ -203,20 +200,10 @@ impl Permit {
     }
 }
 
-impl Deref for Permit {
-    type Target = LockGuard;
-
-    fn deref(&self) -> &LockGuard {
-        &self.guard
-    }
-}
-
-impl From<Permit> for LockGuard {
+contains_guard! {
     /// Returns the inner guard, for code that takes a guard of any kind. A hand-over of this guard
     /// ([`LockGuard::hand_over`]) returns an error.
-    fn from(permit: Permit) -> Self {
-        permit.guard
-    }
+    Permit, guard
 }
 
 /// Holder of a permit, as one node or a majority of the nodes reports it.
