@@ -78,7 +78,7 @@ impl Redlock {
     /// of this handle. All callers that use the name should give the same number, because the nodes
     /// do not store it.
     pub fn semaphore(&self, name: impl AsRef<str>, permits: u16) -> SemaphoreBuilder {
-        SemaphoreBuilder::new(Arc::clone(&self.core), name.as_ref(), permits)
+        SemaphoreBuilder::of_permits(Arc::clone(&self.core), name.as_ref(), permits)
     }
 
     /// Returns a builder for a lock of several names, 2 to 32, with the defaults of this handle.
@@ -95,7 +95,7 @@ impl Redlock {
     /// ```
     pub fn multi(&self, names: impl IntoIterator<Item = impl AsRef<str>>) -> MultiMutexBuilder {
         let names = names.into_iter().map(|name| name.as_ref().into()).collect();
-        MultiMutexBuilder::new(Arc::clone(&self.core), names)
+        MultiMutexBuilder::of_names(Arc::clone(&self.core), names)
     }
 
     /// Redeems the ticket of a lock that its holder has [handed over](crate::LockGuard::hand_over).

@@ -15,8 +15,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{self, SigSet, Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, getpgid, getpgrp, tcgetpgrp, tcsetpgrp};
-use palisade::idempotency::Context;
-use palisade::{Leadership, LockGuard};
+use palisade::LostSignal;
 use serde_json::json;
 use tokio::process::Child;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -32,52 +31,6 @@ use crate::watchdog::{MARGIN, Report, Watchdog, now};
 const LOOK: Duration = Duration::from_millis(50);
 /// Maximum time until killed processes have ended.
 pub(crate) const DIES: Duration = Duration::from_millis(250);
-
-/// A lease under which a command runs.
-pub(crate) trait Held {
-    /// Returns the time until the lease ends without a renewal. Returns zero after the lease was
-    /// lost.
-    fn remaining(&self) -> Duration;
-    /// Resolves when the lease is lost.
-    fn lost(&self) -> impl Future<Output = ()>;
-    /// Resolves when the command has to end although the lease is not lost. For example, a person
-    /// asked the leader to step down, or a cron job is due again. The output is the reason as text.
-    fn end_requested(&self) -> impl Future<Output = String> {
-        std::future::pending()
-    }
-}
-
-impl Held for LockGuard {
-    fn remaining(&self) -> Duration {
-        self.remaining()
-    }
-    fn lost(&self) -> impl Future<Output = ()> {
-        self.lost()
-    }
-}
-
-impl Held for Leadership {
-    fn remaining(&self) -> Duration {
-        self.remaining()
-    }
-    fn lost(&self) -> impl Future<Output = ()> {
-        self.lost()
-    }
-    async fn end_requested(&self) -> String {
-        let request = self.asked_to_resign().await;
-        let why = if request.reason.is_empty() { "no reason given" } else { &request.reason };
-        format!("{} asks to step down ({why})", request.by)
-    }
-}
-
-impl Held for Context {
-    fn remaining(&self) -> Duration {
-        self.remaining()
-    }
-    fn lost(&self) -> impl Future<Output = ()> {
-        self.lost()
-    }
-}
 
 /// A command to run.
 #[derive(Clone, Debug)]
@@ -105,7 +58,8 @@ pub(crate) enum Ended {
     TooLong,
     /// `palisade` ended the command, because the lease was about to end or was lost.
     Lost,
-    /// `palisade` ended the command, because [`Held::end_requested`] resolved.
+    /// `palisade` ended the command, because of a request. For example, a person asked the leader
+    /// to step down, or the next tick of a job was due.
     Requested,
 }
 
@@ -133,18 +87,19 @@ impl Ended {
     }
 }
 
-/// Runs a command to its end. Kills the processes that the command leaves in its process group. An
-/// error means that no process was started. From this call on, the library's warnings are shown at
-/// once.
+/// Runs a command under a lease to its end. If `end_requested` resolves, the command has to end
+/// although the lease is not lost; its output is the reason as text. Kills the processes that the
+/// command leaves in its process group. An error means that no process was started. From this call
+/// on, the library's warnings are shown at once.
 pub(crate) async fn run(
     command: &Command,
     env: &[(&str, String)],
-    held: &impl Held,
+    (lease, end_requested): (LostSignal, impl Future<Output = String>),
     (signals, say): (&Signals, Say),
     capture: Option<&mut Capture>,
 ) -> io::Result<Ended> {
     warnings::show(say);
-    let mut watchdog = Watchdog::start(now() + held.remaining()).await?;
+    let mut watchdog = Watchdog::start(now() + lease.remaining()).await?;
     let group = watchdog.group();
     // A signal arrived before the command was started. `palisade` ends and does not start the
     // command.
@@ -164,9 +119,10 @@ pub(crate) async fn run(
     let copies = capture.map(|capture| capture.begin(&mut child));
     let terminal = Terminal::give(group);
     let (started, say_to) = ((&mut child, report), (signals, say));
-    let ended = attend(started, &mut watchdog, (command, held), say_to, terminal.as_ref()).await;
+    let held = (command, &lease, end_requested);
+    let ended = attend(started, &mut watchdog, held, say_to, terminal.as_ref()).await;
     watchdog.end().await;
-    clear(group, command.grace, held, say).await;
+    clear(group, command.grace, &lease, say).await;
     drop(terminal);
     if let Some(copies) = copies {
         copies.end().await;
@@ -180,7 +136,7 @@ pub(crate) async fn run(
 async fn attend(
     (child, report): (&mut Child, Report),
     watchdog: &mut Watchdog,
-    (command, held): (&Command, &impl Held),
+    (command, lease, end_requested): (&Command, &LostSignal, impl Future<Output = String>),
     (signals, say): (&Signals, Say),
     terminal: Option<&Terminal>,
 ) -> Ended {
@@ -188,8 +144,7 @@ async fn attend(
     let began = Instant::now();
     let (mut ending, mut killed, mut interrupts) = (None, false, 0);
     let mut kill_at = None;
-    let requested = held.end_requested();
-    tokio::pin!(requested);
+    tokio::pin!(end_requested);
     let mut beat = interval(LOOK);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -198,10 +153,10 @@ async fn attend(
             status = child.wait() => {
                 let status = status.map(|status| Ended::of(status, report.became()));
                 let status = status.unwrap_or_else(|e| unseen(&e, say));
-                let over = held.remaining() <= MARGIN;
+                let over = lease.remaining() <= MARGIN;
                 return how_it_ended(ending, over, status);
             }
-            () = held.lost(), if !killed => {
+            () = lease.lost(), if !killed => {
                 say.warn("lost", json!({}), "the lease is lost; the command is killed");
                 (ending, killed) = (Some(Ended::Lost), true);
                 kill(child, group, say);
@@ -216,20 +171,20 @@ async fn attend(
                 }
             }
             place = watchdog.ended(), if !killed => {
-                let replaced = watchdog.replace(place, now() + held.remaining()).await;
+                let replaced = watchdog.replace(place, now() + lease.remaining()).await;
                 if !say_replaced(&replaced, say) {
                     (ending, killed) = (Some(Ended::Lost), true);
                     kill(child, group, say);
                 }
             }
-            why = &mut requested, if ending.is_none() => {
+            why = &mut end_requested, if ending.is_none() => {
                 say.warn("asked", json!({}), &format!("{why}; the command is ended"));
                 ending = Some(Ended::Requested);
                 kill_at = Some(Instant::now() + command.grace);
                 send_all(child, group, Signal::SIGTERM);
             }
             _ = beat.tick() => {
-                let left = held.remaining();
+                let left = lease.remaining();
                 watchdog.until(now() + left).await;
                 if terminal.is_some() {
                     go_on(child, group);
@@ -338,7 +293,7 @@ fn go_on(child: &Child, group: Pid) {
 
 /// Ends the processes that a command has left in its process group, except processes of another
 /// user.
-async fn clear(group: Pid, grace: Duration, held: &impl Held, say: Say) {
+async fn clear(group: Pid, grace: Duration, lease: &LostSignal, say: Say) {
     if killpg(group, None) == Err(Errno::ESRCH) {
         return;
     }
@@ -346,7 +301,7 @@ async fn clear(group: Pid, grace: Duration, held: &impl Held, say: Say) {
     let text = "the command left processes behind; they are killed";
     say.progress("clearing", json!({}), text);
     send(group, Signal::SIGTERM);
-    gone(group, grace, || held.remaining() > MARGIN).await;
+    gone(group, grace, || lease.remaining() > MARGIN).await;
     send(group, Signal::SIGKILL);
     gone(group, DIES, || true).await;
     if killpg(group, None) == Err(Errno::EPERM) {

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::idempotency::Context;
+use crate::lock::LostSignal;
 use crate::token::FencingToken;
 
 /// A tick of a job: one of its due times. The job's handler receives this value. A clone is cheap.
@@ -116,6 +117,12 @@ impl Tick {
     /// The future may be dropped at any time. The method may be called again.
     pub async fn lost(&self) {
         self.cx.lost().await;
+    }
+
+    /// Returns a signal that resolves at the same time as [`lost`](Self::lost). It is for tasks
+    /// without access to the tick.
+    pub fn lost_signal(&self) -> LostSignal {
+        self.cx.lost_signal()
     }
 
     /// Resolves when the run is cancelled, and returns the reason. The run may then continue for

@@ -2,6 +2,7 @@
 //! No output contains the password.
 
 use std::fmt;
+use std::sync::Arc;
 
 use redis::{
     AsyncConnectionConfig, Cmd, ConnectionAddr, IntoConnectionInfo as _, ProtocolVersion,
@@ -23,6 +24,8 @@ const DB_MAX: i64 = i32::MAX as i64;
 pub struct Endpoint {
     place: Place,
     tls: Option<Tls>,
+    /// Required name in the server's certificate; `None` for the host of the address.
+    tls_name: Option<Arc<str>>,
     login: RedisConnectionInfo,
 }
 
@@ -73,7 +76,7 @@ impl Endpoint {
                 return Err(ConfigError::new("url", redacted(url), rule));
             }
         };
-        Self { place, tls, login: info.redis_settings().clone() }.checked()
+        Self { place, tls, tls_name: None, login: info.redis_settings().clone() }.checked()
     }
 
     /// Creates an endpoint from a host and a port, for example those that a Sentinel reports. The
@@ -102,11 +105,17 @@ impl Endpoint {
         Ok(Self { tls: Some(Tls::new("tls", root, client)?), ..self })
     }
 
-    /// Creates a template that can be given to [`at`](Self::at) as `like`. The template has only
-    /// the TLS settings: its address is a placeholder, and it has no login.
-    pub fn over(tls: Option<Tls>) -> Self {
+    /// Creates a template that can be given to [`at`](Self::at) as `like`. Its address is a
+    /// placeholder, and it has no login and no TLS.
+    pub(crate) fn anywhere() -> Self {
         let place = Place::Tcp("localhost".into(), 0);
-        Self { place, tls, login: RedisConnectionInfo::default() }
+        Self { place, tls: None, tls_name: None, login: RedisConnectionInfo::default() }
+    }
+
+    /// Sets the transport to TLS.
+    #[cfg(feature = "tls")]
+    pub(crate) fn over(self, tls: Tls) -> Self {
+        Self { tls: Some(tls), ..self }
     }
 
     /// Replaces the user name of the login.
@@ -137,15 +146,25 @@ impl Endpoint {
     }
 
     /// Sets the name that the server's certificate must contain, if that name differs from the host
-    /// of the address.
+    /// of the address. `field` is the setting with that name.
     #[cfg(feature = "tls")]
-    pub(crate) fn tls_name(self, name: &str) -> Result<Self, ConfigError> {
-        crate::tls::server_name("tls_server_name", name)?;
-        let Some(tls) = self.tls else {
-            let value = format!("given with the plain address {self}");
-            return Err(ConfigError::new("tls_server_name", value, "needs TLS (rediss://, `tls`)"));
-        };
-        Ok(Self { tls: Some(tls.named(Some(&name.into()))), ..self })
+    pub(crate) fn tls_name(self, field: &'static str, name: &str) -> Result<Self, ConfigError> {
+        crate::tls::server_name(field, name)?;
+        Ok(Self { tls_name: Some(name.into()), ..self })
+    }
+
+    /// Checks that a name for the certificate is given only together with TLS.
+    pub(crate) fn check_tls_name(&self) -> Result<(), ConfigError> {
+        if self.tls_name.is_none() || self.is_tls() {
+            return Ok(());
+        }
+        let value = format!("given with the plain address {self}");
+        Err(ConfigError::new("tls_server_name", value, "needs TLS (rediss://, `tls`)"))
+    }
+
+    /// Returns the TLS settings with the required name in the certificate.
+    fn transport(&self) -> Option<Tls> {
+        self.tls.clone().map(|tls| tls.named(self.tls_name.as_ref()))
     }
 
     /// Connects and logs in with RESP3, without Nagle's delay. RESP3 is needed because of its
@@ -162,7 +181,7 @@ impl Endpoint {
         let login = self.login.clone().set_protocol(ProtocolVersion::RESP3);
         let login = login.set_lib_name("palisade", env!("CARGO_PKG_VERSION"));
         let config = config.set_connection_timeout(None).set_response_timeout(None);
-        dial::dial(&self.place, self.tls.as_ref(), &login, config, limits).await
+        dial::dial(&self.place, self.transport().as_ref(), &login, config, limits).await
     }
 
     /// Connects to a Sentinel and logs in, like [`dial`](Self::dial), with the time-outs in
@@ -174,7 +193,7 @@ impl Endpoint {
     pub(crate) async fn dial_sentinel(&self, config: AsyncConnectionConfig) -> RedisResult<Line> {
         let login = self.login.clone().set_protocol(ProtocolVersion::RESP3);
         let login = login.set_skip_set_lib_name();
-        dial::dial(&self.place, self.tls.as_ref(), &login, config, Limits::SENTINEL).await
+        dial::dial(&self.place, self.transport().as_ref(), &login, config, Limits::SENTINEL).await
     }
 
     /// Opens a connection for batches (script calls with several requests), without Nagle's delay.
@@ -185,7 +204,7 @@ impl Endpoint {
     /// # Cancellation safety
     /// The future may be dropped. The connection is then closed.
     pub(crate) async fn wire(&self, load: fn() -> Vec<u8>) -> RedisResult<Wire> {
-        Ok(dial::wire(&self.place, self.tls.as_ref(), Limits::BATCHES, load).await?)
+        Ok(dial::wire(&self.place, self.transport().as_ref(), Limits::BATCHES, load).await?)
     }
 
     /// Returns the command that logs in.

@@ -145,8 +145,7 @@ impl Context {
     /// Returns the time until the end of the lease; a renewal extends this time. Zero after a loss
     /// of the claim.
     pub fn remaining(&self) -> Duration {
-        let now = self.0.core.env.now();
-        if self.0.lease.is_valid(now) { self.0.lease.until().since(now) } else { Duration::ZERO }
+        crate::lock::remaining(&self.0.core, &self.0.lease)
     }
 
     /// Returns the end of the lease as a tokio `Instant`; a renewal extends it. See also

@@ -1,6 +1,5 @@
-//! Settings of a mutex, all checked when it is built.
+//! Settings of a lock of any kind, all checked when it is built.
 
-use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,16 +7,29 @@ use std::time::Duration;
 use super::{LockGuard, Mutex};
 use crate::client::Core;
 use crate::durability::Durability;
-use crate::error::{AcquireError, ConfigError, Resource};
+use crate::error::{AcquireError, ConfigError};
 use crate::name::{LockKeys, check_lock};
 use crate::quorum::backoff::RetryPolicy;
 
-/// Settings of a [`Mutex`], made by [`Redlock::mutex`](crate::Redlock::mutex), or of a
-/// [`RwLock`](super::RwLock), made by [`Redlock::rw_lock`](crate::Redlock::rw_lock).
+/// A kind of lock that a [`MutexBuilder`] builds.
+pub trait Built: Sized {
+    /// Data of the builder besides the settings that all kinds of locks have.
+    type Of;
+
+    /// Checks the name of the lock and `of`.
+    fn check(mutex: &Mutex, of: &Self::Of) -> Result<(), ConfigError>;
+
+    /// Makes the lock from checked settings.
+    fn make(mutex: Mutex, of: Self::Of) -> Self;
+}
+
+/// Settings of a lock: a [`Mutex`], a [`RwLock`](super::RwLock), a [`Semaphore`](super::Semaphore)
+/// or a [`MultiMutex`](super::MultiMutex). Methods of [`Redlock`](crate::Redlock) make this
+/// builder.
 ///
 /// If the builder of a mutex is awaited itself, it builds the mutex and acquires it at once, which
-/// is convenient for a lock that is used in one place only. The builder of a read-write lock cannot
-/// be awaited, because it does not define if the lock is for reading or for writing.
+/// is convenient for a lock that is used in one place only. The builders of other locks cannot be
+/// awaited.
 ///
 /// ```
 /// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
@@ -29,19 +41,29 @@ use crate::quorum::backoff::RetryPolicy;
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
-pub struct MutexBuilder<L = Mutex>(Mutex, PhantomData<L>);
+pub struct MutexBuilder<L: Built = Mutex> {
+    pub(super) mutex: Mutex,
+    pub(super) of: L::Of,
+}
 
-impl<L: From<Mutex>> MutexBuilder<L> {
+impl<L: Built<Of = ()>> MutexBuilder<L> {
     pub(crate) fn new(core: Arc<Core>, name: &str) -> Self {
-        let keys = LockKeys::prefixed(&core.config.prefix, name);
-        Self(Mutex::new(core, name, keys), PhantomData)
+        Self::with(core, name, ())
     }
+}
+
+impl<L: Built> MutexBuilder<L> {
+    pub(super) fn with(core: Arc<Core>, name: &str, of: L::Of) -> Self {
+        let keys = LockKeys::prefixed(&core.config.prefix, name);
+        Self { mutex: Mutex::new(core, name, keys), of }
+    }
+
     /// Sets the lease length, between 10 ms and `max_ttl`. Default: the `ttl` of the `Redlock`
     /// handle. If the lock is renewed automatically, this length does not limit the time for which
     /// the lock may be held. It limits only the time for which other callers have to wait if this
     /// process dies while it holds the lock.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.0.ttl = ttl;
+        self.mutex.ttl = ttl;
         self
     }
 
@@ -50,7 +72,7 @@ impl<L: From<Mutex>> MutexBuilder<L> {
     /// have lost leases, and grant nothing for some time): then the call waits until shortly after
     /// enough of these quarantines have ended.
     pub fn acquire_timeout(mut self, timeout: Duration) -> Self {
-        self.0.acquire_timeout = Some(timeout);
+        self.mutex.acquire_timeout = Some(timeout);
         self
     }
 
@@ -58,7 +80,7 @@ impl<L: From<Mutex>> MutexBuilder<L> {
     /// Default: true. Without renewal the lock is lost after one ttl unless
     /// [`LockGuard::extend`](super::LockGuard::extend) is called.
     pub fn auto_renew(mut self, renew: bool) -> Self {
-        self.0.renew = renew;
+        self.mutex.renew = renew;
         self
     }
 
@@ -67,7 +89,7 @@ impl<L: From<Mutex>> MutexBuilder<L> {
     /// the guard is lost at most about one ttl later. The limit does not apply to
     /// [`LockGuard::extend`](super::LockGuard::extend).
     pub fn max_hold(mut self, limit: Duration) -> Self {
-        self.0.max_hold = Some(limit);
+        self.mutex.max_hold = Some(limit);
         self
     }
 
@@ -75,8 +97,13 @@ impl<L: From<Mutex>> MutexBuilder<L> {
     /// reports a release of the lock earlier. A pause is up to twice the policy's `max`. A writer
     /// of a [`RwLock`](super::RwLock) that waits keeps out later readers only if it sends a request
     /// at least every 3 s, so keep `max` below 1.5 s for writers.
+    ///
+    /// A [`MultiMutex`](super::MultiMutex) uses the policy for two pauses. One is the pause between
+    /// two attempts to acquire all names together; no release ends this pause earlier. The other is
+    /// the pause while the call waits for one name in the nodes' queues; a release of this name
+    /// ends it.
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
-        self.0.retry = policy;
+        self.mutex.retry = policy;
         self
     }
 
@@ -85,7 +112,7 @@ impl<L: From<Mutex>> MutexBuilder<L> {
     /// [`LockGuard::durability`](super::LockGuard::durability) returns the number of replicas that
     /// have confirmed.
     pub fn durability(mut self, level: Durability) -> Self {
-        self.0.level = level;
+        self.mutex.level = level;
         self
     }
 
@@ -93,31 +120,32 @@ impl<L: From<Mutex>> MutexBuilder<L> {
     ///
     /// # Errors
     /// [`ConfigError`] for the first setting that breaks a rule, with the lock, the setting, its
-    /// value and the rule.
+    /// value and the rule. For a lock of several names also if there are fewer than 2 or more than
+    /// 32 names, or if a name occurs twice.
     pub fn build(self) -> Result<L, ConfigError> {
-        let checked = self.check();
-        checked.map_err(|e| e.of(Resource::Lock(Arc::clone(&self.0.name))))?;
-        Ok(self.0.into())
+        let Self { mutex, of } = self;
+        L::check(&mutex, &of)?;
+        check_settings(&mutex).map_err(|e| e.of(mutex.resource()))?;
+        Ok(L::make(mutex, of))
+    }
+}
+
+fn check_settings(mutex: &Mutex) -> Result<(), ConfigError> {
+    let Mutex { level, core, ttl, renew, .. } = mutex;
+    level.check()?;
+    core.config.check_ttl(*ttl)?;
+    if *renew { core.config.check_renewed(*ttl) } else { Ok(()) }
+}
+
+impl Built for Mutex {
+    type Of = ();
+
+    fn check(mutex: &Mutex, (): &()) -> Result<(), ConfigError> {
+        check_lock(&mutex.name, &mutex.keys).map_err(|e| e.of(mutex.resource()))
     }
 
-    /// Checks the settings, and builds the lock of these keys. The caller has already checked the
-    /// names.
-    pub(super) fn build_for(self, keys: LockKeys) -> Result<L, ConfigError> {
-        let checked = self.check_settings();
-        checked.map_err(|e| e.of(Resource::Lock(Arc::clone(&self.0.name))))?;
-        Ok(Mutex { keys, ..self.0 }.into())
-    }
-
-    fn check(&self) -> Result<(), ConfigError> {
-        check_lock(&self.0.name, &self.0.keys)?;
-        self.check_settings()
-    }
-
-    fn check_settings(&self) -> Result<(), ConfigError> {
-        let Mutex { level, core, ttl, renew, .. } = &self.0;
-        level.check()?;
-        core.config.check_ttl(*ttl)?;
-        if *renew { core.config.check_renewed(*ttl) } else { Ok(()) }
+    fn make(mutex: Mutex, (): ()) -> Self {
+        mutex
     }
 }
 
@@ -141,7 +169,7 @@ impl MutexBuilder {
     /// makes one more round trip. If the first caller in the queue dies, the others wait up to 3 s
     /// for it, instead of up to 50 ms.
     pub fn fair(mut self, fair: bool) -> Self {
-        self.0.fair = fair;
+        self.mutex.fair = fair;
         self
     }
 }

@@ -13,7 +13,7 @@ use crate::client::{Core, WATCH};
 use crate::durability::Achieved;
 use crate::error::{ExtendError, ReleaseError, Resource};
 use crate::lock::inspect::digest;
-use crate::lock::{LostSignal, is_lost};
+use crate::lock::{LostSignal, is_lost, remaining};
 use crate::op::LockMode;
 use crate::span::operation;
 use crate::time::Moment;
@@ -124,8 +124,7 @@ impl LockGuard {
 
     /// Returns the time until the deadline of the lock; zero once the lock is lost.
     pub fn remaining(&self) -> Duration {
-        let now = self.core.env.now();
-        if self.lease.is_valid(now) { self.lease.until().since(now) } else { Duration::ZERO }
+        remaining(&self.core, &self.lease)
     }
 
     /// Returns true while the lock is held by the local clock, which also counts the time in which
@@ -271,3 +270,25 @@ pub(crate) async fn lost(core: &Core, lease: &Lease) {
         within(left, lease.over()).await;
     }
 }
+
+/// Makes a type that contains a [`LockGuard`] dereference to this guard and convert into it. The
+/// arguments are the docs of the conversion, the type, and its field with the guard.
+macro_rules! contains_guard {
+    ($(#[$doc:meta])* $guard:ty, $field:tt) => {
+        impl std::ops::Deref for $guard {
+            type Target = LockGuard;
+
+            fn deref(&self) -> &LockGuard {
+                &self.$field
+            }
+        }
+
+        impl From<$guard> for LockGuard {
+            $(#[$doc])*
+            fn from(guard: $guard) -> Self {
+                guard.$field
+            }
+        }
+    };
+}
+pub(super) use contains_guard;

@@ -17,6 +17,7 @@ mod semaphore;
 mod signal;
 mod take_over;
 
+use builder::Built;
 pub use builder::MutexBuilder;
 pub use degrade::{DegradableGuard, DegradingMutex, OnUnavailable};
 pub use guard::LockGuard;
@@ -37,5 +38,5 @@ pub use semaphore::{
     NodePermits, Permit, PermitHolder, Semaphore, SemaphoreBuilder, SemaphoreInspection,
 };
 pub use signal::LostSignal;
-pub(crate) use signal::is_lost;
+pub(crate) use signal::{is_lost, remaining};
 pub use take_over::TakenOver;

@@ -1,88 +1,43 @@
 //! A lock of several names, which are acquired and released together.
 
-use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tracing::Instrument as _;
 
 use super::acquiring::Acquiring;
+use super::guard::contains_guard;
 use super::multi_wait::MultiWait;
-use super::{LockGuard, Mutex, MutexBuilder, TryAcquire};
+use super::{Built, LockGuard, Mutex, MutexBuilder, TryAcquire};
 use crate::client::Core;
 use crate::client::acquire::{acquire_deadline, not_acquired};
 use crate::client::retry::GivenUp;
-use crate::durability::Durability;
 use crate::error::{AcquireError, ConfigError, ReleaseError, Resource};
 use crate::name::{LockKeys, check_lock};
-use crate::quorum::backoff::RetryPolicy;
 use crate::safe_text::Quoted;
 use crate::span::{Call, operation};
 
 /// Largest number of names of one multi-lock. A node decides about all names in one step.
 const NAMES_MAX: usize = 32;
 
-/// Settings of a [`MultiMutex`], made by [`Redlock::multi`](crate::Redlock::multi). The settings
-/// are those of a [`MutexBuilder`], except `fair`.
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until `build`"]
-pub struct MultiMutexBuilder {
-    core: Arc<Core>,
-    names: Vec<Arc<str>>,
-    settings: MutexBuilder,
+/// Settings of a [`MultiMutex`], made by [`Redlock::multi`](crate::Redlock::multi).
+pub type MultiMutexBuilder = MutexBuilder<MultiMutex>;
+
+impl MutexBuilder<MultiMutex> {
+    pub(crate) fn of_names(core: Arc<Core>, mut names: Vec<Arc<str>>) -> Self {
+        names.sort_unstable();
+        Self::with(core, &names.join(", "), names)
+    }
 }
 
-impl MultiMutexBuilder {
-    pub(crate) fn new(core: Arc<Core>, mut names: Vec<Arc<str>>) -> Self {
-        names.sort_unstable();
-        let settings = MutexBuilder::new(Arc::clone(&core), &names.join(", "));
-        Self { core, names, settings }
-    }
+/// Returns the keys of each name.
+fn keys_of(mutex: &Mutex, names: &[Arc<str>]) -> Vec<LockKeys> {
+    names.iter().map(|name| LockKeys::prefixed(&mutex.core.config.prefix, name)).collect()
+}
 
-    /// Sets the lease length of all names. Range and default are those of [`MutexBuilder::ttl`].
-    pub fn ttl(self, ttl: Duration) -> Self {
-        Self { settings: self.settings.ttl(ttl), ..self }
-    }
+impl Built for MultiMutex {
+    type Of = Vec<Arc<str>>;
 
-    /// Sets the longest time for which [`acquire`](MultiMutex::acquire) waits. The default is that
-    /// of [`MutexBuilder::acquire_timeout`].
-    pub fn acquire_timeout(self, timeout: Duration) -> Self {
-        Self { settings: self.settings.acquire_timeout(timeout), ..self }
-    }
-
-    /// Sets whether a background task renews the locks of all names. Default: true
-    /// ([`MutexBuilder::auto_renew`]).
-    pub fn auto_renew(self, renew: bool) -> Self {
-        Self { settings: self.settings.auto_renew(renew), ..self }
-    }
-
-    /// Sets the time after the acquire for which the locks are renewed. Default: no limit
-    /// ([`MutexBuilder::max_hold`]).
-    pub fn max_hold(self, limit: Duration) -> Self {
-        Self { settings: self.settings.max_hold(limit), ..self }
-    }
-
-    /// Sets two pauses with one policy, as [`MutexBuilder::retry`]. One is the pause between two
-    /// attempts to acquire all names together; no release ends this pause earlier. The other is the
-    /// pause while the call waits for one name in the nodes' queues; a release of this name ends
-    /// it.
-    pub fn retry(self, policy: RetryPolicy) -> Self {
-        Self { settings: self.settings.retry(policy), ..self }
-    }
-
-    /// Sets the number of replicas of a node that must have a grant before the node's answer
-    /// counts. The default is that of [`MutexBuilder::durability`].
-    pub fn durability(self, level: Durability) -> Self {
-        Self { settings: self.settings.durability(level), ..self }
-    }
-
-    /// Checks the names and the settings, and builds the lock. Nothing is sent to the nodes.
-    ///
-    /// # Errors
-    /// [`ConfigError`] if there are fewer than 2 or more than 32 names, if a name occurs twice, or
-    /// for the first name or setting that breaks a rule of a mutex.
-    pub fn build(self) -> Result<MultiMutex, ConfigError> {
-        let Self { core, names, settings } = self;
+    fn check(mutex: &Mutex, names: &Self::Of) -> Result<(), ConfigError> {
         if !(2..=NAMES_MAX).contains(&names.len()) {
             let rule = format!("between 2 and {NAMES_MAX}; for one name use `mutex`");
             return Err(ConfigError::new("names", format!("{} names", names.len()), rule));
@@ -92,13 +47,16 @@ impl MultiMutexBuilder {
             let rule = "each name once: leave out the second";
             return Err(ConfigError::new("names", Quoted(twice).to_string(), rule));
         }
-        let keys = |name: &Arc<str>| LockKeys::prefixed(&core.config.prefix, name);
-        let keys: Vec<_> = names.iter().map(keys).collect();
-        for (name, keys) in names.iter().zip(&keys) {
-            check_lock(name, keys).map_err(|e| e.of(Resource::Lock(Arc::clone(name))))?;
+        for (name, keys) in names.iter().zip(keys_of(mutex, names)) {
+            check_lock(name, &keys).map_err(|e| e.of(Resource::Lock(Arc::clone(name))))?;
         }
-        let mutex = settings.build_for(LockKeys::many(keys.clone()))?;
-        Ok(MultiMutex { mutex, names: names.into(), keys: keys.into() })
+        Ok(())
+    }
+
+    fn make(mutex: Mutex, names: Self::Of) -> Self {
+        let keys = keys_of(&mutex, &names);
+        let mutex = Mutex { keys: LockKeys::many(keys.clone()), ..mutex };
+        Self { mutex, names: names.into(), keys: keys.into() }
     }
 }
 
@@ -138,7 +96,7 @@ impl MultiMutex {
     }
 
     /// Acquires all names, or none: makes attempts until one succeeds or the
-    /// [`acquire_timeout`](MultiMutexBuilder::acquire_timeout) has passed.
+    /// [`acquire_timeout`](MutexBuilder::acquire_timeout) has passed.
     ///
     /// # Errors
     /// The same errors as [`Mutex::acquire`](crate::Mutex::acquire). The error contains all names,
@@ -179,10 +137,7 @@ impl MultiMutex {
     /// # Cancellation safety
     /// If dropped at any await, there is no guard, as with [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<TryAcquire<MultiGuard>, AcquireError> {
-        Ok(match self.mutex.try_acquire().await? {
-            TryAcquire::Acquired(guard) => TryAcquire::Acquired(self.guard(guard)),
-            TryAcquire::Taken(taken) => TryAcquire::Taken(taken),
-        })
+        Ok(self.mutex.try_acquire().await?.map(|guard| self.guard(guard)))
     }
 
     fn guard(&self, guard: LockGuard) -> MultiGuard {
@@ -202,19 +157,9 @@ pub struct MultiGuard {
     names: Arc<[Arc<str>]>,
 }
 
-impl Deref for MultiGuard {
-    type Target = LockGuard;
-
-    fn deref(&self) -> &LockGuard {
-        &self.guard
-    }
-}
-
-impl From<MultiGuard> for LockGuard {
+contains_guard! {
     /// Returns the inner guard, for code that takes a guard of any kind.
-    fn from(guard: MultiGuard) -> Self {
-        guard.guard
-    }
+    MultiGuard, guard
 }
 
 impl MultiGuard {

@@ -70,6 +70,13 @@ impl<G> TryAcquire<G> {
             Self::Taken(_) => None,
         }
     }
+
+    pub(super) fn map<H>(self, guard: impl FnOnce(G) -> H) -> TryAcquire<H> {
+        match self {
+            Self::Acquired(held) => TryAcquire::Acquired(guard(held)),
+            Self::Taken(taken) => TryAcquire::Taken(taken),
+        }
+    }
 }
 
 impl Mutex {

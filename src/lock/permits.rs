@@ -64,7 +64,7 @@ impl Attempt for PermitsAttempt<'_> {
 
 impl Semaphore {
     /// Acquires `n` permits, or none: makes attempts until one attempt gets all `n` permits or the
-    /// [`acquire_timeout`](super::SemaphoreBuilder::acquire_timeout) has passed. Between two
+    /// [`acquire_timeout`](super::MutexBuilder::acquire_timeout) has passed. Between two
     /// attempts the call keeps no permit, so callers that want several permits never wait for each
     /// other in a ring. It makes growing, random pauses between the attempts. An attempt first
     /// reads the number of free permits, which is a second round trip. The call has no place in the

@@ -1,11 +1,11 @@
 //! A read-write lock: one writer, or many readers (`docs/design/readers.md`).
 
-use std::ops::Deref;
 use std::sync::Arc;
 
+use super::guard::contains_guard;
 use super::run::run_under;
-use super::{HandOver, Inspection, LockGuard, Mutex, TryAcquire, WorkError};
-use crate::error::{AcquireError, HandOverError, ReleaseError};
+use super::{Built, HandOver, Inspection, LockGuard, Mutex, TryAcquire, WorkError};
+use crate::error::{AcquireError, ConfigError, HandOverError, ReleaseError};
 use crate::op::LockMode;
 use crate::span::operation;
 
@@ -40,6 +40,18 @@ pub struct RwLock(Mutex);
 impl From<Mutex> for RwLock {
     /// Makes the read-write lock whose writer is this mutex, with its settings.
     fn from(mutex: Mutex) -> Self {
+        Self(mutex)
+    }
+}
+
+impl Built for RwLock {
+    type Of = ();
+
+    fn check(mutex: &Mutex, (): &()) -> Result<(), ConfigError> {
+        Mutex::check(mutex, &())
+    }
+
+    fn make(mutex: Mutex, (): ()) -> Self {
         Self(mutex)
     }
 }
@@ -93,10 +105,7 @@ impl RwLock {
     /// If dropped at any await, the lock is not held, as with [`Mutex::try_acquire`].
     pub async fn try_read(&self) -> Result<TryAcquire<ReadGuard>, AcquireError> {
         let operation = operation!("try_acquire", of = %self.0.resource());
-        Ok(match self.0.try_in(LockMode::Shared, operation).await? {
-            TryAcquire::Acquired(guard) => TryAcquire::Acquired(ReadGuard(guard)),
-            TryAcquire::Taken(taken) => TryAcquire::Taken(taken),
-        })
+        Ok(self.0.try_in(LockMode::Shared, operation).await?.map(ReadGuard))
     }
 
     /// Makes one attempt to acquire the lock for writing.
@@ -107,10 +116,7 @@ impl RwLock {
     /// # Cancellation safety
     /// If dropped at any await, the lock is not held, as with [`Mutex::try_acquire`].
     pub async fn try_write(&self) -> Result<TryAcquire<WriteGuard>, AcquireError> {
-        Ok(match self.0.try_acquire().await? {
-            TryAcquire::Acquired(guard) => TryAcquire::Acquired(WriteGuard(guard)),
-            TryAcquire::Taken(taken) => TryAcquire::Taken(taken),
-        })
+        Ok(self.0.try_acquire().await?.map(WriteGuard))
     }
 
     /// Acquires the lock for reading, runs `work` while it is held, and releases it, as
@@ -175,35 +181,15 @@ pub struct ReadGuard(LockGuard);
 #[must_use = "a dropped guard releases its lock at once"]
 pub struct WriteGuard(LockGuard);
 
-impl Deref for ReadGuard {
-    type Target = LockGuard;
-
-    fn deref(&self) -> &LockGuard {
-        &self.0
-    }
-}
-
-impl Deref for WriteGuard {
-    type Target = LockGuard;
-
-    fn deref(&self) -> &LockGuard {
-        &self.0
-    }
-}
-
-impl From<ReadGuard> for LockGuard {
+contains_guard! {
     /// Returns the inner guard, for code that takes a guard of any kind. The lock is still held for
     /// reading, so it cannot be [handed over](LockGuard::hand_over).
-    fn from(guard: ReadGuard) -> Self {
-        guard.0
-    }
+    ReadGuard, 0
 }
 
-impl From<WriteGuard> for LockGuard {
+contains_guard! {
     /// Returns the inner guard, for code that takes a guard of any kind.
-    fn from(guard: WriteGuard) -> Self {
-        guard.0
-    }
+    WriteGuard, 0
 }
 
 impl ReadGuard {

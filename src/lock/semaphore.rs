@@ -2,21 +2,19 @@
 //! (`docs/design/semaphore.md`).
 
 use std::future::pending;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::guard::contains_guard;
 use super::inspect::digest;
 use super::run::while_held;
-use super::{LockGuard, Mutex, TryAcquire, WorkError};
+use super::{Built, LockGuard, Mutex, MutexBuilder, TryAcquire, WorkError};
 use crate::client::Core;
-use crate::durability::Durability;
 use crate::error::{
     AcquireError, ConfigError, NodeError, NodeFault, NodeOutcome, ReleaseError, Resource,
 };
 use crate::name::{LockKeys, check_semaphore};
 use crate::op::{LockMode, Reply, SlotGrant, Slots};
-use crate::quorum::backoff::RetryPolicy;
 use crate::quorum::majority;
 use crate::span::operation;
 use crate::token::{FencingToken, OwnerToken};
@@ -53,82 +51,31 @@ pub struct Semaphore {
 }
 
 /// Settings of a [`Semaphore`], made by [`Redlock::semaphore`](crate::Redlock::semaphore).
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until `build`"]
-pub struct SemaphoreBuilder(Semaphore);
+pub type SemaphoreBuilder = MutexBuilder<Semaphore>;
 
-impl SemaphoreBuilder {
-    pub(crate) fn new(core: Arc<Core>, name: &str, permits: u16) -> Self {
+impl MutexBuilder<Semaphore> {
+    pub(crate) fn of_permits(core: Arc<Core>, name: &str, permits: u16) -> Self {
         let keys = LockKeys::of_semaphore(&core.config.prefix, name);
-        let base = Mutex { kind: Resource::Semaphore, ..Mutex::new(core, name, keys) };
-        Self(Semaphore { base, slots: Slots::any(permits) })
+        let mutex = Mutex { kind: Resource::Semaphore, ..Mutex::new(core, name, keys) };
+        Self { mutex, of: Slots::any(permits) }
     }
+}
 
-    /// Sets the lease length of a permit. Range and default are those of
-    /// [`MutexBuilder::ttl`](super::MutexBuilder::ttl).
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.0.base.ttl = ttl;
-        self
-    }
+impl Built for Semaphore {
+    type Of = Slots;
 
-    /// Sets the longest time for which [`acquire`](Semaphore::acquire) waits. The default is that
-    /// of [`MutexBuilder::acquire_timeout`](super::MutexBuilder::acquire_timeout).
-    pub fn acquire_timeout(mut self, timeout: Duration) -> Self {
-        self.0.base.acquire_timeout = Some(timeout);
-        self
-    }
-
-    /// Sets whether a background task renews a permit. Default: true
-    /// ([`MutexBuilder::auto_renew`](super::MutexBuilder::auto_renew)).
-    pub fn auto_renew(mut self, renew: bool) -> Self {
-        self.0.base.renew = renew;
-        self
-    }
-
-    /// Sets the time after the acquire for which a permit is renewed. Default: no limit
-    /// ([`MutexBuilder::max_hold`](super::MutexBuilder::max_hold)).
-    pub fn max_hold(mut self, limit: Duration) -> Self {
-        self.0.base.max_hold = Some(limit);
-        self
-    }
-
-    /// Sets the pause that [`acquire`](Semaphore::acquire) makes between two attempts if no node
-    /// reports a release earlier.
-    pub fn retry(mut self, policy: RetryPolicy) -> Self {
-        self.0.base.retry = policy;
-        self
-    }
-
-    /// Sets the number of replicas of a node that must have confirmed a grant before the node's
-    /// answer counts. The default is that of
-    /// [`MutexBuilder::durability`](super::MutexBuilder::durability).
-    pub fn durability(mut self, level: Durability) -> Self {
-        self.0.base.level = level;
-        self
-    }
-
-    /// Checks the name, the number of permits and the settings, and builds the semaphore. Nothing
-    /// is sent to the nodes.
-    ///
-    /// # Errors
-    /// [`ConfigError`] for the first setting that breaks a rule, with the semaphore, the setting,
-    /// its value and the rule.
-    pub fn build(self) -> Result<Semaphore, ConfigError> {
-        self.check().map_err(|e| e.of(self.0.base.resource()))?;
-        Ok(self.0)
-    }
-
-    fn check(&self) -> Result<(), ConfigError> {
-        let Semaphore { base, slots } = &self.0;
-        let Mutex { name, keys, level, core, ttl, renew, .. } = base;
-        check_semaphore(name, keys)?;
-        if !(1..=Slots::MAX).contains(&slots.of) {
-            let rule = format!("between 1 and {}", Slots::MAX);
-            return Err(ConfigError::new("permits", slots.of.to_string(), rule));
+    fn check(mutex: &Mutex, slots: &Slots) -> Result<(), ConfigError> {
+        let refuse = |e: ConfigError| e.of(mutex.resource());
+        check_semaphore(&mutex.name, &mutex.keys).map_err(refuse)?;
+        if (1..=Slots::MAX).contains(&slots.of) {
+            return Ok(());
         }
-        level.check()?;
-        core.config.check_ttl(*ttl)?;
-        if *renew { core.config.check_renewed(*ttl) } else { Ok(()) }
+        let rule = format!("between 1 and {}", Slots::MAX);
+        Err(refuse(ConfigError::new("permits", slots.of.to_string(), rule)))
+    }
+
+    fn make(base: Mutex, slots: Slots) -> Self {
+        Self { base, slots }
     }
 }
 
@@ -148,7 +95,7 @@ impl Semaphore {
     }
 
     /// Acquires a permit: makes attempts until one succeeds or the
-    /// [`acquire_timeout`](SemaphoreBuilder::acquire_timeout) has passed. A permit that is released
+    /// [`acquire_timeout`](MutexBuilder::acquire_timeout) has passed. A permit that is released
     /// is reserved, for at most 50 ms, for a handle ([`Redlock`](crate::Redlock)) that waits:
     /// usually the one that has waited longest, but there is no strict order.
     ///
@@ -175,10 +122,7 @@ impl Semaphore {
     /// and end with the ttl at the latest.
     pub async fn try_acquire(&self) -> Result<TryAcquire<Permit>, AcquireError> {
         let operation = operation!("try_acquire", of = %self.base.resource());
-        Ok(match self.base.try_in(self.mode(), operation).await? {
-            TryAcquire::Acquired(guard) => TryAcquire::Acquired(Permit::of(guard)),
-            TryAcquire::Taken(taken) => TryAcquire::Taken(taken),
-        })
+        Ok(self.base.try_in(self.mode(), operation).await?.map(Permit::of))
     }
 
     /// Acquires a permit, runs `work` while it is held, and releases it, as [`Mutex::run`].
@@ -257,20 +201,10 @@ impl Permit {
     }
 }
 
-impl Deref for Permit {
-    type Target = LockGuard;
-
-    fn deref(&self) -> &LockGuard {
-        &self.guard
-    }
-}
-
-impl From<Permit> for LockGuard {
+contains_guard! {
     /// Returns the inner guard, for code that takes a guard of any kind. A hand-over of this guard
     /// ([`LockGuard::hand_over`]) returns an error.
-    fn from(permit: Permit) -> Self {
-        permit.guard
-    }
+    Permit, guard
 }
 
 /// Holder of a permit, as one node or a majority of the nodes reports it.

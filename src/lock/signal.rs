@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::lost;
 use crate::client::Core;
@@ -46,6 +47,12 @@ impl LostSignal {
         is_lost(&self.core, &self.lease)
     }
 
+    /// Returns the time until the lock, leadership or claim ends, if it is not renewed. Zero after
+    /// the end.
+    pub fn remaining(&self) -> Duration {
+        remaining(&self.core, &self.lease)
+    }
+
     /// Resolves when the lock, leadership or claim has ended: when it is lost, at the latest at its
     /// own deadline, or when it is released or dropped.
     ///
@@ -54,6 +61,12 @@ impl LostSignal {
     pub async fn lost(&self) {
         lost(&self.core, &self.lease).await;
     }
+}
+
+/// Returns the time until the end of the lease, if it is not renewed. Zero after the end.
+pub(crate) fn remaining(core: &Core, lease: &Lease) -> Duration {
+    let now = core.env.now();
+    if lease.is_valid(now) { lease.until().since(now) } else { Duration::ZERO }
 }
 
 /// Returns true if the lease has ended. In this case it also marks the lease as lost, so that a

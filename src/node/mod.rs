@@ -4,6 +4,7 @@
 //! lives in the memory of this process, for tests and embedded use. A program can add other kinds
 //! by implementing [`spi::LockNode`]; see [`spi`].
 
+mod builder;
 mod event;
 mod failover_times;
 mod link;
@@ -16,12 +17,13 @@ pub(crate) mod redis;
 pub(crate) mod sentinel;
 pub mod spi;
 
+pub use self::builder::NodeBuilder;
 pub(crate) use self::event::NodeSignal;
 pub use self::event::{HistoryCause, NamedEvent, NodeEvent, NodeEvents};
 pub use self::failover_times::FailoverTimes;
 pub(crate) use self::lock_node::{BoxFuture, LockNode};
-pub use self::redis::{RedisNode, RedisNodeBuilder};
+pub use self::redis::{RedisNode, RedisNodeBuilder, ServerSettings};
 pub use crate::metrics::NodeMetrics;
 pub use crate::op::Loss;
 pub use memory::{MemoryNode, MemoryNodeBuilder};
-pub use sentinel::{MinReplicas, SentinelNode, SentinelNodeBuilder, SentinelStatus};
+pub use sentinel::{GroupSettings, MinReplicas, SentinelNode, SentinelNodeBuilder, SentinelStatus};

@@ -18,12 +18,15 @@ use std::sync::Arc;
 use tokio::sync::broadcast;
 
 pub use self::builder::{GroupAccess, SentinelNodeBuilder};
+pub use self::settings::GroupSettings;
 pub use self::status::SentinelStatus;
 pub use super::min_replicas_rule::MinReplicas;
 
 use self::find::Finder;
+use super::builder::{NodeBuilder, NodeSettings};
 use super::link::{Link, node_over_link};
 use super::{BoxFuture, FailoverTimes, NodeSignal};
+use crate::dial::endpoint::Endpoint;
 use crate::durability::{BarrierPoint, Durability};
 use crate::error::{ConfigError, NodeError};
 use crate::op::{Batch, Replies, TimedFacts};
@@ -97,7 +100,9 @@ impl SentinelNode {
         I: IntoIterator,
         I::Item: Into<String>,
     {
-        SentinelNodeBuilder::new(name.into(), sentinels.into_iter().map(Into::into))
+        let own = GroupSettings::new(name.into(), sentinels.into_iter().map(Into::into));
+        let data = Endpoint::anywhere();
+        NodeBuilder::new(own.map(|own| NodeSettings::new(data, MinReplicas::Require, own)))
     }
 
     /// Returns the present state of the group, for operators. This method sends no request.

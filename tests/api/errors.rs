@@ -320,7 +320,7 @@ fn settings_of_a_sentinel_group() {
     refused(window, "failover_window", "86401s", "one day");
     let deadline = |d| group().sentinel_deadline(d).build().map(drop);
     refused(deadline(Duration::ZERO), "sentinel_deadline", "0ns", "between 1ms");
-    refused(deadline(61 * SECOND), "sentinel_deadline", "61s", "at most one minute");
+    refused(deadline(61 * SECOND), "sentinel_deadline", "61s", "between 1ms and one minute");
     let poll = group().poll_every(Duration::ZERO).build().map(drop);
     refused(poll, "poll_every", "0ns", "between 1ms");
     refused(group().db(u32::MAX).build().map(drop), "db", "4294967295", "between 0 and 2147483647");

@@ -71,7 +71,7 @@ fn shown(items: impl Iterator<Item = String>) -> String {
             if UNASKED.contains(&name) || USUAL.iter().any(|usual| item.starts_with(usual)) {
                 continue;
             }
-        } else if implied && (item.starts_with("pub fn") || item.starts_with("pub type")) {
+        } else if implied && (item.starts_with("pub fn") || is_associated_type(&item)) {
             continue;
         } else {
             implied = false;
@@ -79,6 +79,13 @@ fn shown(items: impl Iterator<Item = String>) -> String {
         lines += &(item + "\n");
     }
     lines
+}
+
+/// Returns true for a type inside a type or a trait, and false for an alias inside a module.
+fn is_associated_type(item: &str) -> bool {
+    let name = item.strip_prefix("pub type ").and_then(|rest| rest.split(" = ").next());
+    let parent = name.and_then(|name| name.rsplit_once("::")).map_or("", |(parent, _)| parent);
+    parent.rsplit("::").next().is_some_and(|parent| parent.starts_with(char::is_uppercase))
 }
 
 #[test]
@@ -107,6 +114,9 @@ fn functions_of_other_crates_traits_are_implied() {
         "pub fn palisade::A::new() -> palisade::A",
         "impl core::clone::Clone for palisade::A",
         "pub fn palisade::A::clone(&self) -> palisade::A",
+        "pub type palisade::A::Of<T> = T",
+        "pub type palisade::node::B<T> = palisade::A",
+        "impl core::clone::Clone for palisade::A",
         "impl core::marker::Freeze for palisade::A",
         "impl core::marker::Send for palisade::A",
         "impl !core::marker::Sync for palisade::A",
@@ -114,6 +124,6 @@ fn functions_of_other_crates_traits_are_implied() {
         "pub fn palisade::A::call(&self)",
     ];
     let all = shown(items.into_iter().map(str::to_owned));
-    let left: Vec<_> = [0, 1, 2, 3, 7, 8, 9].map(|i| items[i]).into_iter().collect();
+    let left: Vec<_> = [0, 1, 2, 3, 6, 7, 10, 11, 12].map(|i| items[i]).into_iter().collect();
     assert_eq!(all.lines().collect::<Vec<_>>(), left);
 }

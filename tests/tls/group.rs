@@ -133,8 +133,9 @@ fn half_named(node: SentinelNodeBuilder) -> SentinelNodeBuilder {
 async fn a_lone_server_by_the_name_in_its_certificate() {
     let ca = Authority::new("ours");
     let server = ca.serve("redis-server", &["redis.invalid"], &[]);
-    let named = builder(tls_url(&server)).tls(Some(ca.root()), None);
-    let named = named.tls_server_name("redis.invalid").build().unwrap();
+    // The order of the two settings does not matter.
+    let named = builder(tls_url(&server)).tls_server_name("redis.invalid");
+    let named = named.tls(Some(ca.root()), None).build().unwrap();
     assert_eq!(*named.name(), *server.addr());
     works(named).await;
     let plain = builder(server.url()).tls_server_name("redis.invalid").build().unwrap_err();

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::lock::environment;
 use super::{CommandArgs, GroundArgs, unavailable};
-use crate::child::{self, DIES, Ended, Held};
+use crate::child::{self, DIES, Ended};
 use crate::codes::{Fail, NOT_ACQUIRED, USAGE};
 use crate::metrics::MetricsArgs;
 use crate::say::{escaped, plain};
@@ -154,7 +154,8 @@ impl CronArgs {
                 let (_run, at) = (Rc::clone(runs), tick.unix_seconds());
                 let mut signals = Signals::new().map_err(Failed::no_effect)?;
                 let env = of_tick(name, &tick);
-                let ended = child::run(command, &env, &tick, (&mut signals, say), None).await;
+                let lease = (tick.lost_signal(), end_requested(&tick));
+                let ended = child::run(command, &env, lease, (&mut signals, say), None).await;
                 tick_result(ended.map_err(|e| {
                     let text = format!("no process could be started, tick {at} waits: {e}");
                     say.warn("not_started", json!({ "tick": at, "why": e.to_string() }), &text);
@@ -250,17 +251,10 @@ fn line(report: &TickReport) -> String {
     }
 }
 
-impl Held for Tick {
-    fn remaining(&self) -> Duration {
-        self.remaining()
-    }
-    fn lost(&self) -> impl Future<Output = ()> {
-        self.lost()
-    }
-    async fn end_requested(&self) -> String {
-        match self.cancelled().await {
-            Cancelled::NextTick => "the next tick is due".to_owned(),
-            other => format!("{other:?}"),
-        }
+/// Resolves when the run of the tick is cancelled. Returns the reason as text.
+async fn end_requested(tick: &Tick) -> String {
+    match tick.cancelled().await {
+        Cancelled::NextTick => "the next tick is due".to_owned(),
+        other => format!("{other:?}"),
     }
 }

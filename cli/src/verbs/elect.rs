@@ -94,7 +94,8 @@ impl ElectArgs {
             ground.say.warn("leading", fields, &format!("leads {:?}, term {term}", self.name));
             let env = environment(&self.name, term.get(), leadership.remaining());
             let (signals, say) = (&ground.signals, ground.say);
-            let ended = child::run(&command, &env, &leadership, (signals, say), None).await;
+            let lease = (leadership.lost_signal(), end_requested(&leadership));
+            let ended = child::run(&command, &env, lease, (signals, say), None).await;
             // Resigning fails if the leadership was lost. Then there is no leadership to resign.
             let _ = leadership.resign().await;
             let ended = ended.map_err(|e| Fail::new(INTERNAL, format!("no process: {e}")))?;
@@ -107,6 +108,13 @@ impl ElectArgs {
             ground.say.warn("deposed", fields, &text);
         }
     }
+}
+
+/// Resolves when a process asks this leader to step down. Returns the request as text.
+async fn end_requested(leadership: &Leadership) -> String {
+    let request = leadership.asked_to_resign().await;
+    let why = if request.reason.is_empty() { "no reason given" } else { &request.reason };
+    format!("{} asks to step down ({why})", request.by)
 }
 
 /// Campaigns for the leadership. If no node can be reached, fails if `at_once` is true, and waits

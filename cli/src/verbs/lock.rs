@@ -1,5 +1,6 @@
 //! The command `palisade lock`.
 
+use std::future::pending;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
@@ -90,7 +91,8 @@ impl LockArgs {
         let mut env = environment(&self.of.name, token.get(), guard.remaining());
         env.extend(slot.map(|slot| ("PALISADE_SLOT", slot.to_string())));
         let began = Instant::now();
-        let ended = child::run(&command, &env, &guard, (&ground.signals, ground.say), None).await;
+        let lease = (guard.lost_signal(), pending());
+        let ended = child::run(&command, &env, lease, (&ground.signals, ground.say), None).await;
         if let Some(Span(least)) = self.at_least {
             let rest = least.saturating_sub(began.elapsed());
             tokio::select! {

@@ -2,7 +2,7 @@
 //! code of the command.
 
 use std::cell::Cell;
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::task::Poll;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
@@ -159,7 +159,8 @@ async fn run(
     let mut env = environment(key, cx.fencing_token().get(), cx.remaining());
     env.push(("PALISADE_ATTEMPT", cx.attempt().to_string()));
     let began = Instant::now();
-    let ended = child::run(command, &env, &cx, (signals, say), Some(&mut *capture)).await;
+    let lease = (cx.lost_signal(), pending());
+    let ended = child::run(command, &env, lease, (signals, say), Some(&mut *capture)).await;
     // An error means that no process was started. So the run had no effect.
     let ended = ended.map_err(Failed::no_effect)?;
     to.set(Some(ended));

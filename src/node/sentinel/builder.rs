@@ -1,17 +1,15 @@
 //! Settings of a [`SentinelNode`]. `build` reports the first invalid setting.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::SentinelNode;
 use super::find::Finder;
-use super::settings::{self, Settings};
+use super::settings::{self, GroupSettings};
 use crate::dial::endpoint::Endpoint;
-use crate::env::{Env, SystemEnv};
 use crate::error::ConfigError;
-use crate::node::link::{Link, LinkOptions};
-use crate::node::min_replicas_rule::{MinReplicas, check_min_replicas};
+use crate::node::builder::NodeBuilder;
+use crate::node::link::Link;
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 
@@ -20,12 +18,7 @@ use crate::tls::Tls;
 const CONNECT: Duration = Duration::from_secs(1);
 
 /// Settings of a [`SentinelNode`]. [`SentinelNode::builder`] returns this type.
-#[must_use = "a builder does nothing until `build`"]
-pub struct SentinelNodeBuilder {
-    /// The settings, or the error of the first invalid setting.
-    settings: Result<Settings, ConfigError>,
-    env: Arc<dyn Env>,
-}
+pub type SentinelNodeBuilder = NodeBuilder<GroupSettings>;
 
 /// Addresses and logins of a group.
 #[derive(Clone)]
@@ -42,123 +35,33 @@ pub struct GroupAccess {
     pub sentinel: Endpoint,
 }
 
-impl fmt::Debug for SentinelNodeBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.settings.as_ref().map(|s| &s.name);
-        f.debug_struct("SentinelNodeBuilder").field("name", &name).finish_non_exhaustive()
-    }
-}
-
-impl SentinelNodeBuilder {
-    pub(super) fn new(name: String, sentinels: impl Iterator<Item = String>) -> Self {
-        Self { settings: Settings::new(name, sentinels), env: Arc::new(SystemEnv) }
-    }
-
+impl NodeBuilder<GroupSettings> {
     /// Returns the addresses and logins of the group.
     pub(crate) fn access(&self) -> Result<GroupAccess, ConfigError> {
         let settings = self.settings.as_ref().map_err(Clone::clone)?;
         Ok(GroupAccess {
-            name: settings.name.to_string(),
-            sentinels: settings.sentinels.iter().map(ToString::to_string).collect(),
-            data: settings.data.endpoint(),
-            sentinel: settings.sentinel.endpoint(),
+            name: settings.own.name.to_string(),
+            sentinels: settings.own.sentinels.iter().map(ToString::to_string).collect(),
+            data: settings.data.clone(),
+            sentinel: settings.own.sentinel.clone(),
         })
     }
 
-    fn set(mut self, change: impl FnOnce(&mut Settings)) -> Self {
-        if let Ok(settings) = &mut self.settings {
-            change(settings);
-        }
-        self
-    }
-
-    fn try_set(mut self, change: impl FnOnce(&mut Settings) -> Result<(), ConfigError>) -> Self {
-        self.settings = self.settings.and_then(|mut s| change(&mut s).map(|()| s));
-        self
-    }
-
-    /// Sets the ACL user at the data servers. Default: the server's default user.
-    pub fn username(self, name: impl Into<String>) -> Self {
-        self.set(|s| s.data.username = Some(name.into()))
-    }
-
-    /// Sets the password at the data servers.
-    pub fn password(self, password: impl Into<String>) -> Self {
-        self.set(|s| s.data.password = Some(password.into()))
+    /// Changes the login or the transport of the Sentinels.
+    fn set_sentinel(self, change: impl FnOnce(Endpoint) -> Result<Endpoint, ConfigError>) -> Self {
+        self.try_set(|s| change(s.own.sentinel.clone()).map(|sentinel| s.own.sentinel = sentinel))
     }
 
     /// Sets the ACL user at the Sentinels. The user at the data servers is never used for the
     /// Sentinels.
-    pub fn sentinel_username(self, name: impl Into<String>) -> Self {
-        self.set(|s| s.sentinel.username = Some(name.into()))
+    pub fn sentinel_username(self, name: impl AsRef<str>) -> Self {
+        self.set_sentinel(|sentinel| Ok(sentinel.username(name.as_ref())))
     }
 
     /// Sets the password at the Sentinels. The password at the data servers is never used for the
     /// Sentinels.
-    pub fn sentinel_password(self, password: impl Into<String>) -> Self {
-        self.set(|s| s.sentinel.password = Some(password.into()))
-    }
-
-    /// Sets the database index, at most 2 147 483 647. Default 0. All clients of a lock must use
-    /// the same index.
-    pub fn db(self, db: u32) -> Self {
-        self.try_set(|s| {
-            s.data.endpoint().db(db)?;
-            s.data.db = db;
-            Ok(())
-        })
-    }
-
-    /// Sets the required strength of the master's min-replicas check. `min-replicas-to-write` has
-    /// to be at least `replicas` (default 1, at least 1). `min-replicas-max-lag` has to be at most
-    /// `max_lag` (default 10 s; whole seconds, one second to one hour). To use no check, set
-    /// [`MinReplicas::Off`]. In a group of n servers, set `n / 2` replicas (rounded down). Then a
-    /// network cut cannot leave two halves of the group that both pass the check.
-    pub fn min_replicas(self, replicas: u32, max_lag: Duration) -> Self {
-        self.try_set(|s| {
-            check_min_replicas(replicas, max_lag)?;
-            s.rule.replicas = replicas;
-            s.rule.max_lag = max_lag;
-            Ok(())
-        })
-    }
-
-    /// Sets the behaviour of the node while the master's min-replicas check is off or weaker than
-    /// required. Default [`MinReplicas::Require`].
-    pub fn min_replicas_check(self, policy: MinReplicas) -> Self {
-        self.set(|s| s.rule.policy = policy)
-    }
-
-    /// Sets the failover window: the assumed time for which a replaced master accepts writes. At
-    /// most one day. This value is used if no min-replicas check bounds that time, so with
-    /// [`MinReplicas::Warn`] or `Off`. The default is 15 s, because a Sentinel demotes an isolated
-    /// master about eleven seconds after the *heal*. The length of the partition is unknown, so
-    /// this value is an assumption and not a bound.
-    ///
-    /// With [`MinReplicas::Require`] this value is used only if `CONFIG GET` is not allowed. The
-    /// window is then the larger of two times: the lag of [`Self::min_replicas`] plus 2 s, and this
-    /// value. All clients must use the same value. If the values differ, the server uses the
-    /// longest one.
-    pub fn failover_window(self, window: Duration) -> Self {
-        self.try_set(|s| {
-            settings::check_span("failover_window", window, Duration::ZERO)?;
-            s.rule.window = Some(window);
-            Ok(())
-        })
-    }
-
-    /// Sets whether a server without the key `palisade:generation` grants at once. With `false`,
-    /// the default, such a server begins a quarantine, as after a loss of data. Use `true` only for
-    /// tests and embedded use, where no client can hold a lock on a fresh server.
-    pub fn trust_fresh(self, trust: bool) -> Self {
-        self.set(|s| s.trust_fresh = trust)
-    }
-
-    /// Sets whether the node votes although its master deletes keys when its memory is full
-    /// (`maxmemory` set and a policy other than `noeviction`). Default `false`; see
-    /// [`RedisNodeBuilder::allow_eviction`](crate::node::RedisNodeBuilder::allow_eviction).
-    pub fn allow_eviction(self, allow: bool) -> Self {
-        self.set(|s| s.allow_eviction = allow)
+    pub fn sentinel_password(self, password: impl AsRef<str>) -> Self {
+        self.set_sentinel(|sentinel| Ok(sentinel.password(password.as_ref())))
     }
 
     /// Sets the longest time for one request to a Sentinel, connecting included: 1 ms to one
@@ -166,9 +69,7 @@ impl SentinelNodeBuilder {
     /// delays the result by at most this time.
     pub fn sentinel_deadline(self, deadline: Duration) -> Self {
         self.try_set(|s| {
-            settings::check_pause("sentinel_deadline", deadline)?;
-            s.within = deadline;
-            Ok(())
+            settings::check_pause("sentinel_deadline", deadline).map(|()| s.own.within = deadline)
         })
     }
 
@@ -177,9 +78,7 @@ impl SentinelNodeBuilder {
     /// lost.
     pub fn poll_every(self, every: Duration) -> Self {
         self.try_set(|s| {
-            settings::check_pause("poll_every", every)?;
-            s.poll_every = every;
-            Ok(())
+            settings::check_pause("poll_every", every).map(|()| s.own.poll_every = every)
         })
     }
 
@@ -187,18 +86,7 @@ impl SentinelNodeBuilder {
     /// the Sentinels announce (NAT, container networks). Each pair has the announced `ip:port` and
     /// the reachable `host:port`. The pairs also apply to Sentinels that other Sentinels report.
     pub fn map_address(self, map: impl IntoIterator<Item = (String, String)>) -> Self {
-        self.try_set(|s| {
-            s.map = settings::address_map(map)?;
-            Ok(())
-        })
-    }
-
-    /// Sets the clocks and the randomness of the node, for simulators. The default is those of the
-    /// machine.
-    #[doc(hidden)]
-    pub fn env(mut self, env: Arc<dyn Env>) -> Self {
-        self.env = env;
-        self
+        self.try_set(|s| settings::address_map(map).map(|map| s.own.map = map))
     }
 
     /// Makes the node. The node connects at its first call.
@@ -208,20 +96,15 @@ impl SentinelNodeBuilder {
     /// rule.
     pub fn build(self) -> Result<SentinelNode, ConfigError> {
         let (settings, env) = (self.settings?, self.env);
-        let options = LinkOptions {
-            trust_fresh: settings.trust_fresh,
-            allow_eviction: settings.allow_eviction,
-            name: Arc::clone(&settings.name),
-            connect_timeout: CONNECT + 2 * settings.within,
-            env: Arc::clone(&env),
-        };
+        let connect_timeout = CONNECT + 2 * settings.own.within;
+        let options = settings.link(&settings.own.name, connect_timeout, Arc::clone(&env));
         let link = Link::new(Finder::new(&settings, env), options);
-        Ok(SentinelNode { name: settings.name, link })
+        Ok(SentinelNode { name: settings.own.name, link })
     }
 }
 
 #[cfg(feature = "tls")]
-impl SentinelNodeBuilder {
+impl NodeBuilder<GroupSettings> {
     /// Uses TLS to the data servers. The servers' certificates are verified with the root
     /// certificate `root` (PEM), or with the system's root certificates if `root` is `None`.
     /// `client` is a client certificate with its key (PEM). The process must have installed a
@@ -232,43 +115,23 @@ impl SentinelNodeBuilder {
     /// Sentinels to announce host names, or use [`Self::map_address`].
     #[expect(clippy::needless_pass_by_value, reason = "secrets are handed over, not lent")]
     pub fn tls(self, root: Option<Vec<u8>>, client: Option<(Vec<u8>, Vec<u8>)>) -> Self {
-        self.try_set(|s| {
-            s.data.tls = Some(transport("tls", root.as_deref(), client.as_ref())?);
-            Ok(())
-        })
+        let tls = transport("tls", root.as_deref(), client.as_ref());
+        self.set_data(|data| Ok(data.over(tls?)))
     }
 
     /// Uses TLS to the Sentinels. The arguments have the same meaning as those of [`Self::tls`].
     /// The two settings are independent.
     #[expect(clippy::needless_pass_by_value, reason = "secrets are handed over, not lent")]
     pub fn sentinel_tls(self, root: Option<Vec<u8>>, client: Option<(Vec<u8>, Vec<u8>)>) -> Self {
-        self.try_set(|s| {
-            let tls = transport("sentinel_tls", root.as_deref(), client.as_ref())?;
-            s.sentinel.tls = Some(tls);
-            Ok(())
-        })
-    }
-
-    /// Sets the TLS server name (a host name or an IP address) of all data servers, if this name
-    /// differs from the addresses that the Sentinels announce. The node connects to the announced
-    /// addresses, and checks the servers' certificates against this name. This setting needs
-    /// [`Self::tls`]. It does not apply to the Sentinels.
-    pub fn tls_server_name(self, name: impl AsRef<str>) -> Self {
-        self.try_set(|s| {
-            crate::tls::server_name("tls_server_name", name.as_ref())?;
-            s.data.tls_name = Some(name.as_ref().into());
-            Ok(())
-        })
+        let tls = transport("sentinel_tls", root.as_deref(), client.as_ref());
+        self.set_sentinel(|sentinel| Ok(sentinel.over(tls?)))
     }
 
     /// Sets the TLS server name of all Sentinels. The meaning is that of [`Self::tls_server_name`],
     /// but for the Sentinels. This setting needs [`Self::sentinel_tls`].
     pub fn sentinel_tls_server_name(self, name: impl AsRef<str>) -> Self {
-        self.try_set(|s| {
-            crate::tls::server_name("sentinel_tls_server_name", name.as_ref())?;
-            s.sentinel.tls_name = Some(name.as_ref().into());
-            Ok(())
-        })
+        let field = "sentinel_tls_server_name";
+        self.set_sentinel(|sentinel| sentinel.tls_name(field, name.as_ref()))
     }
 }
 

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use tokio::sync::{broadcast, watch};
 use tokio::time::timeout;
 
-use super::settings::Settings;
+use super::settings::GroupSettings;
 use super::status::SentinelStatus;
 use crate::dial::endpoint::Endpoint;
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
+use crate::node::builder::NodeSettings;
 use crate::node::link::Resolver;
 use crate::node::min_replicas::{Group, Judge};
 use crate::node::min_replicas_rule::MinReplicas;
@@ -46,19 +47,19 @@ struct LastMaster {
 }
 
 impl Finder {
-    pub(super) fn new(settings: &Settings, env: Arc<dyn Env>) -> Self {
+    pub(super) fn new(settings: &NodeSettings<GroupSettings>, env: Arc<dyn Env>) -> Self {
+        let own = &settings.own;
         let inquiry = Inquiry {
-            name: settings.name.clone(),
-            like: settings.sentinel.endpoint(),
-            within: settings.within,
-            map: settings.map.clone(),
+            name: own.name.clone(),
+            like: own.sentinel.clone(),
+            within: own.within,
+            map: own.map.clone(),
         };
-        let sentinels = settings.sentinels.clone();
         Self {
-            name: settings.name.clone(),
-            watch: Watch::new(inquiry, sentinels, settings.poll_every, env.clone()),
-            like: settings.data.endpoint(),
-            judge: Judge::new(settings.name.clone(), settings.rule),
+            name: own.name.clone(),
+            watch: Watch::new(inquiry, own.sentinels.clone(), own.poll_every, env.clone()),
+            like: settings.data.clone(),
+            judge: Judge::new(own.name.clone(), settings.rule),
             env,
             last_master: SyncMutex::default(),
         }

@@ -8,55 +8,23 @@ use std::time::Duration;
 use crate::dial::endpoint::Endpoint;
 use crate::error::ConfigError;
 use crate::name::check_name;
-use crate::node::min_replicas_rule::MinReplicasRule;
 use crate::sentinel::address::Address;
 use crate::sentinel::discovery::SENTINELS_MAX;
-use crate::tls::Tls;
 
-/// All settings of a Sentinel node. The type does not implement `Debug`, because it holds
-/// passwords.
-pub(super) struct Settings {
+/// Settings that only a [`SentinelNode`](super::SentinelNode) has.
+#[derive(Clone, Debug)]
+pub struct GroupSettings {
     pub(super) name: Arc<str>,
     pub(super) sentinels: Vec<Address>,
-    pub(super) sentinel: Login,
-    pub(super) data: Login,
-    pub(super) rule: MinReplicasRule,
-    pub(super) trust_fresh: bool,
-    pub(super) allow_eviction: bool,
+    /// Login and transport (TCP or TLS) of the Sentinels. The address in this endpoint is a
+    /// placeholder.
+    pub(super) sentinel: Endpoint,
     pub(super) within: Duration,
     pub(super) poll_every: Duration,
     pub(super) map: BTreeMap<Address, Address>,
 }
 
-/// Login and transport at the data servers, or at the Sentinels.
-#[derive(Default)]
-pub(super) struct Login {
-    pub(super) username: Option<String>,
-    pub(super) password: Option<String>,
-    pub(super) db: u32,
-    /// TLS to the servers, or `None` for plain TCP. `tls_name` is the expected name in their
-    /// certificates, if this name is not the host.
-    pub(super) tls: Option<Tls>,
-    pub(super) tls_name: Option<Arc<str>>,
-}
-
-impl Login {
-    /// Returns the login and the transport as an endpoint. The address in this endpoint is a
-    /// placeholder.
-    pub(super) fn endpoint(&self) -> Endpoint {
-        let named = |tls: Tls| tls.named(self.tls_name.as_ref());
-        let mut like = Endpoint::over(self.tls.clone().map(named));
-        if let Some(name) = &self.username {
-            like = like.username(name);
-        }
-        if let Some(password) = &self.password {
-            like = like.password(password);
-        }
-        like.db(self.db).expect("`SentinelNodeBuilder::db` has checked it")
-    }
-}
-
-impl Settings {
+impl GroupSettings {
     pub(super) fn new(
         name: String,
         sentinels: impl Iterator<Item = String>,
@@ -84,11 +52,7 @@ impl Settings {
         Ok(Self {
             name: name.into(),
             sentinels: list,
-            sentinel: Login::default(),
-            data: Login::default(),
-            rule: MinReplicasRule::default(),
-            trust_fresh: false,
-            allow_eviction: false,
+            sentinel: Endpoint::anywhere(),
             within: Duration::from_millis(250),
             poll_every: Duration::from_secs(1),
             map: BTreeMap::new(),
@@ -97,22 +61,11 @@ impl Settings {
 }
 
 pub(super) fn check_pause(field: &'static str, span: Duration) -> Result<(), ConfigError> {
-    if span > Duration::from_secs(60) {
-        return Err(ConfigError::new(field, format!("{span:?}"), "at most one minute"));
-    }
-    check_span(field, span, Duration::from_millis(1))
-}
-
-pub(super) fn check_span(
-    field: &'static str,
-    span: Duration,
-    least: Duration,
-) -> Result<(), ConfigError> {
-    let most = Duration::from_secs(86_400);
+    let (least, most) = (Duration::from_millis(1), Duration::from_secs(60));
     if (least..=most).contains(&span) {
         return Ok(());
     }
-    Err(ConfigError::new(field, format!("{span:?}"), format!("between {least:?} and one day")))
+    Err(ConfigError::new(field, format!("{span:?}"), "between 1ms and one minute"))
 }
 
 pub(super) fn address_map(
@@ -156,7 +109,7 @@ mod tests {
         assert!(text(node().min_replicas(1, ms(1_500))).contains("whole seconds"));
         assert!(text(node().min_replicas(1, s(0))).contains("whole seconds"));
         assert!(text(node().sentinel_deadline(s(0))).starts_with("`sentinel_deadline` is 0ns"));
-        assert!(text(node().poll_every(s(61))).contains("at most one minute"));
+        assert!(text(node().poll_every(s(61))).contains("between 1ms and one minute"));
         assert!(text(node().failover_window(s(86_401))).contains("one day"));
         let map = [("10.0.0.1:1".to_owned(), "nowhere".to_owned())];
         assert!(text(node().map_address(map)).starts_with("`map_address` is \"nowhere\""));
