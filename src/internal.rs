@@ -80,9 +80,10 @@ pub fn group_access(node: &SentinelNodeBuilder) -> Result<GroupAccess, ConfigErr
 }
 
 /// Returns the reason for which a server must not vote, as a master or after a promotion. `info` is
-/// the server's reply to `INFO`. Returns `None` if the server may vote.
-pub fn objection(info: &str) -> Option<NodeError> {
-    crate::node::redis::facts::objection(info)
+/// the server's reply to `INFO`. `allow_eviction` is true if the server may delete keys when its
+/// memory is full. Returns `None` if the server may vote.
+pub fn objection(info: &str, allow_eviction: bool) -> Option<NodeError> {
+    crate::node::redis::facts::objection(info, allow_eviction)
 }
 
 /// Returns true if the token belongs to no owner. A node stores such a token in the place of an

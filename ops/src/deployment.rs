@@ -72,6 +72,8 @@ pub(super) struct GroupLogin {
     pub(super) data: Login,
     /// Login at the Sentinels.
     pub(super) sentinel: Login,
+    /// True if the settings accept data servers that delete keys when their memory is full.
+    pub(super) allows_eviction: bool,
 }
 
 impl Access {
@@ -192,6 +194,7 @@ impl Deployment {
         let mut access = Access { groups: Vec::new(), lone: Vec::new() };
         let login = |like| Login { like, more: self.redis_cli.clone() };
         for node in self.nodes()? {
+            let allows_eviction = node.allows_eviction();
             match node {
                 NodeUrl::Group(node) => {
                     let GroupAccess { name, sentinels, data, sentinel } =
@@ -203,13 +206,14 @@ impl Deployment {
                         return Err(ConfigError::new("master", format!("{name:?}"), rule));
                     }
                     let (data, sentinel) = (login(data), login(sentinel));
-                    access.groups.push(GroupLogin { name, sentinels, data, sentinel });
+                    let group = GroupLogin { name, sentinels, data, sentinel, allows_eviction };
+                    access.groups.push(group);
                 }
                 NodeUrl::Lone(node) => {
                     let target = internal::endpoint(&node)?;
                     let at = target.to_string();
                     let hand = by_hand(&at, target.login(), target.is_tls(), &self.redis_cli);
-                    access.lone.push(Lone { at, hand, target });
+                    access.lone.push(Lone { at, hand, target, allows_eviction });
                 }
                 NodeUrl::Memory(_) => {
                     let rule = "it is in a process's memory: there is no server to look at";

@@ -113,6 +113,8 @@ pub(crate) struct Server {
     pub(crate) given: bool,
     /// Beginning of a `redis-cli` command line to the server: `redis-cli -h 10.0.0.1 -p 6379`.
     pub(crate) hand: String,
+    /// True if the settings accept that the server deletes keys when its memory is full.
+    pub(crate) allows_eviction: bool,
     /// `Ok` if the connection and the login succeeded; else the reason.
     pub(crate) reached: Result<(), String>,
     /// Answer to `ROLE`.

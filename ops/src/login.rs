@@ -12,6 +12,8 @@ pub(crate) struct Lone {
     /// Beginning of a `redis-cli` command line to the server.
     pub(crate) hand: String,
     pub(crate) target: Endpoint,
+    /// True if the settings accept that the server deletes keys when its memory is full.
+    pub(crate) allows_eviction: bool,
 }
 
 /// Login and TLS settings for servers whose addresses are found at run time.

@@ -154,12 +154,18 @@ impl Endpoint {
     }
 
     /// Checks that a name for the certificate is given only together with TLS.
-    pub(crate) fn check_tls_name(&self) -> Result<(), ConfigError> {
-        if self.tls_name.is_none() || self.is_tls() {
-            return Ok(());
+    /// `field` is the setting with the name, and `rule` the setting that the name needs.
+    pub(crate) fn check_tls_name(
+        &self,
+        field: &'static str,
+        rule: &'static str,
+    ) -> Result<(), ConfigError> {
+        match &self.tls_name {
+            Some(name) if !self.is_tls() => {
+                Err(ConfigError::new(field, format!("{name:?}, without TLS"), rule))
+            }
+            _ => Ok(()),
         }
-        let value = format!("given with the plain address {self}");
-        Err(ConfigError::new("tls_server_name", value, "needs TLS (rediss://, `tls`)"))
     }
 
     /// Returns the TLS settings with the required name in the certificate.

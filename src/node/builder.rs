@@ -64,6 +64,11 @@ impl<S> NodeBuilder<S> {
         Self { settings, env: Arc::new(SystemEnv) }
     }
 
+    /// Returns true if the servers may delete keys when their memory is full.
+    pub(crate) fn allows_eviction(&self) -> bool {
+        self.settings.as_ref().is_ok_and(|settings| settings.allow_eviction)
+    }
+
     pub(super) fn set(self, change: impl FnOnce(&mut NodeSettings<S>)) -> Self {
         self.try_set(|s| {
             change(s);

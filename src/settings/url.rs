@@ -27,6 +27,16 @@ pub enum NodeUrl {
 }
 
 impl NodeUrl {
+    /// Returns true if the settings accept servers that delete keys when their memory is full
+    /// (`allow_eviction`).
+    pub fn allows_eviction(&self) -> bool {
+        match self {
+            Self::Lone(node) => node.allows_eviction(),
+            Self::Group(node) => node.allows_eviction(),
+            Self::Memory(_) => false,
+        }
+    }
+
     /// Builds the node.
     ///
     /// # Errors

@@ -123,6 +123,14 @@ fn an_address_that_does_not_fit_is_reported() {
     let plain = text(builder("redis://joe:s3cret@h".to_owned()).tls(Some(ca.root()), None));
     assert!(plain.starts_with("`tls` is given with the plain address h:6379: "), "{plain}");
     assert!(plain.contains("rediss://") && !plain.contains("s3cret"), "{plain}");
+    let named = text(builder("redis://h".to_owned()).tls_server_name("other"));
+    assert_eq!(named, "`tls_server_name` is \"other\", without TLS: needs TLS (rediss://, `tls`)");
+    for (named, field) in [
+        (group::node("s:1").tls_server_name("other"), "tls_server_name"),
+        (group::node("s:1").sentinel_tls_server_name("other"), "sentinel_tls_server_name"),
+    ] {
+        assert_eq!(named.build().unwrap_err().field(), field);
+    }
     let insecure = text(builder("rediss://joe:s3cret@h/#insecure".to_owned()));
     assert!(insecure.starts_with("`url` is h:6379 with #insecure: "), "{insecure}");
     assert!(insecure.contains("always verified") && !insecure.contains("s3cret"), "{insecure}");

@@ -12,6 +12,7 @@ pub(super) mod server;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
@@ -45,8 +46,9 @@ async fn gather(gather: Gather<'_>, access: &Access) -> (Vec<Group>, Vec<Server>
     let groups = join_all(access.groups.iter().map(|login| gather.group(login)));
     let until = gather.until();
     let nodes = access.lone.iter().map(|node| {
-        let target = node.target.clone();
-        server::ask(node.at.clone(), true, node.hand.clone(), target, gather.depth, until)
+        let (at, hand, target) = (node.at.clone(), node.hand.clone(), node.target.clone());
+        let asked = server::ask(at, true, hand, target, gather.depth, until);
+        asked.map(|server| Server { allows_eviction: node.allows_eviction, ..server })
     });
     tokio::join!(groups, join_all(nodes))
 }
@@ -125,7 +127,8 @@ impl Gather<'_> {
         let asked = all.into_iter().map(|at| {
             let reached = self.deployment.reach(&at);
             let (target, hand) = (login.data.at(reached), login.data.by_hand(reached));
-            server::ask(at, false, hand, target, self.depth, until)
+            let asked = server::ask(at, false, hand, target, self.depth, until);
+            asked.map(|server| Server { allows_eviction: login.allows_eviction, ..server })
         });
         (join_all(asked).await, few)
     }

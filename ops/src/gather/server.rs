@@ -64,6 +64,7 @@ impl Server {
             at,
             given,
             hand,
+            allows_eviction: false,
             reached: unreached().map_err(String::from),
             role: unreached(),
             info: unreached(),

@@ -196,7 +196,7 @@ impl Entry {
 
     /// Returns the time for which the free lock is still kept for its old holder; `None` if no
     /// acquire has asked for the lock since the handover.
-    fn kept_lately(&self, h: &Header) -> Option<Duration> {
+    pub(super) fn kept_lately(&self, h: &Header) -> Option<Duration> {
         self.kept.and_then(|_| self.kept_till(h)).map(|till| h.until(till))
     }
 

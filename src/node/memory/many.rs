@@ -42,7 +42,12 @@ impl Locks {
             // reservation (multi_lock 6).
             let rest = entry.reserved(h, LockMode::Exclusive, None).filter(|_| !takes(if_held));
             let reserved = rest.map(|rest| (Some(rest), false));
-            reserved.or_else(|| entry.busy(h, owner, (ttl, if_held)))
+            let busy = reserved.or_else(|| entry.busy(h, owner, (ttl, if_held)));
+            if takes(if_held) && entry.kept_lately(h).is_some() {
+                // A name that is kept for its old holder is reserved no longer.
+                entry.reserved = None;
+            }
+            busy
         });
         let busy: Vec<Busy> = busy.collect();
         if !busy.is_empty() {

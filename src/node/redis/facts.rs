@@ -71,11 +71,12 @@ impl Eviction {
 }
 
 /// Returns the reason for which a server with this `INFO` may not vote, neither as a master nor
-/// after a promotion; `None` if the server may vote.
-pub(crate) fn objection(info: &str) -> Option<NodeError> {
+/// after a promotion; `None` if the server may vote. `allow_eviction` is true if the server may
+/// delete keys when its memory is full.
+pub(crate) fn objection(info: &str, allow_eviction: bool) -> Option<NodeError> {
     let secrets = Secrets::default();
     let evicts = || match eviction(info, &secrets) {
-        Ok(eviction) => eviction.map(|eviction| eviction.objection()),
+        Ok(eviction) => eviction.filter(|_| !allow_eviction).map(|e| e.objection()),
         Err(e) => Some(e),
     };
     kind_and_version(info, &secrets).err().or_else(evicts)

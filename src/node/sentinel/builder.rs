@@ -96,6 +96,9 @@ impl NodeBuilder<GroupSettings> {
     /// rule.
     pub fn build(self) -> Result<SentinelNode, ConfigError> {
         let (settings, env) = (self.settings?, self.env);
+        settings.data.check_tls_name("tls_server_name", "needs `tls`")?;
+        let sentinel = &settings.own.sentinel;
+        sentinel.check_tls_name("sentinel_tls_server_name", "needs `sentinel_tls`")?;
         let connect_timeout = CONNECT + 2 * settings.own.within;
         let options = settings.link(&settings.own.name, connect_timeout, Arc::clone(&env));
         let link = Link::new(Finder::new(&settings, env), options);

@@ -21,6 +21,11 @@ pub(super) const NOT_INITIALISED: Check = Check {
     run: Run::Masters(not_initialised),
 };
 
+/// Returns true if the library refuses the server, so that it never votes.
+fn is_refused(server: &Server) -> bool {
+    server.info_text().is_ok_and(|info| objection(&info, server.allows_eviction).is_some())
+}
+
 const REPLACED: &str = "replaced or emptied, because other nodes have data: do not initialise it; \
                         it joins by itself one quarantine after an application connects";
 
@@ -33,7 +38,7 @@ fn not_initialised(facts: &Facts, subject: &str, server: &Server) -> Answer {
         Some(kept) => kept,
         // The library refuses some servers, for example a Redis Cluster, so `palisade init` cannot
         // write the marker (`palisade:generation`) there.
-        None if server.info_text().is_ok_and(|info| objection(&info).is_some()) => {
+        None if is_refused(server) => {
             return Err("the library refuses this server".to_owned());
         }
         None => {

@@ -69,7 +69,13 @@ fn refused(_: &Facts, server: &Server) -> Answer {
         known("redis_version"),
         known("maxmemory_policy")
     );
-    Ok(match objection(&server.info_text()?) {
+    let info = server.info_text()?;
+    Ok(match objection(&info, server.allows_eviction) {
+        None if objection(&info, false).is_some() => {
+            let message = "it may delete locks and keys when its memory is full; the settings \
+                           accept that (`allow_eviction`)";
+            Finding::warning(message, evidence)
+        }
         None => Finding::fine(evidence),
         Some(e) if known("maxmemory_policy") == "noeviction" => {
             Finding::error(e.detail(), evidence).fix([server.by_hand("INFO server")])
@@ -416,6 +422,12 @@ mod tests {
         let found = broken("refused", evicts);
         assert_eq!((found.verdict, &*found.subject), (Verdict::Error, "orders-a 10.0.0.3:6379"));
         assert!(found.fix[0].ends_with("CONFIG SET maxmemory-policy noeviction"), "{found:?}");
+        // A user may accept such a server.
+        let found = broken("refused", |f| {
+            evicts(f);
+            f.groups[0].servers[2].allows_eviction = true;
+        });
+        assert_eq!((found.verdict, &*found.subject), (Verdict::Warning, "orders-a 10.0.0.3:6379"));
         for (name, value) in [("redis_version", "6.0.16"), ("redis_mode", "cluster")] {
             let found = broken("refused", |f| info_on(&mut f.groups[0].servers[0], name, value));
             assert!(found.fix[0].ends_with("INFO server"), "{found:?}");
