@@ -12,8 +12,8 @@
 //! Invariants: 1. A claim succeeds only with a majority. 2. If a node shows a record, its result is
 //! returned (replayed), stored on a majority (repaired), or stored by this claim (adopted). 3. A
 //! node that may have lost claims does not count towards "there is no record". 4. Only answers
-//! before the end of the validity count. 5. If a node shows another fingerprint, no result is
-//! replayed, repaired or adopted, because the result may belong to another request.
+//! before the end of the claim's validity count. 5. If a node shows another fingerprint, no result
+//! is replayed, repaired or adopted, because the result may belong to another request.
 
 mod forgotten;
 #[cfg(test)]
@@ -120,9 +120,11 @@ pub enum Refusal {
 pub struct Record {
     /// First answer of each node.
     answers: Answers,
-    /// Record to adopt: of all records in the grants, the one with the highest ballot.
+    /// Stored result that the claim has to adopt (to store again): of all results in the nodes'
+    /// grants, the one with the highest ballot (fencing token of its claim).
     adopt: Option<StoredRecord>,
-    /// Machine that settles one token from the grants that count.
+    /// State machine that makes a majority agree on one fencing token. It receives the grants that
+    /// count.
     grants: Acquire,
     /// True once the grants of nodes that may have lost claims count, too. The result of the claim
     /// is then marked `forgotten`.
@@ -149,7 +151,7 @@ impl Record {
         }
     }
 
-    /// Returns the largest fence in the grants to this claim.
+    /// Returns the largest fencing token in the nodes' grants to this claim.
     pub fn largest(&self) -> Option<u64> {
         let granted = self.answers.replies().filter_map(|reply| match reply {
             Reply::Claimed { fence, .. } => Some(*fence),
@@ -168,8 +170,8 @@ impl Record {
         }
     }
 
-    /// Returns the steps to adopt: of all lists in the grants, the longest list with the highest
-    /// ballot.
+    /// Returns the handler steps that this claim adopts, because earlier attempts finished them: of
+    /// all lists in the grants, the longest list with the highest ballot.
     fn steps(&self) -> Option<&StoredSteps> {
         let lists = self.answers.replies().filter_map(|reply| match reply {
             Reply::Claimed { steps, .. } => steps.as_ref(),
@@ -304,8 +306,9 @@ impl Record {
             return refused(Refusal::Mismatch);
         }
         if let Some((best, _)) = self.shown().max_by_key(|(r, _)| r.token) {
-            // If leases still run on other nodes, the owner of the claim is storing the result now.
-            // The caller should ask again soon, at the latest when the shortest lease ends.
+            // Some nodes have a result. If the lease of a claim still runs on other nodes, its
+            // owner is storing this result now. The caller should ask again soon, at the latest
+            // when the shortest lease ends.
             return match leases.iter().min() {
                 Some(left) => refused(Refusal::InFlight { retry_after: SOON.min(*left) }),
                 None if completed + granted >= need => {

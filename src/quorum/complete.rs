@@ -20,8 +20,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// The error of a completion whose result is not known to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unstored {
-    /// True if no majority can accept the result, because too many nodes refused the ballot. False
-    /// if too few nodes answered.
+    /// True if no majority can accept the result, because too many nodes refused the ballot
+    /// (fencing token) of the claim. False if too few nodes answered.
     pub overtaken: bool,
     /// Answer of each node.
     pub nodes: Vec<NodeOutcome>,
@@ -145,7 +145,7 @@ pub enum Found {
         lease: Option<Duration>,
         /// True if a result is stored on fewer nodes than a majority.
         partial: bool,
-        /// Highest ballot in the answers.
+        /// Highest ballot (fencing token of a claim) in the nodes' answers.
         promised: u64,
         /// Set if some nodes lost data, so that fewer nodes than a majority certainly have every
         /// claim of the key. Contains the time after which the lost claims would have expired on
@@ -158,7 +158,7 @@ pub enum Found {
     NoQuorum(Vec<NodeOutcome>),
 }
 
-/// The state machine of one lookup.
+/// The state machine of one read of an idempotency key's record.
 #[derive(Clone, Debug)]
 pub struct Look {
     /// Moment until which the machine waits for answers.
@@ -167,7 +167,8 @@ pub struct Look {
 }
 
 impl Look {
-    /// Makes the machine of a lookup on `n` nodes. The machine waits for answers until `by`.
+    /// Makes the machine that reads the record of a key on `n` nodes. The machine waits for answers
+    /// until `by`.
     pub fn new(n: usize, by: Moment) -> Self {
         Self { by, answers: Answers::new(n) }
     }

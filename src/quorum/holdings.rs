@@ -2,10 +2,11 @@
 //! of the nodes to the attempt and to its renewals.
 //!
 //! A release must go to each node that may hold the lock or the claim of the attempt, and to no
-//! other node ([`Holdings::may_hold`]). A node in quarantine extends a lease only if the renewal
-//! names the quarantine. That is allowed only if the node had confirmed the lease for long enough
-//! ([`Known::reassert`]). Answers may arrive late and in any order. So each answer is recorded with
-//! the number of its round: 0 for the grant, then 1 for the first renewal.
+//! other node ([`Holdings::may_hold`]). A node in quarantine (it may have lost leases) extends a
+//! lease only if the renewal names the quarantine. That is allowed only if the node had confirmed
+//! the lease for long enough ([`Known::reassert`]). Answers may arrive late and in any order. So
+//! each answer is recorded with the number of its round: 0 for the grant, then 1 for the first
+//! renewal.
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use crate::op::{QuarantineId, Reply};
 use crate::quorum::Answer;
 use crate::time::Moment;
 
-/// A quarantine that a node reported.
+/// A quarantine that a node reported: a time in which it grants nothing, because it may have lost
+/// leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quarantine {
     /// Identifier of the quarantine. During the quarantine, the node extends a lease only if the
@@ -32,7 +34,8 @@ pub struct Known {
     /// Time until which the node certainly keeps the confirmed lease; zero if the node confirmed no
     /// lease.
     pub confirmed_until: Moment,
-    /// Last quarantine that the node reported; `None` if the node reported none.
+    /// Last quarantine (time in which the node grants nothing) that the node reported; `None` if
+    /// the node reported none.
     pub quarantine: Option<Quarantine>,
 }
 
@@ -66,11 +69,12 @@ struct Holding {
     answered: bool,
     may_hold: bool,
     confirmed_until: Moment,
-    /// Round in which the node last confirmed the lease, and the node's data history in that round.
+    /// Round (grant or renewal) in which the node last confirmed the lease, and the node's data
+    /// history (the sequence of writes behind its data) in that round.
     confirmed_in: Option<(u64, QuarantineId)>,
     /// Slot of the permit that the node gave last.
     slot: Option<u16>,
-    /// Round in which the node last reported a quarantine, and that quarantine.
+    /// Round (grant or renewal) in which the node last reported a quarantine, and that quarantine.
     quarantine: Option<(u64, Quarantine)>,
 }
 
@@ -155,9 +159,10 @@ impl Holdings {
         }
     }
 
-    /// Records that the node has begun a new data history, and with it this quarantine. Returns
-    /// true if the node last confirmed the lease in an earlier data history. The next extension
-    /// then contains the identifier of the quarantine, if the holder may extend the lease in it.
+    /// Records that the node has begun a new data history (by a restart, a failover or a loss of
+    /// data), and with it this quarantine. Returns true if the node last confirmed the lease in an
+    /// earlier data history. The next extension then contains the identifier of the quarantine, if
+    /// the holder may extend the lease in it.
     pub fn switched(&mut self, node: usize, quarantine: Quarantine) -> bool {
         let of = &mut self.nodes[node];
         let before = of.confirmed_in.is_some_and(|(_, history)| history != quarantine.id);
@@ -172,7 +177,8 @@ impl Holdings {
         self.nodes[node].may_hold
     }
 
-    /// Returns the known facts about the node, for a lease that is valid until `until`.
+    /// Returns the node's last confirmation of the lease and its last quarantine, for a lease that
+    /// is valid until `until`.
     pub fn known(&self, node: usize, until: Moment) -> Known {
         let Holding { confirmed_until, quarantine, .. } = self.nodes[node];
         Known { until, confirmed_until, quarantine: quarantine.map(|(_, quarantine)| quarantine) }

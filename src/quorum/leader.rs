@@ -20,7 +20,7 @@ use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Result of the answers so far.
+/// Leader of an election, as it follows from the nodes' answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sight<W> {
     /// A majority names one owner, and this owner has published metadata.
@@ -56,7 +56,7 @@ impl<W, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<R> {
         Self { by, read, answers: Answers::new(n) }
     }
 
-    /// Returns the owner that the most nodes name, and the number of these nodes.
+    /// Returns the owner that most nodes name as the leader, and the number of these nodes.
     fn favourite(&self) -> (usize, Option<OwnerToken>) {
         let mut owners: Vec<OwnerToken> = self.held().map(|(owner, _)| owner).collect();
         owners.sort_unstable();
@@ -108,7 +108,8 @@ impl<W, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Machine for Leading<R> {
         let last = now >= self.by || self.answers.silent() == 0;
         let (votes, owner) = self.favourite();
         let owner = owner.filter(|_| votes >= need);
-        // Any owner may have the lock on the other nodes, or none.
+        // The other nodes gave no certain answer. So on each of them any owner may have the lock,
+        // or none.
         let unknown = self.answers.n() - self.answers.count(is_certain);
         Progress::Decided(if let Some(owner) = owner {
             match self.content_of(owner) {

@@ -14,8 +14,9 @@
 //! 1. An attempt succeeds only with a majority of grants **and** one fencing token on a majority,
 //!    both before `send + validity` (locks 2, 3).
 //! 2. The fencing token of an attempt is a value that a majority of the nodes granted. If no value
-//!    is on a majority, it is the largest granted value, after a majority has raised its fence to
-//!    this value. A node raises its fence only for the owner of the lock (locks 3).
+//!    is on a majority, it is the largest granted value, after a majority has raised its fence (its
+//!    last fencing token) to this value. A node raises its fence only for the owner of the lock
+//!    (locks 3).
 //! 3. The validity of an extension counts from the moment at which the extension was sent. It
 //!    counts only if a majority answered before the old validity ended (renewal 1). A failed
 //!    extension releases nothing.

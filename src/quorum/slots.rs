@@ -54,7 +54,7 @@ impl AcquireSlot {
         Self { inner, acquire, first, hedge: None, target: None, moves, strays }
     }
 
-    /// Returns the largest fence that a node granted in this attempt.
+    /// Returns the largest fencing token that a node granted in this attempt.
     pub fn largest(&self) -> Option<u64> {
         self.inner.largest()
     }
@@ -150,8 +150,9 @@ impl AcquireSlot {
         for node in movers {
             (self.strays[node], self.moves[node]) = (false, true);
             let mut op = self.acquire.clone();
-            // The op still contains the caller's place in the queue. So a node that refuses the
-            // move puts the caller into its queue, and the next release wakes the caller.
+            // The op still contains the caller's place in the nodes' queue of waiters. So a node
+            // that refuses the move puts the caller into its queue, and the next release wakes the
+            // caller.
             if let Op::Acquire { mode: LockMode::Slot(slots), .. } = &mut op {
                 *slots = slots.exactly(slot);
             }

@@ -1,4 +1,5 @@
-//! Tests of the machines by text tables. Each line has one history in a form that people can read.
+//! Tests of the quorum state machines by text tables. Each line has one history of nodes' answers,
+//! in a form that people can read.
 //!
 //! An example of a line is `n=3 0:grant=7@1 1:held=500@2 t@50 -> outcome`. Node 0 grants fence 7 at
 //! 1 ms. Node 1 answers at 2 ms that the lock is held for 500 ms. A timer fires at 50 ms. The
@@ -118,7 +119,8 @@ fn check(table: &str, run: impl Fn(&Case) -> String) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Runs a history until the machine decides. The client side stops at the same point.
+/// Passes the answers of a history to the machine until the machine decides. The code that runs
+/// machines outside of tests stops at the same point.
 fn run<M: Machine>(mut machine: M, case: &Case) -> Progress<M::Decision> {
     let mut last = machine.on_time(at(0));
     for e in &case.events {
@@ -240,9 +242,9 @@ fn extend() {
         meta: None,
         reassert: None,
     };
-    // The old validity ends at 60 ms, and the new validity would end at 100 ms. The machine waits
-    // for answers until 40 ms. Each node has confirmed the lease until 70 ms. No lease is longer
-    // than 100 ms.
+    // The old validity of the lease ends at 60 ms, and its new validity would end at 100 ms. The
+    // machine waits for answers until 40 ms. Each node has confirmed the lease until 70 ms. No
+    // lease is longer than 100 ms.
     let ms = Duration::from_millis;
     let times = Times { old: at(60), new: at(100), deadline: at(40), max_ttl: ms(100) };
     let known = |_| Known { until: at(60), confirmed_until: at(70), quarantine: None };
@@ -286,8 +288,8 @@ fn a_quarantine_that_is_known_is_named_by_the_first_request() {
     assert_eq!(asks.iter().map(|(_, op)| op.reasserts()).collect::<Vec<_>>(), [true, false, false]);
 }
 
-/// With a shorter ttl, the new validity may end before the old one. The wait then ends with the new
-/// validity.
+/// With a shorter ttl, the new validity of a lease may end before the old one. The wait for answers
+/// then ends with the new validity.
 #[test]
 fn an_extension_is_over_with_the_new_validity_too() {
     let (owner, token, ttl) =

@@ -18,7 +18,8 @@ use crate::time::{FENCE_SLACK, token_lead};
 /// Facts about a node that decide if its answer counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Witness<'a> {
-    /// Facts that the node reported in the same batch; `None` if it reported none.
+    /// Facts about the node (clock, identity, data history) that it reported with the answer;
+    /// `None` if it reported none.
     pub facts: Option<&'a Facts>,
     /// Error because of which the votes of the node do not count; `None` if its votes count.
     pub objection: Option<&'a NodeError>,
