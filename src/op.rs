@@ -47,17 +47,18 @@ pub type FingerprintBytes = [u8; 32];
 /// ([`LockKeys::many`]), always in exclusive mode and without metadata. Then the node executes the
 /// op for all of these locks, or for none (multi_lock 1 to 6). A grant has one fence, which is
 /// above the earlier fences of these locks. `Held` has the time of the held lock that ends last,
-/// and the node queues no handle. A release deletes the locks that the owner has, and its answer
-/// is `Done` if the owner had all of them.
+/// and the node puts no client into its queue of waiters. A release deletes the locks that the
+/// owner has, and its answer is `Done` if the owner had all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Takes the lock if it is free or reserved for this handle, or if [`IfHeld::TakeFrom`]
-    /// transfers it. [`IfHeld::TakeOnly`] takes it only by a transfer. In quarantine it is never
-    /// taken. The node sets the lock to `owner` for `ttl`, sets
-    /// `fence := max(fence + 1, clamp(proposal), floor)`, and answers `Granted`. `clamp` limits the
-    /// proposal to the node's clock ± E; `floor` is the smallest token of the data history. If
-    /// `owner` has the lock already, the answer is `Granted` with the present fence. Otherwise the
-    /// answer is `Held`, and the node registers the caller for the hint of `if_held`.
+    /// Takes the lock if it is free or reserved for this handle (client), or if
+    /// [`IfHeld::TakeFrom`] transfers it. [`IfHeld::TakeOnly`] takes it only by a transfer. In
+    /// quarantine it is never taken. The node sets the lock to `owner` for `ttl`, sets `fence :=
+    /// max(fence + 1, clamp(proposal), floor)`, and answers `Granted`. `clamp` limits the proposal
+    /// to the node's clock ± E; `floor` is the smallest token of the data history. If `owner` has
+    /// the lock already, the answer is `Granted` with the present fence. Otherwise the answer is
+    /// `Held`, and the node registers the caller for the hint (a later message) that `if_held` asks
+    /// for.
     ///
     /// A shared acquire is granted beside other shared grants. It is refused if an exclusive waiter
     /// that asked lately began to wait earlier (readers 1, 9). It does not raise an existing fence:
@@ -87,10 +88,11 @@ pub enum Op {
         /// Action of the node if another owner has the lock; `None` if it only answers.
         if_held: Option<IfHeld>,
     },
-    /// Sets the fence to `token` if the owner still has a grant, `fence ≤ token`, and `token` is at
-    /// most the node's clock + 6E + 1 s. Nodes make tokens from their clocks, so a correct token is
-    /// below this limit (locks 6). In quarantine the answer is `Quarantined`, so that the fence of
-    /// a new master is not raised to a token from before the failover (quarantine 3).
+    /// Sets the fence (the lock's last fencing token on the node) to `token` if the owner still has
+    /// a grant, `fence ≤ token`, and `token` is at most the node's clock + 6E + 1 s. Nodes make
+    /// tokens from their clocks, so a correct token is below this limit (locks 6). In quarantine
+    /// the answer is `Quarantined`, so that the fence of a new master is not raised to a token from
+    /// before the failover (quarantine 3).
     Raise {
         /// Keys of the lock.
         keys: LockKeys,
@@ -102,10 +104,11 @@ pub enum Op {
         slot: Option<u16>,
     },
     /// Extends the owner's lock, or creates it again if the key is absent, and sets `fence :=
-    /// max(fence, token)`. `meta`, if given, replaces the holder's metadata. In quarantine the
-    /// answer is `Quarantined` unless `reassert` names the quarantine, even if the lock is on the
-    /// node. The reason: the node may have lost a grant to another attempt, or a server that the
-    /// node replaced may still grant the lock from an older copy of the data.
+    /// max(fence, token)`. `meta`, if given, replaces the holder's metadata. In quarantine (a time
+    /// after a possible loss of data) the answer is `Quarantined` unless `reassert` names the
+    /// quarantine, even if the lock is on the node. The reason: the node may have lost a grant to
+    /// another attempt, or a server that the node replaced may still grant the lock from an older
+    /// copy of the data.
     ///
     /// A shared extension also turns the owner's exclusive grant into a shared one (a downgrade),
     /// and then wakes the readers that wait before the first exclusive waiter. An exclusive
@@ -134,10 +137,11 @@ pub enum Op {
         reassert: Option<QuarantineId>,
     },
     /// Deletes the lock if the owner has it. If the lock is free afterwards, even if there was
-    /// nothing to delete, the node notifies all handles that watch the lock. It also takes the
-    /// first [`Place`] out of the queue, notifies the handle of this place, and reserves the lock
-    /// for this handle. If the first place is a reader's, the node does the same for all readers
-    /// before the first exclusive waiter that asked lately (readers 10).
+    /// nothing to delete, the node notifies all handles (clients) that watch the lock. It also
+    /// takes the first [`Place`] out of its queue of waiting handles, notifies the handle of this
+    /// place, and reserves the lock for this handle. If the first place is a reader's, the node
+    /// does the same for all readers before the first exclusive waiter that asked lately (readers
+    /// 10).
     ///
     /// A shared release removes the owner's shared grant. It also removes an exclusive grant of the
     /// owner, which is left if a downgrade did not reach this node (readers 7).
@@ -181,10 +185,11 @@ pub enum Op {
         /// Ballot of the claim, which a majority of the nodes must have promised.
         token: FencingToken,
     },
-    /// Extends a claim's lease, if no higher ballot was promised. In quarantine the answer is
-    /// `Quarantined` unless `reassert` names the quarantine. If the promise is of an earlier data
-    /// history of the node, the node refuses results with a ballot below the floor (the smallest
-    /// token of its new data history) until the holder has named the quarantine.
+    /// Extends a claim's lease, if no higher ballot was promised. In quarantine (a time after a
+    /// possible loss of data) the answer is `Quarantined` unless `reassert` names the quarantine.
+    /// If the promise is of an earlier data history of the node, the node refuses results with a
+    /// ballot below the floor (the smallest token of its new data history) until the holder has
+    /// named the quarantine.
     ExtendClaim {
         /// Ballot of the claim.
         ballot: Ballot,
@@ -220,7 +225,7 @@ pub enum Op {
         key: RecordKey,
         /// Owner of the claim.
         owner: OwnerToken,
-        /// End of the claim's attempt.
+        /// State in which the claim's attempt to run the handler ended.
         end: ClaimEnd,
     },
     /// Reads the record of an idempotency key.
@@ -233,7 +238,7 @@ pub enum Op {
         fingerprint: Option<FingerprintBytes>,
         /// Earliest time at which a copy of the request was made, in milliseconds since 1970.
         born: Option<u64>,
-        /// Longest loss of the node's data that counts as no loss; zero accepts no loss.
+        /// Longest span of lost writes of the node that counts as no loss; zero accepts no loss.
         accepted: Duration,
     },
 }
@@ -331,12 +336,12 @@ pub struct QuarantineId {
 pub enum Reply {
     /// Answer to `Acquire`: the lock is granted.
     Granted {
-        /// Fence of this node after the grant.
+        /// Fence (the lock's last fencing token) of this node after the grant.
         fence: u64,
     },
     /// Answer to `Acquire` of a slot: the permit is granted.
     Permit {
-        /// Fence of this slot on this node after the grant.
+        /// Fence (last fencing token) of this slot on this node after the grant.
         fence: u64,
         /// Slot that the owner has.
         slot: u16,
@@ -349,8 +354,8 @@ pub enum Reply {
         /// True if the key has another program's value.
         foreign: bool,
     },
-    /// Answer to `Acquire` with [`IfHeld::Fair`], in place of `Held`: the handle has its place in
-    /// the queue.
+    /// Answer to `Acquire` with [`IfHeld::Fair`], in place of `Held`: the handle (client) has its
+    /// place in the node's queue of waiters.
     Queued {
         /// Time until the lock expires; `None` without an expiry. If only the places ahead of the
         /// caller are the reason for the refusal, the time until none of these places is fresh any
@@ -399,9 +404,9 @@ pub enum Reply {
         record: Option<StoredRecord>,
         /// Finished steps of the handler that this node stores, if there is no result yet.
         steps: Option<StoredSteps>,
-        /// Time until the node certainly has every claim of a key without `born`; zero if it has
-        /// every claim now. If it is not zero, the node may have lost a claim of this key, even if
-        /// it has a record of the key.
+        /// Time until the node certainly has every claim of a key without `born` (the time of the
+        /// request); zero if it has every claim now. If it is not zero, the node may have lost a
+        /// claim of this key, even if it has a record of the key.
         unsure: Duration,
         /// Losses of the node's data that make `unsure` larger than zero; empty if it is zero.
         losses: Vec<Loss>,
@@ -425,7 +430,8 @@ pub enum Reply {
     Record {
         /// State of the record; `None` if there is none.
         state: Option<RecordState>,
-        /// Time until the node certainly has every claim of the key, as in `Claimed`.
+        /// Time until the node certainly has every claim of the key; zero if it has every claim
+        /// now.
         unsure: Duration,
         /// Losses of data because of which `unsure` is not zero.
         losses: Vec<Loss>,

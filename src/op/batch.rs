@@ -17,7 +17,7 @@ pub struct Terms {
 }
 
 /// Ops for one node, which executes them in order, each atomically. A batch without ops only asks
-/// for the node's facts.
+/// for the facts that a node reports with its answer (clock, identity, data history).
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// Bounds that hold for all ops of the batch.
@@ -37,7 +37,8 @@ pub struct Batch {
 /// Answers to a [`Batch`], one per op and in its order.
 #[derive(Clone, Debug)]
 pub struct Replies {
-    /// Facts that the node reported about itself; `None` if it could not report them.
+    /// Facts that the node reported about itself (clock, identity, data history); `None` if it
+    /// could not report them.
     pub facts: Option<Facts>,
     /// Answers to the ops, in the order of the ops.
     pub items: Vec<Result<Reply, NodeError>>,
@@ -51,7 +52,7 @@ impl Replies {
 }
 
 impl Op {
-    /// Returns the keys of an op on several locks.
+    /// Returns the keys of an op on several locks; `None` for any other op.
     pub(crate) fn several(&self) -> Option<&LockKeys> {
         match self {
             Self::Acquire { keys, .. }

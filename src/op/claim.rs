@@ -40,8 +40,8 @@ pub struct Claim {
     pub wait: bool,
 }
 
-/// Ballot of a claim, under which its holder writes to the record of the key, with the properties
-/// that each such write stores.
+/// Ballot of a claim, under which its holder writes to the record of the key, with the retention
+/// and the fingerprint that each such write stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ballot {
     /// Key of the idempotency record.

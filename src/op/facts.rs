@@ -1,4 +1,4 @@
-//! Facts that a node reports about itself.
+//! Facts that a node reports about itself: its clock, its identity and the history of its data.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +22,8 @@ pub struct Facts {
     pub identity: Arc<str>,
     /// Time until the quarantine ends; zero outside of a quarantine.
     pub quarantine: Duration,
-    /// Length of a quarantine on this node: the longest that any client has asked for lately
-    /// (quarantine 7).
+    /// Length of a quarantine (a time after a possible loss of data) on this node: the longest that
+    /// any client has asked for lately (quarantine 7).
     pub quarantine_len: Duration,
     /// Length of a quarantine that this batch asked for: its `max_ttl` and the node's failover
     /// window (L) together.
@@ -44,7 +44,8 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Returns the identifier of the data history and of the quarantine with which it began.
+    /// Returns the identifier of the data history (the sequence of writes behind the node's data)
+    /// and of the quarantine with which it began.
     pub(crate) fn history(&self) -> QuarantineId {
         QuarantineId { history: self.history_id, since: self.since }
     }
