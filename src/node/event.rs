@@ -15,8 +15,8 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::op::{Began, Loss};
 
-/// Message of a node to its handle ([`LockNode::events`](crate::node::spi::LockNode::events)).
-/// Every message may be lost.
+/// Message of a node to its handle (a client's
+/// `Redlock`,[`LockNode::events`](crate::node::spi::LockNode::events)). Every message may be lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeSignal {
@@ -129,8 +129,8 @@ pub enum NodeEvent {
         cause: HistoryCause,
     },
     /// The node is in quarantine. It grants nothing for the time `remaining`, but holders may
-    /// re-assert their leases. Log: `quarantine_begun` with `remaining_ms`, `began`, `lost_ms` and
-    /// `loss`.
+    /// re-assert leases (extend those that the node had confirmed before). Log: `quarantine_begun`
+    /// with `remaining_ms`, `began`, `lost_ms` and `loss`.
     #[non_exhaustive]
     QuarantineBegun {
         /// Time until the node grants again.

@@ -42,8 +42,8 @@ use crate::op::{Batch, LockMode, Op, Replies, Reply};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Capacity of the signal channel. A listener that falls behind by more signals misses the oldest
-/// ones.
+/// Capacity of the channel for the node's signals (hints and events). A listener that falls behind
+/// by more signals misses the oldest ones.
 const EVENTS: usize = 1024;
 
 /// A lock server in memory. Cheap to clone; clones refer to the same node, so that several Redlock
@@ -141,7 +141,8 @@ impl MemoryNode {
     fn clock(&self, state: &State) -> Clock {
         let ahead = u64::try_from(state.offset.as_micros()).unwrap_or(u64::MAX);
         Clock {
-            // The clock is never zero, because a `since` of zero marks a node that never lost data.
+            // The clock is never zero, because a `since` (beginning of the data history) of zero
+            // marks a node that never lost data.
             now: (self.0.env.now() + state.offset).as_nanos().saturating_add(1),
             micros: self.0.env.wall_micros().saturating_add(ahead),
         }
@@ -270,8 +271,9 @@ impl Data {
     }
 }
 
-/// Adds the hints for the handles that have to wake up: the first handle in the queue of the lock,
-/// or the readers at the head of the queue, and all handles that watch the lock.
+/// Adds the hints (messages) for the handles (clients) that have to wake up: the first handle in
+/// the queue of the lock, or the readers at the head of the queue, and all handles that watch the
+/// lock.
 fn wake_up(hints: &mut Vec<NodeSignal>, keys: &LockKeys, Wake { watchers, waiters }: Wake) {
     let key = || Arc::from(keys.lock());
     hints.extend(waiters.into_iter().map(|waiter| NodeSignal::Turn { key: key(), waiter }));

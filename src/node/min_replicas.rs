@@ -1,6 +1,6 @@
-//! Checks the min-replicas settings of a node's servers. The input is the facts that the servers
-//! report, and the rule is in `min_replicas_rule`. Sends an event when the result changes.
-//! `RedisNode` and `SentinelNode` share this code.
+//! Checks the min-replicas settings (`min-replicas-to-write`, `min-replicas-max-lag`) of a node's
+//! servers. The input is the facts that the servers report, and the rule is in `min_replicas_rule`.
+//! Sends an event when the result changes. `RedisNode` and `SentinelNode` share this code.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -23,7 +23,8 @@ pub(super) struct Failed {
     /// Earliest time of the next try if there is no call.
     pub(super) idle_until: Moment,
     pub(super) cause: NodeError,
-    /// Version of the resolver at the start of the try. A newer version ends the pause.
+    /// Version of the resolver (a number that changes with the master) at the start of the try. A
+    /// newer version ends the pause.
     pub(super) version: u64,
 }
 

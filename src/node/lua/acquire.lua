@@ -20,7 +20,8 @@
 --       O puts two more numbers after ms: the ticket of the client on this server, 0 if it has no
 --       place in the queue, and the number of places ahead
 if find('AVWOT', kind, 1, true) then
-  -- Completes a grant for which the fence was set to `p`. `old` is the previous value of the fence.
+  -- Completes a grant for which the fence (the lock's last fencing token) was set to `p`. `old` is
+  -- the previous value of the fence.
   -- Returns the fence for the answer, which has to be above `old`. If another program wrote `old`,
   -- undoes the grant and returns WRONG_TYPE.
   local function above(lock, fence, old, p)

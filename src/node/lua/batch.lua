@@ -34,8 +34,8 @@ return {
   since = since,
   floor = tonumber(sub(marker, 56, 71)), -- no token is below it
   left = left, -- ms until the quarantine ends, 0 outside of one
-  -- Name of this data history. It is also the name of the quarantine at the beginning of the
-  -- history.
+  -- Name of this data history (the sequence of writes behind this server's data). It is also the
+  -- name of the quarantine at the beginning of the history.
   id = sub(replid, 1, 16) .. ':' .. string.format('%.0f', since),
   clock_error = clock_error,
   apart = math.ceil(clock_error / 500), -- largest difference between two servers' clocks, in ms

@@ -1,4 +1,4 @@
--- Helpers of the slow paths of ops on locks.
+-- Helpers of the slow paths (cases that no fast path handles) of ops on locks.
 -- KEYS, ARGV  as for the op
 -- Returns     see the comment of each function
 

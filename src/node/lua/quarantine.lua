@@ -1,4 +1,5 @@
--- Checks the marker of this server, and rewrites it if it is outdated (slow path).
+-- Checks the marker of this server (a record of the history of its data), and rewrites it if it is
+-- outdated (slow path).
 -- KEYS[1]  palisade:generation, the marker. Its fields have a fixed width, and one space between
 --          two fields. In this list the position of a field comes before its name, its width after
 --          it:

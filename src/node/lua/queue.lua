@@ -68,8 +68,8 @@ end
 -- - with `known`: the number of slots that a waiter for a permit knows.
 -- Returns true if the waiter has a place. The queue has 64 places; further handles have none, and
 -- ask again. The queue is kept for `ms`, but at most for an hour, even if another program's lock
--- lasts longer, because clients ask again long before.
--- Also records in the marker until when a client waits on this server. That time is later than
+-- lasts longer, because clients ask again long before. Also records in the marker (this server's
+-- key `palisade:generation`) until when a client waits on this server. That time is later than
 -- needed, so that the marker is seldom written.
 local function wait_for_hint(queue, ms, waited, handle, needs, mode, known, ticket)
   local v = queued(queue)

@@ -1,6 +1,6 @@
--- Helpers of the ops on idempotency records: all ops that the earlier files do not handle. Reads
--- the fields of the record. If a field has a form that this script never writes, or the key belongs
--- to another program, puts WRONG_TYPE and ends the op.
+-- Helpers of the ops on idempotency records: all ops that the files before this one in the script
+-- do not handle. Reads the fields of the record. If a field has a form that this script never
+-- writes, or the key belongs to another program, puts WRONG_TYPE and ends the op.
 -- KEYS  1 record
 -- ARGV  see the file of each op
 -- Puts  WRONG_TYPE
@@ -61,8 +61,8 @@ end
 
 -- Returns true if the record has a higher ballot than `ballot`, or has this ballot with another
 -- owner. If the ballot of the record is from an earlier data history, the server may have lost a
--- higher ballot. Every lost ballot is below the floor, so the larger of the floor and the ballot of
--- the record counts.
+-- higher ballot. Every lost ballot is below the floor (the smallest ballot of this history), so the
+-- larger of the floor and the ballot of the record counts.
 local function is_overtaken(ballot, owner)
   local promised = b.floor > fence and h[6] ~= b.id and b.floor or fence
   return promised > ballot or (promised == ballot and h[1] ~= owner)

@@ -1,4 +1,4 @@
-//! The order of fair waiters on a node in memory.
+//! The order of fair waiters, who get a lock in the order of their tickets, on a node in memory.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use super::quarantine::Header;
 use crate::op::{Place, Queued};
 use crate::token::OwnerToken;
 
-/// Largest ticket. The script computes with doubles, which represent every whole number up to this
-/// one.
+/// Largest ticket, the number that orders fair waiters. The script computes with doubles, which
+/// represent every whole number up to this one.
 const TICKET_MAX: u64 = 1 << 53;
 
 impl Entry {

@@ -34,12 +34,12 @@ pub(super) struct Wake {
     pub(super) waiters: Vec<u64>,
 }
 
-/// A handle in the queue of a lock.
+/// A handle (client) that waits in the queue of a lock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiter {
     pub(super) mode: LockMode,
     pub(super) place: Place,
-    /// Start of the wait by the node's wall clock, in µs; the ticket of a fair waiter.
+    /// Start of the wait by the node's wall clock, in µs; for a fair waiter, its ticket instead.
     pub(super) since: u64,
     pub(super) is_fair: bool,
     /// End of the time for which this waiter keeps out waiters that come later.
@@ -72,7 +72,7 @@ pub(super) struct Entry {
     /// The shared grants, each with its end, in the order in which they were first given. Grants
     /// that have ended may be in the list until the next acquire or release.
     pub(super) readers: Vec<(OwnerToken, u64)>,
-    /// The slots of a semaphore. They expire with the fence.
+    /// The slots of a semaphore. They expire with the fence (last fencing token).
     pub(super) slots: Vec<Slot>,
     pub(super) fence: u64,
     fence_till: u64,
@@ -246,7 +246,7 @@ impl Entry {
         self.closed(h).or(readers).or_else(|| self.kept(h).map(kept))
     }
 
-    /// Refuses an acquire, and registers the hint that its `if_held` asks for.
+    /// Refuses an acquire, and registers the caller for the hint that its `if_held` asks for.
     pub(super) fn refuse(
         &mut self,
         h: &Header,

@@ -9,7 +9,7 @@ use crate::name::LockKeys;
 use crate::op::{IfHeld, LockMode, Reply};
 use crate::token::OwnerToken;
 
-/// Names whose locks are free now, each with the handles to wake.
+/// Names whose locks are free now, each with the handles (clients) to wake.
 pub(super) type Woken = Vec<(LockKeys, Wake)>;
 
 fn takes(if_held: Option<IfHeld>) -> bool {

@@ -13,12 +13,13 @@ use crate::time::{FENCE_SLACK, raise_lead, token_lead};
 /// The marker of a node: the stored facts about the node's data history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Marker {
-    /// Data history in which the marker was written.
+    /// Data history (sequence of writes behind the node's data) in which the marker was written.
     pub(super) history_id: u64,
     /// Time on the expiry clock, by which leases end, at which the data history began; zero if the
     /// node was created empty and has lost nothing since.
     pub(super) since: u64,
-    /// Smallest fence that the node gives; no fence of an earlier history can be above it.
+    /// Smallest fence (fencing token) that the node gives; no fence of an earlier history can be
+    /// above it.
     pub(super) floor: u64,
     /// Length of a quarantine (the time after a loss of data in which the node grants nothing): the
     /// longest that any client asked for lately.
@@ -132,8 +133,8 @@ impl Marker {
         true
     }
 
-    /// Opens the node that was closed until `till`. If it was closed in an earlier data history,
-    /// the next batch begins a quarantine.
+    /// Opens the node that was closed for a planned handover until `till`. If it was closed in an
+    /// earlier data history, the next batch begins a quarantine.
     #[cfg(feature = "test-util")]
     pub(super) fn open(&mut self, till: u64) {
         self.handover.take_if(|state| *state == Handover::Closed(till));
@@ -242,14 +243,14 @@ pub(super) struct Clock {
 /// Failover windows (L): times for which a server that this one replaced may still grant.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Windows {
-    /// Longest window of all servers whose settings are known.
+    /// Longest failover window of all servers whose settings are known.
     pub(super) read: Duration,
-    /// Longest window if servers whose settings are not known are included; it counts when a data
-    /// history begins.
+    /// Longest failover window if servers whose settings are not known are included; it counts when
+    /// a data history begins.
     pub(super) longest: Duration,
 }
 
-/// Properties of a node that each batch needs.
+/// Properties of a node that do not depend on the batch, but that each batch needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Nature {
     pub(super) history_id: u64,
@@ -259,9 +260,9 @@ pub(super) struct Nature {
 /// State that all ops of one batch share.
 #[derive(Clone, Debug)]
 pub(super) struct Header {
-    /// Facts that the answer to the batch contains.
+    /// Facts about the node (clock, identity, data history) that the answer to the batch contains.
     pub(super) facts: Facts,
-    /// Time on the expiry clock.
+    /// Time in ns on the expiry clock, by which leases end.
     pub(super) now: u64,
     pub(super) floor: u64,
     /// True if the batch arrived after its deadline. Then only ops that give something back are
@@ -396,8 +397,8 @@ impl Header {
         fence.saturating_add(1).max(proposal.clamp(low, high)).max(self.floor)
     }
 
-    /// Returns true if a token is further ahead of this node's clock than honest clocks and nodes
-    /// can bring it.
+    /// Returns true if a token is further ahead of this node's clock than correct clocks and nodes
+    /// can produce.
     pub(super) fn is_ahead(&self, token: u64) -> bool {
         token > self.facts.node_micros.saturating_add(micros(raise_lead(self.terms.clock_error)))
     }

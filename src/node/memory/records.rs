@@ -45,8 +45,8 @@ pub(super) struct Entry {
     /// True if a caller waits for the end of the claim.
     awaited: bool,
     /// Data history in which the last promise was made. If that is an earlier history, the node may
-    /// have forgotten a higher promise. So the promise then counts as at least the floor of this
-    /// history.
+    /// have forgotten a higher promise. So the promise then counts as at least the floor (smallest
+    /// token) of this history.
     promised_in: Option<QuarantineId>,
     expires: u64,
 }

@@ -116,7 +116,7 @@ impl Entry {
         Wake { watchers: self.was_watched(h), waiters }
     }
 
-    /// Returns the permits for an inspection.
+    /// Returns the permits for the answer to `Inspect`.
     pub(super) fn permits(&self, h: &Header) -> Vec<SlotGrant> {
         let grant = |(i, slot): (usize, &Slot)| {
             let owner = slot.owner.filter(|owner| !owner.is_ownerless() && slot.till > h.now)?;

@@ -1,4 +1,5 @@
-//! Tests with a clock that they set: bounded memory, quarantine, floor, lifetime of a fence.
+//! Tests of a node in memory, with a clock that they set: use of memory, quarantine and floor
+//! (smallest fencing token) after a loss of data, lifetime of a fence (last fencing token).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -167,8 +168,9 @@ fn a_history_begins_with_what_may_be_unknown_of_the_group() {
     let b = MemoryNode::builder().env(hand).quarantined().build();
     a.set_failover_windows(known, known);
     assert_eq!(facts(&a, TERMS).quarantine_len, MAX_TTL + known);
-    // The marker in the copy is older than the settings of the replaced server, which this client
-    // has not read. So the longest possible window counts.
+    // The marker (the record of the data history) in the copy is older than the settings of the
+    // replaced server, which this client has not read. So the longest possible failover window
+    // counts.
     b.restore(a.snapshot());
     b.set_failover_windows(known, longest);
     assert_eq!(facts(&b, TERMS).quarantine, MAX_TTL + longest);

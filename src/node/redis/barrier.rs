@@ -31,8 +31,8 @@ use crate::time::Moment;
 /// Shortest remaining time of a caller for which another round (one `WAIT`) starts. A caller with
 /// less time left receives the result of the last round.
 const LAST: Duration = Duration::from_millis(100);
-/// Longest part of a round's time that is reserved for the transfer of the answer. The part is an
-/// eighth of the time, up to this limit.
+/// Longest part of the time of a round (one `WAIT`) that is reserved for the transfer of the
+/// answer. The part is an eighth of the time, up to this limit.
 const WAY_BACK: Duration = Duration::from_millis(90);
 /// Longest `WAIT` of a round if too few replicas were connected in the round before.
 const LOOK: Duration = Duration::from_millis(5);
@@ -43,7 +43,7 @@ const QUEUES_MAX: usize = 64;
 /// Time after which a connection without work is closed.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Barriers at the server process of one session.
+/// The barriers (waits for replicas) at the server process of one session.
 pub(crate) struct Barriers {
     server: Server,
     /// Number of replicas that were connected, in any state, in the last report of the server.
@@ -71,9 +71,9 @@ struct Wish {
 }
 
 impl Barriers {
-    /// Makes the barriers at the server process `run_id` with the address `at`. `connected` is the
-    /// present number of connected replicas. `most` is the largest number of replicas that were
-    /// online at one time. This function opens no connection.
+    /// Makes the barriers (waits for replicas) at the server process `run_id` with the address
+    /// `at`. `connected` is the present number of connected replicas. `most` is the largest number
+    /// of replicas that were online at one time. This function opens no connection.
     pub(crate) fn new(
         at: Endpoint,
         run_id: Arc<str>,
@@ -263,9 +263,9 @@ impl Waiter {
         self.wishes.recv().await
     }
 
-    /// Runs one round, which ends before `first`, the earliest deadline of the callers. If the
-    /// round needs a new connection, connecting may take until `last`, the latest deadline of the
-    /// callers.
+    /// Runs one round (a write, a `WAIT` and an `INFO`), which ends before `first`, the earliest
+    /// deadline of the callers. If the round needs a new connection, connecting may take until
+    /// `last`, the latest deadline of the callers.
     async fn round(&mut self, first: Moment, last: Moment) -> Result<Round, NodeError> {
         loop {
             let kept = self.wire.take().filter(|wire| !wire.is_lost());
@@ -306,8 +306,8 @@ impl Waiter {
     }
 }
 
-/// Returns the error for a barrier that too few replicas passed. The error names the replicas that
-/// lack the grant, and tells the operator the next step.
+/// Returns the error for a barrier (a wait for replicas) in which too few replicas confirmed the
+/// grant. The error names the replicas that lack the grant, and tells the operator the next step.
 fn too_few(round: &Round, count: &Count, level: Durability, took: Duration) -> NodeError {
     let Count { have, all, behind, absent } = count;
     let connected = round.connected();

@@ -25,7 +25,8 @@ use crate::token::{FencingToken, OwnerToken};
 const TOKEN_END: u64 = 1 << 53;
 
 /// Decodes the answer to `ops`. `seen` is the marker (the server's stored facts about its data
-/// history) that the client had seen when it sent them. Also returns the server's present marker.
+/// history) that the client had seen when it sent the ops. Also returns the server's present
+/// marker.
 pub(crate) fn replies(
     answer: Value,
     ops: &[Op],
@@ -380,7 +381,7 @@ impl Reader {
     }
 
     fn maybe_record(&mut self) -> Result<Option<StoredRecord>, NodeError> {
-        // The number is the ballot of the result, which follows; 0 means that there is no result.
+        // The number is the ballot of the result that follows it; 0 means that there is no result.
         match self.code()? {
             0 => Ok(None),
             rf => {

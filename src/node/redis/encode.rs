@@ -14,7 +14,7 @@ use crate::op::{
 use crate::time::{FENCE_SLACK, token_lead};
 use crate::token::OwnerToken;
 
-/// Key under which a server stores since when its data are complete, the marker (quarantine 2).
+/// Key of the marker, in which a server stores since when its data are complete (quarantine 2).
 pub(crate) const MARKER: &str = crate::name::MARKER;
 
 /// Most ops in one run (see [`runs`]). Lua passes at most some thousand values to a command, and a
@@ -344,8 +344,8 @@ fn held<'c>(cmd: &'c mut Cmd, then: Option<&IfHeld>) -> &'c mut Cmd {
     }
 }
 
-/// Adds the handle of the place, and the time in ms for which a released lock is to be reserved for
-/// it.
+/// Adds the number of the waiting handle (client), and the time in ms for which a released lock is
+/// to be reserved for it.
 fn place<'c>(cmd: &'c mut Cmd, if_held: Option<&IfHeld>) -> &'c mut Cmd {
     let Some(Place { waiter, needs, .. }) = if_held.and_then(IfHeld::place) else { return cmd };
     cmd.arg(format!("{waiter:016x}")).arg(whole_millis(*needs))

@@ -297,7 +297,7 @@ mod tests {
             let detail = format!("{why} script: {hash}, on @user_script:{line}.");
             calling(&server("ERR", &detail), &Secrets::default())
         };
-        // For each line, the error names each command that the line calls.
+        // For each line of the script, the error names each command that the line calls.
         let mut named = std::collections::BTreeSet::new();
         for line in 1..1_000 {
             let (e, commands) = (at(line), script::commands_at(line));

@@ -1,5 +1,5 @@
-//! The marker (quarantine 2) in a server's answer, and the checks that the next batches can skip
-//! because of this marker.
+//! The marker in a server's answer, which shows since when the server's data are complete
+//! (quarantine 2), and the checks that the next batches can skip because of this marker.
 //!
 //! A batch contains the marker that the client saw last and a range of the server's clock. If the
 //! marker and the data history are still the same, and the clock is in this range, nothing needs a
@@ -122,15 +122,17 @@ impl Seen {
         group_terms: GroupTerms,
     ) -> Option<(u64, u64)> {
         let (from, until) = self.window_of_any_note(batch, not_after, group_terms)?;
-        // A write needs a note that is at most a second older than the write, and not newer
-        // (quarantine 13). A note is newer if the server's clock has stepped back. If the server
-        // then refused to write the note again, its writes would count as older than the note.
+        // A write needs a note (the clock at the last write of the marker) that is at most a second
+        // older than the write, and not newer (quarantine 13). A note is newer if the server's
+        // clock has stepped back. If the server then refused to write the note again, its writes
+        // would count as older than the note.
         let from = from.max(self.note * 1_000);
         let until = until.min((self.note + NOTED) * 1_000);
         (from <= until).then_some((from, until))
     }
 
-    /// Returns the range of [`window`](Self::window), without the limits that depend on the note.
+    /// Returns the range of [`window`](Self::window), without the limits that depend on the note,
+    /// the server's clock at the last write of the marker.
     fn window_of_any_note(
         &self,
         batch: &Batch,

@@ -190,9 +190,9 @@ impl Sent {
             Ok(answer) => answer,
             Err(e) => {
                 if faults::is_noscript(&e) {
-                    // The wire loads a missing script and sends the batch again. Here the second
-                    // try failed, or a later batch was sent before the second try. So the session
-                    // ends, and the node makes a new connection.
+                    // The lower layer, `wire`, loads a missing script and sends the batch again.
+                    // Here the second try failed, or a later batch was sent before the second try.
+                    // So the session ends, and the node makes a new connection.
                     session.abandon();
                 }
                 return Err(calling(e));

@@ -28,7 +28,8 @@ const LIFE: u32 = 1_000;
 /// Extra time after the time-out of a `WAIT`. After this time the client sends another command,
 /// which makes the server answer an overdue `WAIT`.
 const LATE: Duration = Duration::from_millis(2);
-/// Longest time to wait for the answers after that other command.
+/// Longest time to wait for the answers after the command that makes the server answer an overdue
+/// `WAIT`.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// Result of one round (a write, a `WAIT` and an `INFO replication`).

@@ -198,7 +198,8 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
     let plain = |all: &'static [Reply]| proptest::sample::select(all).boxed();
     let verdict = || plain(&[Reply::Done, Reply::NotOwner]);
     match kind {
-        // Three of four replies are as requested, so that often a whole run is.
+        // Three of four replies are as requested, so that often all replies of a run are as
+        // requested.
         'a' => prop_oneof![3 => Just(Reply::Granted { fence: 1 }), 1 => any_reply('A')].boxed(),
         'd' => prop_oneof![3 => Just(Reply::Done), 1 => any_reply('D')].boxed(),
         'A' | 'S' => prop_oneof![
@@ -311,7 +312,8 @@ fn spoken(mut kinds: &[char], mut replies: &[Reply]) -> Value {
     Value::Array(all)
 }
 
-/// Returns true if the replies `read` are exactly those of the values `stood` in the answer.
+/// Returns true if the replies in `read` are exactly those that the values of the answer, in
+/// `stood`, mean.
 fn stood_there(mut kinds: &[char], mut read: &[Reply], mut stood: &[Value]) -> bool {
     while !kinds.is_empty() {
         let n = run(kinds);
