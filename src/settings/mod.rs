@@ -1,5 +1,5 @@
-//! Builds a handle from the settings of a deployment. The settings come from addresses, from
-//! environment variables or from a file.
+//! Builds a handle (`Redlock`) from the settings of a deployment. The settings come from addresses,
+//! from environment variables or from a file.
 
 mod span;
 pub(crate) mod url;
@@ -14,7 +14,7 @@ use crate::error::ConfigError;
 use crate::redlock::{Redlock, RedlockBuilder};
 use crate::time::Drift;
 
-/// Settings of a handle. A program can read them as a part of its own configuration.
+/// Settings of a handle (`Redlock`). A program can read them as a part of its own configuration.
 ///
 /// Serde can deserialize this type from any format. Durations are text with a unit (`250ms`, `15s`,
 /// `1m 30s`, `1h`). `urls` is a list, or one text with white space between the addresses. A missing
@@ -74,7 +74,7 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// The settings in the form of a file.
+/// The settings as text: the form in which a file or another source contains them.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Written {
