@@ -44,8 +44,8 @@ const NAMES_MAX: usize = 256;
 /// the parentheses.
 const OTHER: &str = "(other)";
 
-/// Counter for a program and for the recorder. A counter that `default` makes does not go to the
-/// recorder.
+/// Counter whose value the program can read and the recorder of the `metrics` crate receives. A
+/// counter that `default` makes does not go to the recorder.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     value: AtomicU64,
@@ -371,12 +371,13 @@ impl JobMeters {
         self.ticks.add(outcome, 1);
     }
 
-    /// Counts ticks that no process handled in time.
+    /// Counts ticks (due times) of a cron job that no process handled in time.
     pub(crate) fn missed(&self, n: u64) {
         self.missed.add(n);
     }
 
-    /// Records an ended run of a job. The run began `late` after its tick, and lasted `took`.
+    /// Records an ended run of a job. The run began `late` after its tick (due time), and lasted
+    /// `took`.
     pub(crate) fn ran(&self, late: Duration, took: Duration) {
         self.lateness.record(late.as_secs_f64());
         self.run.record(took.as_secs_f64());
