@@ -42,7 +42,7 @@ impl NodeOutcome {
         Self::Failed(NodeError::maybe_executed(NodeFault::Timeout, ""))
     }
 
-    /// Returns the outcome that a node's answer is for the caller of the request.
+    /// Returns the outcome that reports show for a node with this answer.
     pub(crate) fn of(answer: &Result<Reply, NodeError>) -> Self {
         let reply = match answer {
             Ok(reply) => reply,
@@ -55,7 +55,8 @@ impl NodeOutcome {
             }
             Reply::InFlight { remaining } => Self::Held(Some(*remaining)),
             Reply::Holder(Some(Holder { owner: Some(owner), remaining, .. })) => match *owner {
-                // The lock is free, but the node does not grant it yet.
+                // A planned handover was a short time ago, so the node does not grant the free lock
+                // yet.
                 OwnerToken::KEPT => Self::quarantined(remaining.unwrap_or_default(), Began::Known),
                 _ => Self::Held(Some(remaining.unwrap_or_default())),
             },
