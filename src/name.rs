@@ -271,7 +271,7 @@ impl LockKeys {
         let tagged = has_hash_tag(&text);
         let mut ends = [len; 3];
         for (i, what) in ["fence", "queue", "meta"].into_iter().enumerate() {
-            // A cluster puts both forms of the key into the slot of the main key.
+            // A cluster puts the key with and without added braces into the slot of the main key.
             text.push_str(if tagged { "" } else { "{" });
             text.push_str(prefix);
             text.push_str(name);
