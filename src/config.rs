@@ -1,11 +1,11 @@
-//! Settings of a handle, and the checks of the relations between the settings.
+//! Settings of a handle (a `Redlock`), and the checks of the relations between the settings.
 
 use std::time::Duration;
 
 use crate::error::ConfigError;
 use crate::time::{Drift, EXPIRY_PRECISION, validity};
 
-/// Settings that all locks of one handle share.
+/// Settings that all locks of one handle (a [`Redlock`](crate::Redlock)) share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Lease length of a lock without a ttl of its own. Default 15 s.

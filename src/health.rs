@@ -1,4 +1,5 @@
-//! The health of a handle and of each of its nodes, for readiness probes and for people.
+//! The health of a handle (a `Redlock`) and of each of its nodes, for readiness probes and for
+//! people.
 
 use std::fmt;
 use std::sync::Arc;

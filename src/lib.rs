@@ -78,7 +78,7 @@ mod client;
 mod redlock;
 // Locks.
 mod lock;
-// The health of a handle, and handles made from the settings of a deployment.
+// The health of a handle (a `Redlock`), and handles made from the settings of a deployment.
 mod health;
 mod settings;
 // Idempotency keys: one result for each key.
@@ -97,7 +97,7 @@ pub mod test_util;
 // The manual, with the facts that the code does not show.
 pub mod manual;
 
-// The handle: its settings, its health, and its closing.
+// The handle `Redlock`: its settings, its health, and its closing.
 pub use config::Config;
 pub use health::{Ability, Health, NodeHealth, Waiting};
 pub use redlock::{CloseReport, Redlock, RedlockBuilder};
