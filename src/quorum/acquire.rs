@@ -311,8 +311,8 @@ impl Acquire {
 
     /// Returns the refusal with the earliest time at which a majority could be free. A node that
     /// granted is free, because its grant is given back, and so is a node that may still answer. A
-    /// node in quarantine is free when the quarantine ends. A node that failed does not count as
-    /// free.
+    /// node in quarantine (it grants nothing for some time) is free when the quarantine ends. A
+    /// node that failed does not count as free.
     fn taken(&self, late: bool) -> Taken {
         let need = majority(self.n());
         let mut busy: Vec<Option<Duration>> = Vec::new();
@@ -337,7 +337,7 @@ impl Acquire {
             return Taken { retry_after, foreign: false, queued: self.queued() };
         }
         let free = granted + if late { 0 } else { self.silent() };
-        // A key without an expiry may stay busy for ever, so it sorts last.
+        // A key without an expiry (`None`) may stay busy for ever, so it sorts last.
         busy.sort_by_key(|r| r.unwrap_or(Duration::MAX));
         // If a majority of the nodes answered, `busy` has at least `must_free` entries.
         let must_free = need.saturating_sub(free).max(1);

@@ -321,8 +321,8 @@ impl Record {
             return refused(Refusal::TooOld);
         }
         let running = leases.len();
-        // A node in quarantine counts as free after the quarantine, and a node that failed does not
-        // count as free. Locks have the same rule.
+        // A node in quarantine (it grants nothing for some time) counts as free after the
+        // quarantine, and a node that failed does not count as free. Locks have the same rule.
         leases.extend(answers.replies().filter_map(quarantine));
         leases.sort_unstable();
         let late = if self.awaits(now) { 0 } else { silent };

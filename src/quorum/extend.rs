@@ -52,7 +52,7 @@ pub struct Times {
 #[derive(Clone, Debug)]
 pub struct Extend<K> {
     /// Op that extends the lease on a node. This op does not contain the identifier of the node's
-    /// quarantine yet.
+    /// quarantine (time in which it grants nothing) yet.
     op: Op,
     times: Times,
     /// Returns the known facts about the lease and about the node with this number: the end of the

@@ -18,11 +18,11 @@ use crate::time::Moment;
 /// leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quarantine {
-    /// Identifier of the quarantine. During the quarantine, the node extends a lease only if the
-    /// request contains this identifier.
+    /// Identifier of the quarantine (time in which the node grants nothing). During the quarantine,
+    /// the node extends a lease only if the request contains this identifier.
     pub id: QuarantineId,
-    /// End of the quarantine by the local clock. The real end may be earlier: at most by the time
-    /// that the node's answer needed to arrive.
+    /// End of the quarantine (time in which the node grants nothing) by the local clock. The real
+    /// end may be earlier: at most by the time that the node's answer needed to arrive.
     pub ends: Moment,
 }
 
@@ -52,9 +52,10 @@ impl Known {
         stopped < self.confirmed_until
     }
 
-    /// Returns the identifier of the quarantine that the next extension must contain to count: the
-    /// last quarantine that the node reported. Returns `None` if this quarantine has ended, or if
-    /// the holder is not allowed to extend its lease in it.
+    /// Returns the identifier of the quarantine (time in which the node grants nothing) that the
+    /// next extension must contain to count: the last quarantine that the node reported. Returns
+    /// `None` if this quarantine has ended, or if the holder is not allowed to extend its lease in
+    /// it.
     pub fn reassert(&self, now: Moment, max_ttl: Duration) -> Option<QuarantineId> {
         let last = self.quarantine.filter(|quarantine| now < quarantine.ends)?;
         self.may_reassert(last, max_ttl).then_some(last.id)
@@ -74,7 +75,8 @@ struct Holding {
     confirmed_in: Option<(u64, QuarantineId)>,
     /// Slot of the permit that the node gave last.
     slot: Option<u16>,
-    /// Round (grant or renewal) in which the node last reported a quarantine, and that quarantine.
+    /// Round (grant or renewal) in which the node last reported a quarantine (time in which it
+    /// grants nothing), and that quarantine.
     quarantine: Option<(u64, Quarantine)>,
 }
 
@@ -114,7 +116,7 @@ impl Holdings {
         }
     }
 
-    /// Begins a renewal, and returns the number of its round.
+    /// Begins a renewal, and returns the number of its round: 1 for the first renewal.
     pub fn next_round(&mut self) -> u64 {
         self.rounds += 1;
         self.rounds
@@ -128,7 +130,8 @@ impl Holdings {
     }
 
     /// Records the node's answer to the request of this round. A grant confirms the lease until
-    /// `until`. The answer arrived at `at`, and `history` is the node's data history.
+    /// `until`. The answer arrived at `at`, and `history` is the node's data history (the sequence
+    /// of writes behind its data).
     pub fn answered(
         &mut self,
         node: usize,
@@ -260,9 +263,9 @@ mod tests {
         }
     }
 
-    /// Each row has the end of the quarantine, the end of the confirmed lease and the present time,
-    /// all in ms. `named` is true if the extension contains the identifier of the quarantine. A
-    /// lease lasts at most 20 ms.
+    /// Each row has the end of the node's quarantine (it grants nothing), the end of the confirmed
+    /// lease and the present time, all in ms. `named` is true if the extension contains the
+    /// identifier of the quarantine. A lease lasts at most 20 ms.
     #[test]
     fn a_quarantine_is_named_only_by_who_outlasts_the_replaced_master() {
         for (ends, confirmed, now, named) in [

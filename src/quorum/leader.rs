@@ -144,8 +144,8 @@ mod tests {
 
     /// Makes the answer of one node from its word. `a` or `b`: this owner holds the lock and has
     /// published no metadata. `a1`: the owner has metadata with the number 1. `-`: the lock is
-    /// free. `k`: the lock is kept closed after a planned handover. `q`: the node is in quarantine.
-    /// `x`: an error. `.`: no answer.
+    /// free. `k`: the lock is kept closed after a planned handover. `q`: the node is in quarantine,
+    /// so it may have lost locks. `x`: an error. `.`: no answer.
     fn reply(cell: &str, node: usize) -> Option<Result<Reply, NodeError>> {
         let held = |owner: u128, content: &str| Holder {
             owner: Some(OwnerToken::from_random(owner)),

@@ -263,8 +263,8 @@ fn extend() {
     });
 }
 
-/// A node reported a quarantine after an earlier renewal was decided. The first request of the next
-/// renewal contains the identifier of this quarantine.
+/// A node reported a quarantine (it may have lost leases) after an earlier renewal was decided. The
+/// first request of the next renewal contains the identifier of this quarantine.
 #[test]
 fn a_quarantine_that_is_known_is_named_by_the_first_request() {
     let key = std::sync::Arc::from("k");
@@ -280,7 +280,7 @@ fn a_quarantine_that_is_known_is_named_by_the_first_request() {
     let known = |node| Known {
         until: at(60),
         // Node 1 confirmed the lease for too short a time. So the holder may not extend the lease
-        // in the quarantine of this node.
+        // while this node is in quarantine (it may have lost the lease).
         confirmed_until: at(if node == 1 { 10 } else { 70 }),
         quarantine: (node < 2).then_some(Quarantine { id, ends: at(150) }),
     };
