@@ -100,7 +100,8 @@ pub enum Op {
         owner: OwnerToken,
         /// Fencing token of the grant, which a majority of the nodes must have as their fence.
         token: FencingToken,
-        /// Slot of the owner if the grant is a permit; the fence of this slot is set (semaphore 3).
+        /// Slot of the owner if the grant is a permit; the fence (last fencing token) of this slot
+        /// is set (semaphore 3).
         slot: Option<u16>,
     },
     /// Extends the owner's lock, or creates it again if the key is absent, and sets `fence :=
@@ -176,7 +177,8 @@ pub enum Op {
     Claim(Claim),
     /// Sets the promised ballot of a record to `token`, the ballot of the claim. This is like
     /// `Raise` for a lock. The node refuses the op if a higher ballot was promised, or if the
-    /// promise is from an earlier data history. If there is a result, the answer is `Completed`.
+    /// promise is from an earlier data history (from before a restart, a failover or a loss of
+    /// data). If there is a result, the answer is `Completed`.
     RaiseClaim {
         /// Key of the idempotency record.
         key: RecordKey,
@@ -195,7 +197,8 @@ pub enum Op {
         ballot: Ballot,
         /// New lease length, from now.
         lease: Duration,
-        /// Identifier of the node's quarantine, if the holder may extend the claim in spite of it.
+        /// Identifier of the node's quarantine (time in which it grants nothing), if the holder may
+        /// extend the claim in spite of it.
         reassert: Option<QuarantineId>,
     },
     /// Stores the result of a key (phase 2 of the consensus). The node accepts it if its promised
@@ -280,7 +283,8 @@ impl Op {
             || matches!(self, Self::Raise { .. } | Self::RaiseClaim { .. })
     }
 
-    /// Returns true if the op extends a lease in spite of the node's quarantine, which it names.
+    /// Returns true if the op extends a lease in spite of the node's quarantine (time in which the
+    /// node grants nothing), which it names.
     pub(crate) fn reasserts(&self) -> bool {
         matches!(
             self,
@@ -322,12 +326,15 @@ impl Op {
     }
 }
 
-/// Identifier of one quarantine of one node.
+/// Identifier of one quarantine of one node: a time after a possible loss of data in which the node
+/// grants nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QuarantineId {
-    /// Identifier of the data history that began with the quarantine, as in [`Facts::history_id`].
+    /// Identifier of the data history (the sequence of writes behind the node's data) that began
+    /// with the quarantine, as in [`Facts::history_id`].
     pub history: u64,
-    /// Beginning of the quarantine, by the node's clock and in the node's own unit.
+    /// Beginning of the quarantine (time in which the node grants nothing), by the node's clock and
+    /// in the node's own unit.
     pub since: u64,
 }
 
@@ -347,7 +354,7 @@ pub enum Reply {
         slot: u16,
     },
     /// Answer to `Acquire`: another owner has the lock, or the lock is reserved for another handle
-    /// or kept closed after a planned handover, or there is no free slot.
+    /// (client) or kept closed after a planned handover, or there is no free slot.
     Held {
         /// Time until the lock expires; `None` if it has no expiry.
         remaining: Option<Duration>,
@@ -359,11 +366,12 @@ pub enum Reply {
     Queued {
         /// Time until the lock expires; `None` without an expiry. If only the places ahead of the
         /// caller are the reason for the refusal, the time until none of these places is fresh any
-        /// more (its handle has not asked for 3 s).
+        /// more (its client has not asked for 3 s).
         remaining: Option<Duration>,
         /// True if the key has another program's value.
         foreign: bool,
-        /// Ticket of the handle on this node, and the number of fresh fair places ahead of it.
+        /// Ticket of the caller on this node, which orders fair callers, and the number of fair
+        /// callers ahead that have asked lately.
         queued: Queued,
     },
     /// Answer to `Acquire`, `Claim` and `Raise`: the node is in quarantine and grants nothing.
@@ -372,7 +380,8 @@ pub enum Reply {
     Quarantined {
         /// Time until the node grants again.
         remaining: Duration,
-        /// Identifier of the quarantine, which a holder may name in `reassert`.
+        /// Identifier of this quarantine, which a holder names in `reassert` to extend its lease in
+        /// the quarantine.
         id: QuarantineId,
         /// Origin of the node's data, as in [`Facts::began`].
         began: Began,

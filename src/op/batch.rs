@@ -9,7 +9,8 @@ use crate::name::LockKeys;
 /// Bounds that the client states for all ops of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// Longest lease that any client may hold. The node's quarantine is at least this long.
+    /// Longest lease that any client may hold. The node's quarantine, in which it grants nothing
+    /// after a possible loss of data, is at least this long.
     pub max_ttl: Duration,
     /// E, the largest error of any clock against true time. The node uses it to limit proposed
     /// tokens, and for the smallest token that it gives after a loss of data (the floor).

@@ -25,7 +25,8 @@ pub enum IfHeld {
     /// another owner has the lock. In a mode other than [`Exclusive`](super::LockMode::Exclusive),
     /// `Fair` counts as [`Queue`](Self::Queue).
     Fair {
-        /// Place of the handle; the time for which the handle has waited does not count.
+        /// Place of the handle (client) in the queue; the time for which it has waited does not
+        /// count.
         place: Place,
         /// Ticket (number that orders fair callers) of this call; `None` in its first requests,
         /// which ask for a ticket (fair 1).
@@ -76,15 +77,16 @@ pub struct Queued {
 /// [`OwnerToken::reserved_for`]: crate::token::OwnerToken::reserved_for
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Number of the handle that waits. [`NodeSignal::Turn`](crate::node::NodeSignal::Turn)
-    /// contains it when it is the handle's turn.
+    /// Number of the handle (client) that waits.
+    /// [`NodeSignal::Turn`](crate::node::NodeSignal::Turn) contains it when it is the handle's
+    /// turn.
     pub waiter: u64,
-    /// Time for which the handle has waited so far. It is a duration and not a time of day, so that
-    /// no two clocks are compared.
+    /// Time for which the handle (client) has waited so far. It is a duration and not a time of
+    /// day, so that no two clocks are compared.
     pub waited: Duration,
-    /// Time for which a released lock is reserved for this handle when it is its turn, at most 50
-    /// ms. It has to be enough to receive the hint (the node's message) and to send the request. If
-    /// it is zero, the lock is not reserved.
+    /// Time for which a released lock is reserved for this handle (client) when it is its turn, at
+    /// most 50 ms. It has to be enough to receive the hint (the node's message) and to send the
+    /// request. If it is zero, the lock is not reserved.
     pub needs: Duration,
 }
 

@@ -19,8 +19,8 @@ pub struct Loss {
     /// Time at which the data after the loss began. Together with `from` it identifies the loss.
     pub began: u64,
     /// End of the range: `began` plus the failover window (L), because a server that was replaced
-    /// may have accepted writes until then. During the quarantine, a client with a longer L moves
-    /// this end to a later time.
+    /// may have accepted writes until then. During the quarantine (time without grants), a client
+    /// with a longer L moves this end to a later time.
     pub to: u64,
 }
 
