@@ -24,12 +24,12 @@ pub enum NodeSignal {
     /// released, its holder's metadata changed, a claim ended, or a list of candidates has a new
     /// entry. The value is the main key of the lock, or the key of the record or the list.
     Changed(Arc<str>),
-    /// A lock is free. The handle with the number `waiter` is the first in the lock's queue of
-    /// waiting handles ([`Place`](crate::node::spi::Place)).
+    /// A lock is free. The handle with the number `waiter` (a client's `Redlock`) is the first in
+    /// the lock's queue of waiting handles ([`Place`](crate::node::spi::Place)).
     Turn {
         /// The main key of the lock.
         key: Arc<str>,
-        /// Number of the first handle in the queue.
+        /// Number of the first handle (client) in the queue of the lock.
         waiter: u64,
     },
     /// An event of the node. Programs receive it, too.
@@ -66,7 +66,8 @@ impl NodeEvents {
         Self { all: Box::pin(unfold(events, next).fuse()) }
     }
 
-    /// Waits for the next event. Returns `None` after the drop of the handle and its clones.
+    /// Waits for the next event. Returns `None` after the drop of the handle (`Redlock`) and its
+    /// clones.
     ///
     /// # Cancellation safety
     /// If the future is dropped, no event is lost: the next call continues.
@@ -117,8 +118,8 @@ pub enum NodeEvent {
     /// The node cannot be reached, or the connection to the node was lost. Log: `down` with
     /// `cause`, after a failed try to connect.
     Down,
-    /// The node was connected or reconnected, possibly to another server. The handle then reads the
-    /// node's data history. Log: `up`.
+    /// The node was connected or reconnected, possibly to another server. The handle (`Redlock`)
+    /// then reads the identity of the node's data history. Log: `up`.
     Up,
     /// The node has a new data history: the server restarted, another server took over, or data
     /// were lost. So the node may have forgotten its earlier grants. Log: `history_changed` with
@@ -144,12 +145,12 @@ pub enum NodeEvent {
         /// loss](crate::idempotency::IdempotencyBuilder::accept_loss) do not count as forgotten.
         loss: Option<Loss>,
     },
-    /// The quarantine has ended, and the node grants again. Sent with the node's first reply after
-    /// the quarantine. Log: `quarantine_ended`.
+    /// The quarantine (a time without grants) has ended, and the node grants again. Sent with the
+    /// node's first reply after the quarantine. Log: `quarantine_ended`.
     QuarantineEnded,
-    /// Holders of this handle renewed their leases on a node in quarantine, in which only leases
-    /// that the node had confirmed before may be renewed (re-assertions). Log: `reasserted` with
-    /// `leases`.
+    /// Holders of this handle (`Redlock`) renewed their leases on a node in quarantine, in which
+    /// only leases that the node had confirmed before may be renewed (re-assertions). Log:
+    /// `reasserted` with `leases`.
     #[non_exhaustive]
     Reasserted {
         /// Number of re-asserted leases in one batch.
@@ -173,10 +174,10 @@ pub enum NodeEvent {
     /// `settings_disagree` with `ours_ms` and `node_ms`.
     #[non_exhaustive]
     SettingsDisagree {
-        /// Length of the quarantine by this handle's settings.
+        /// Length of the quarantine (time without grants) by this handle's settings.
         ours: Duration,
-        /// Length of the quarantine that the node uses. Longer than `ours`, or equal to `ours` if
-        /// this handle has just raised the length.
+        /// Length of the quarantine (time without grants) that the node uses. Longer than `ours`,
+        /// or equal to `ours` if this handle has just raised the length.
         node: Duration,
     },
     /// A majority of the nodes, including this node, began without data or lost data within the
@@ -215,7 +216,7 @@ pub enum NodeEvent {
     },
 }
 
-/// Cause of a change of a node's data history.
+/// Cause of a change of a node's data history, the sequence of writes behind its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HistoryCause {
@@ -226,8 +227,8 @@ pub enum HistoryCause {
     /// The node has lost its marker (the key `palisade:generation`), by `FLUSHALL` or by a restart
     /// without data.
     DataLost,
-    /// The handle is new to this node, or the same server process has another data history than
-    /// before.
+    /// The handle (`Redlock`) is new to this node, or the same server process has another data
+    /// history than before.
     Unknown,
 }
 
@@ -242,11 +243,12 @@ impl HistoryCause {
     }
 }
 
-/// Log text for a node without data: the reason for its quarantine, and the operator's next step.
+/// Log text for a node without data: the reason for its quarantine (it grants nothing), and the
+/// operator's next step.
 const EMPTY: &str = "it was never initialised: new, or emptied; if the whole deployment is new, \
                      run `palisade init --new`; if it had data before, do not: see `palisade idem \
                      incidents`";
-/// Log text for a node that lost its data: the reason for its quarantine.
+/// Log text for a node that lost its data: the reason for its quarantine (it grants nothing).
 const LOST: &str = "its data are lost; what was known of idempotency keys is unknown";
 
 impl NodeEvent {

@@ -50,8 +50,8 @@ const EVENTS: usize = 1024;
 /// server may still vote.
 const JUDGE_EVERY: Duration = Duration::from_secs(10);
 
-/// Largest number of unanswered batches on a connection to a server that answers in order. The
-/// queue of one handle for the node sends fewer at once.
+/// Largest number of unanswered batches on a connection to a server that answers in order. A handle
+/// (`Redlock`) sends fewer at once from its queue for the node.
 pub(crate) const DEPTH: usize = 8;
 
 /// Finds the server of a node, and decides if the server may vote.
@@ -151,7 +151,8 @@ struct State {
     /// `run_id` of the last server process, and its largest number of replicas so far.
     replicas: Option<(Arc<str>, Arc<AtomicU32>)>,
     failures: u32,
-    /// Number of consecutive sessions that ended before their first reply to an op.
+    /// Number of consecutive sessions (connections) that ended before the server first answered an
+    /// op.
     flaps: u32,
     /// The last try to connect, if that try failed.
     failed: Option<Failed>,

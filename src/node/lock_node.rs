@@ -67,7 +67,7 @@ pub trait LockNode: Send + Sync + 'static {
     fn events(&self) -> broadcast::Receiver<NodeSignal>;
 
     /// Returns the name of this node for errors and logs. It is unique among the nodes of one
-    /// handle and never contains a secret.
+    /// handle (`Redlock`) and never contains a secret.
     fn name(&self) -> Arc<str>;
 
     /// Returns the durations of a failover of this node. Returns `None`, the default, if the node

@@ -74,7 +74,8 @@ struct Shared {
 struct State {
     /// Offset of this node's clocks: they are ahead of the clocks of its `Env` by this time.
     offset: Duration,
-    /// Random number from which all identities and data history ids of this node are made.
+    /// Random number from which all identities and ids of data histories (sequences of writes) of
+    /// this node are made.
     seed: u64,
     /// Number of restarts of the node. Each restart begins a new data history.
     lives: u64,

@@ -93,7 +93,7 @@ impl Judge {
     pub(crate) fn group_terms(&self) -> GroupTerms {
         let last = self.last.lock();
         // The node refuses the vote of a master whose lag is above `max_lag`. So no server of the
-        // group has a longer window than `longest`.
+        // group has a longer failover window than `longest`.
         let longest = self.rule.max_lag + LAG_SLACK;
         let own = last.window.unwrap_or(self.rule.unread());
         let read = last.lags.values().filter_map(|(lag, _)| *lag);

@@ -21,7 +21,7 @@ pub(super) struct Waiting {
 /// The connection on which a batch was sent, and the future answer to the batch.
 pub(super) type OnItsWay = (Arc<Current>, Sent);
 
-/// State of a batch after the call of [`Shared::place`]: sent, waiting for a connection, or
+/// State of a batch that was given to [`Shared::place`]: sent, waiting for a connection, or
 /// refused.
 pub(super) enum Place {
     Sent(OnItsWay),

@@ -39,7 +39,7 @@ if find('AVWOT', kind, 1, true) then
     return p
   end
 
-  -- A lock that is reserved for this handle is free for it.
+  -- A lock that is reserved for this handle (client) is free for it.
   if (kind == 'W' or kind == 'O') and left <= 0
     and look(KEYS[k + 1], '22') == '------' .. ARGV[a + 8] then
     call('DEL', KEYS[k + 1])

@@ -31,7 +31,8 @@ local function complete(k, a, id, now_ms)
       call('HSET', key, 'rf', 's' .. ballot, 'val', ARGV[a + 4])
     end
   else
-    -- This branch extends a claim. extend_claim.lua handles an extension that names a quarantine.
+    -- This branch extends a claim. extend_claim.lua handles an extension that names a quarantine (a
+    -- time in which only confirmed leases are extended).
     if ARGV[a + 7] ~= '' then return false end
     call('HSET', key, 'till', string.format('%.0f', now_ms + ARGV[a + 4]))
     if call('PTTL', key) < tonumber(ARGV[a + 5]) then call('PEXPIRE', key, ARGV[a + 5]) end

@@ -50,7 +50,8 @@ if find('NJK', kind, 1, true) then
   end
 
   -- Returns true if the call may take the lock although its key has a value: the lock is only
-  -- reserved, or `from` has it for no longer than the ttl of the call.
+  -- reserved, or the owner `from`, whose names this call takes over, has it for no longer than the
+  -- ttl of the call.
   local from = ARGV[a + 5]
   local function is_given(lock, value)
     if from == '' or type(value) ~= 'string' then return false end

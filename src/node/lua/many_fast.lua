@@ -9,7 +9,7 @@
 if kind == 'K' then
   local KEYS, ARGV, call = KEYS, ARGV, redis.call
   local n, owner, ttl, token = tonumber(ARGV[a + 2]), ARGV[a + 3], ARGV[a + 4], ARGV[a + 5]
-  -- MGET returns false for a key that holds no string. Then many.lua handles the op.
+  -- MGET returns false for a key that holds no string. In this case many.lua executes the op.
   local values = call('MGET', unpack(KEYS, k + 1, k + 2 * n))
   for i = 1, n do
     if values[i] ~= owner or values[i + n] ~= token then return 0 end
@@ -24,8 +24,8 @@ end
 if kind == 'N' then
   local KEYS, ARGV, call = KEYS, ARGV, redis.call
   local n, owner, ttl, proposal = tonumber(ARGV[a + 2]), ARGV[a + 3], ARGV[a + 4], ARGV[a + 5]
-  -- MGET returns false for a fence that does not exist, and for a key that holds no string. EXISTS
-  -- below counts the second kind.
+  -- MGET returns false for a fence key that does not exist, and for a key that holds no string.
+  -- EXISTS below counts the second kind.
   local fences, there = call('MGET', unpack(KEYS, k + n + 1, k + 2 * n)), 0
   for i = 1, n do
     local given = fences[i]
@@ -34,7 +34,7 @@ if kind == 'N' then
       there = there + 1
     end
   end
-  -- If exactly `there` of the keys exist, no lock exists, and every existing fence was checked
+  -- If exactly `there` of the keys exist, no lock exists, and every existing fence key was checked
   -- above.
   if call('EXISTS', unpack(KEYS, k + 1, k + 2 * n)) ~= there then return 0 end
   for i = k + 1, k + n do

@@ -9,7 +9,8 @@ local function queued(queue)
   return type(v) == 'string' and #v % 48 == 1 and find(v, '^[01]') and v
 end
 
--- Publishes a hint to the clients that watch the lock, because its metadata have changed.
+-- Publishes a hint (wake-up message) to the clients that watch the lock, because its metadata have
+-- changed.
 local function hint(queue, key)
   local v = queued(queue)
   if v and sub(v, 1, 1) == '1' then
@@ -18,13 +19,13 @@ local function hint(queue, key)
   end
 end
 
--- Ms for which a place in the queue is fresh after the last request of its handle. A place that is
--- not fresh keeps no later waiter out.
+-- Ms for which a place in the queue of waiters is fresh after the last request of its handle. A
+-- place that is not fresh keeps no later waiter out.
 local FRESH = 3000
 
--- Returns the time in ms until which the place that begins at `at` is fresh: at most FRESH from
--- now, even if this clock has stepped back since the handle asked; 0 if another program wrote the
--- time.
+-- Returns the time in ms until which the waiter whose place in the queue begins at `at` counts as
+-- fresh (asking): at most FRESH from now, even if this clock has stepped back since the handle
+-- asked; 0 if another program wrote the time.
 local function fresh_till(v, at)
   local till = sub(v, at + 35, at + 47)
   return find(till, '%D') and 0 or math.min(tonumber(till), b.now_ms + FRESH)
@@ -80,8 +81,8 @@ local function wait_for_hint(queue, ms, waited, handle, needs, mode, known, tick
     since = string.format('%016.0f', since)
     local own = find(v, '[xsX]' .. handle)
     if own then v = sub(v, 1, own - 17) .. sub(v, own + 32) end
-    -- Removes readers and fair waiters that have stopped asking, because their places would in time
-    -- leave no place for others.
+    -- Removes readers and fair waiters that have stopped asking, because such waiters would in time
+    -- fill the queue, so that others find no place in it.
     local now = string.format('%013.0f', b.now_ms)
     local latest = string.format('%013.0f', b.now_ms + FRESH)
     while at < #v do

@@ -76,7 +76,7 @@ local function wake()
   redis.pcall('PUBLISH', 'palisade:changed', key)
 end
 
--- Returns true if the record has the fingerprint of another request.
+-- Returns true if the idempotency record has the fingerprint of another request.
 local function is_anothers(fp)
   return fp ~= '' and h[7] and h[7] ~= fp
 end

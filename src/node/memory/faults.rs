@@ -1,5 +1,6 @@
 //! Faults and operator actions (restart, flush, failover, stepped clock) as methods of a node in
-//! memory, so that tests and simulations see the same quarantines as production.
+//! memory, so that tests and simulations see the same quarantines (times without grants after a
+//! loss of data) as production.
 
 use std::time::Duration;
 
@@ -16,8 +17,9 @@ pub struct MemorySnapshot(Data);
 
 /// Methods that cause faults. They need the feature `test-util`.
 impl MemoryNode {
-    /// Restarts the node without its data. It begins a quarantine, and gives no fence below a new
-    /// floor, which is above all fences that it may have given before.
+    /// Restarts the node without its data. It begins a quarantine (a time without grants), and
+    /// gives no fence (fencing token) below a new floor, which is above all fences that it may have
+    /// given before.
     pub fn restart_empty(&self) {
         self.reborn(|state| state.data = Data::default());
     }
@@ -31,7 +33,7 @@ impl MemoryNode {
     }
 
     /// Restarts the node with all its data. Nothing is lost, but no client can know that, so a
-    /// quarantine begins.
+    /// quarantine (a time without grants) begins.
     pub fn restart_keeping(&self) {
         self.reborn(|_| ());
     }
@@ -50,11 +52,12 @@ impl MemoryNode {
     }
 
     /// Completes a planned handover: another server takes over in a new data history, with data
-    /// that are certainly complete, so no quarantine begins.
+    /// that are certainly complete, so no quarantine (time without grants) begins.
     pub fn hand_over(&self) {
         let now = self.clock(&self.state()).now;
         self.reborn(|state| {
-            // Id of the data history that `reborn` begins.
+            // Id of the data history (sequence of writes behind the node's data) that `reborn`
+            // begins.
             let history_id = state.seed.wrapping_add(state.lives + 1);
             if let Some(marker) = &mut state.data.marker {
                 marker.continue_in(history_id, now);

@@ -52,7 +52,8 @@ impl Locks {
         let fences: Vec<_> = entries().map(|lock| self.0.open(lock, h.now).fence).collect();
         let most = fences.iter().copied().max().unwrap_or(0);
         let mut is_owned = |lock| self.0.open(lock, h.now).is_owned_by(owner);
-        // A repeated takeover is granted again, with a new fence, as a takeover of one name is.
+        // A repeated takeover is granted again, with a new fence (fencing token), as a takeover of
+        // one name is.
         let is_repeated = !takes(if_held) && entries().all(&mut is_owned);
         let fence = if is_repeated { most } else { h.next_fence(most, proposal) };
         for lock in entries() {

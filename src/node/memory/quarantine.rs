@@ -24,8 +24,8 @@ pub(super) struct Marker {
     /// Length of a quarantine (the time after a loss of data in which the node grants nothing): the
     /// longest that any client asked for lately.
     pub(super) quarantine: Duration,
-    /// Time on the expiry clock until which `quarantine` is kept although no client asks for that
-    /// length any more.
+    /// Time on the expiry clock until which the length in `quarantine` is kept although no client
+    /// asks for that length any more.
     pub(super) agreed: u64,
     /// State of the data when this data history began: known, because a person marked the node as
     /// new; empty; or lost.
@@ -71,8 +71,8 @@ impl Losses {
         self
     }
 
-    /// Extends the latest loss to at least `window` (ms) after the beginning of the data history
-    /// that followed it.
+    /// Extends the latest loss (range of writes that the data may lack) to at least `window` (ms)
+    /// after the beginning of the data history that followed it.
     fn with_window(mut self, window: u64) -> Self {
         if let Some(latest) = self.0.iter_mut().rev().flatten().next() {
             latest.to = latest.to.max(latest.began.saturating_add(window));
@@ -95,8 +95,8 @@ const NOTED: u64 = 1_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "test-util"), expect(dead_code, reason = "only tests hand over"))]
 pub(super) enum Handover {
-    /// The node refuses every batch, and so does every server that receives this marker by
-    /// replication.
+    /// The node refuses every batch, and so does every server that receives this marker (the facts
+    /// about the data history) by replication.
     Closed(u64),
     /// The handover is done, and the data are complete. But leases that were given before the
     /// handover may end too early by this server's clock.
@@ -104,8 +104,8 @@ pub(super) enum Handover {
 }
 
 impl Marker {
-    /// Makes the marker of a node that is created now: it has granted nothing, so it has forgotten
-    /// nothing.
+    /// Makes the marker (the facts about the data history) of a node that is created now: it has
+    /// granted nothing, so it has forgotten nothing.
     pub(super) fn born(history_id: u64) -> Self {
         Self {
             history_id,
@@ -120,9 +120,9 @@ impl Marker {
         }
     }
 
-    /// Closes the node for `span`. Returns false in a quarantine, because the node may not know all
-    /// leases. Also returns false while the node settles after an earlier handover, because the
-    /// marker states only one of the two: closed or settling.
+    /// Closes the node for `span`. Returns false in a quarantine (a time without grants), because
+    /// the node may not know all leases. Also returns false while the node settles after an earlier
+    /// handover, because the marker states only one of the two: closed or settling.
     #[cfg(feature = "test-util")]
     pub(super) fn close(&mut self, now: u64, span: Duration) -> bool {
         let settles = self.settles(now);
@@ -140,10 +140,10 @@ impl Marker {
         self.handover.take_if(|state| *state == Handover::Closed(till));
     }
 
-    /// Continues without a quarantine in the later data history `history_id`, if the node was
-    /// closed until `till`, was not opened since, and at least `apart` is left until `till`. Then
-    /// no other server that has this marker can have opened by itself. Returns true if it
-    /// continues.
+    /// Continues without a quarantine (time without grants) in the later data history `history_id`,
+    /// if the node was closed until `till`, was not opened since, and at least `apart` is left
+    /// until `till`. Then no other server that has this marker can have opened by itself. Returns
+    /// true if it continues.
     #[cfg(feature = "test-util")]
     pub(super) fn finish(&mut self, history_id: u64, till: u64, now: u64, apart: Duration) -> bool {
         let holds = self.handover == Some(Handover::Closed(till));
@@ -155,8 +155,8 @@ impl Marker {
         may
     }
 
-    /// Continues in the data history `history_id` without a quarantine, because the data are
-    /// certainly complete.
+    /// Continues in the data history `history_id` without a quarantine (time without grants),
+    /// because the data are certainly complete.
     #[cfg(feature = "test-util")]
     pub(super) fn continue_in(&mut self, history_id: u64, now: u64) {
         self.history_id = history_id;
@@ -212,10 +212,10 @@ impl Marker {
         Duration::from_nanos(self.since.saturating_add(nanos(self.quarantine)).saturating_sub(now))
     }
 
-    /// Updates the length of a quarantine by the length that this batch asks for. All clients of a
-    /// node share one length, the longest. It is kept for one length after the last client that
-    /// asked for it, and never shrinks during a quarantine. Returns true if a shorter length was
-    /// raised.
+    /// Updates the length of a quarantine (time without grants after a loss) by the length that
+    /// this batch asks for. All clients of a node share one length, the longest. It is kept for one
+    /// length after the last client that asked for it, and never shrinks during a quarantine.
+    /// Returns true if a shorter length was raised.
     fn agree(&mut self, asked: Duration, now: u64) -> bool {
         let before = self.quarantine;
         if asked >= before {
@@ -274,8 +274,9 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Checks whether the marker is of the node's present data history, and replaces it if it is
-    /// not. Returns the state for the ops of the batch.
+    /// Checks that the marker (the stored facts about the data) is of the node's present data
+    /// history, and replaces a marker of an earlier history. Returns the state for the ops of the
+    /// batch.
     pub(super) fn open(
         marker: &mut Option<Marker>,
         nature: Nature,
@@ -333,7 +334,8 @@ impl Header {
         !self.facts.quarantine.is_zero()
     }
 
-    /// Returns the reply of a node in quarantine to a request for a grant.
+    /// Returns the reply of a node in quarantine (it may have lost leases) to a request for a
+    /// grant.
     pub(super) fn quarantined(&self) -> Reply {
         let (remaining, began) = (self.facts.quarantine, self.facts.began);
         Reply::Quarantined { remaining, id: self.id(), began }
@@ -355,8 +357,8 @@ impl Header {
         Duration::from_nanos(till.saturating_sub(self.now))
     }
 
-    /// Returns the time until which the node keeps a fence that is used now. After that time even a
-    /// client whose clock is behind proposes a larger fence.
+    /// Returns the time until which the node keeps a fence (last fencing token of a lock) that is
+    /// used now. After that time even a client whose clock is behind proposes a larger fence.
     pub(super) fn fence_till(&self) -> u64 {
         let lead = token_lead(self.terms.clock_error);
         self.after(self.terms.max_ttl + lead + FENCE_SLACK)
@@ -383,7 +385,7 @@ impl Header {
     }
 
     /// Returns true if a request made at `created` (milliseconds since 1970) is older than the
-    /// retention.
+    /// retention, the time for which records are kept.
     pub(super) fn is_too_old(&self, created: Option<u64>, retention: Duration) -> bool {
         created.is_some_and(|at| at + millis(retention) < self.facts.node_micros / 1_000)
     }
@@ -412,8 +414,8 @@ fn begin(
     clock: Clock,
     terms: &Terms,
 ) -> Marker {
-    // The marker may be older than the settings of the server that was replaced just now, so the
-    // longest window counts.
+    // The marker (record of the data history) may be older than the settings of the server that was
+    // replaced just now, so the longest failover window counts.
     let q = terms.max_ttl + windows.longest;
     let quarantine = before.map_or(q, |m| m.quarantine.max(q));
     // The floor is ahead by 2E, where E is the largest clock error: this clock may be behind by E,

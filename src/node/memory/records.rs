@@ -1,6 +1,6 @@
 //! The ops on idempotency records of a node in memory. Each key is a single-decree consensus on its
-//! result: a claim is the promise, and a completion the accept. A ballot is a pair of fence and
-//! owner.
+//! result: a claim is the promise, and a completion the accept. A ballot is a pair of fencing token
+//! and owner.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -103,8 +103,8 @@ fn a_million_names_do_not_pile_up() {
         hand.pass(Duration::from_millis(50));
         most = most.max(node.len());
     }
-    // A fence is kept for 271 s, in which this test uses 5 420 names. A sweep comes when the map
-    // has doubled, so at most twice as many are in memory.
+    // A fence (last fencing token of a name) is kept for 271 s, in which this test uses 5 420
+    // names. A sweep comes when the map has doubled, so at most twice as many are in memory.
     assert!(most <= 12_000, "{most} names in memory");
 }
 
@@ -160,7 +160,8 @@ fn the_longest_quarantine_asked_for_wins() {
     assert_eq!(rest(&ask(&node, acquire("a", 1, 0))), Duration::from_secs(12));
 }
 
-/// Checks that a quarantine is long enough for servers whose settings the client has not read.
+/// Checks that a quarantine (time without grants after a loss) is long enough for servers whose
+/// settings the client has not read.
 #[test]
 fn a_history_begins_with_what_may_be_unknown_of_the_group() {
     let (known, longest) = (Duration::from_secs(4), Duration::from_secs(12));
@@ -187,7 +188,8 @@ fn a_loss_keeps_the_window_with_which_it_began() {
     let first = facts(&b, TERMS);
     let ends = first.node_micros / 1_000 + 12_000;
     assert_eq!(first.losses.last().map(|loss| loss.to), Some(ends));
-    // In a quarantine the longest failover window (L) that a client asks for counts.
+    // In a quarantine (a time without grants) the longest failover window (L) that a client asks
+    // for counts.
     let longer = longest + Duration::from_secs(1);
     b.set_failover_windows(known, longer);
     let first = facts(&b, TERMS);
@@ -290,8 +292,8 @@ fn every_loss_of_data_or_continuity_opens_a_quarantine() {
             _ => node.restore(held),
         }
         assert!(matches!(ask(&node, acquire("a", 1, 0)), Reply::Quarantined { .. }), "{how}");
-        // The present holder may extend its lease if it names the quarantine. Then it still has the
-        // lock when the quarantine ends.
+        // The present holder may extend its lease if it names the quarantine (the time without new
+        // grants). Then it still has the lock when the quarantine ends.
         let extend = |reassert| Op::Extend {
             mode: LockMode::Exclusive,
             keys: LockKeys::new("a"),
@@ -329,8 +331,8 @@ fn a_fence_outlives_its_lock_and_expires_later() {
     hand.pass(TTL);
     assert_eq!(fence(&ask(&node, acquire("a", 2, 0))), high + 1);
     assert_eq!((node.len(), node.is_empty()), (1, false));
-    // The node has forgotten the fence after max_ttl + 4E + 1 s, where E is the clock error. Then
-    // even a client with the slowest clock proposes a larger fence.
+    // The node has forgotten the fence (last fencing token) after max_ttl + 4E + 1 s, where E is
+    // the clock error. Then even a client with the slowest clock proposes a larger fence.
     hand.pass(MAX_TTL + 4 * E + Duration::from_secs(1));
     assert!(fence(&ask(&node, acquire("a", 3, 0))) > high + 1);
 }
@@ -438,8 +440,8 @@ fn after_a_handover_what_was_in_use_is_kept_for_twice_the_clock_error() {
     assert!(node.close(TTL));
 }
 
-/// Checks the conditions for finishing a handover. The promoted server has the data of the closed
-/// server in a new data history.
+/// Checks the conditions for finishing a planned handover to another server. The promoted server
+/// has the data of the closed server in a new data history.
 #[test]
 fn a_handover_is_finished_by_the_data_that_hold_its_closing_while_enough_of_it_is_left() {
     const APART: Duration = Duration::from_secs(2);

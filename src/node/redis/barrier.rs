@@ -36,7 +36,7 @@ const LAST: Duration = Duration::from_millis(100);
 const WAY_BACK: Duration = Duration::from_millis(90);
 /// Longest `WAIT` of a round if too few replicas were connected in the round before.
 const LOOK: Duration = Duration::from_millis(5);
-/// Largest number of callers in one queue, and in one round.
+/// Largest number of callers in one queue, and in one round (one `WAIT`).
 const WISHES_MAX: usize = 8_192;
 /// Largest number of queues. Each queue is for another number of replicas.
 const QUEUES_MAX: usize = 64;
@@ -146,7 +146,8 @@ impl Barriers {
         }
     }
 
-    /// Waits for the end of the next round for `k` replicas, and returns the result of the round.
+    /// Waits for the end of the next round (one `WAIT`) for `k` replicas, and returns the result of
+    /// the round.
     async fn round(&self, k: u32, history_id: u64, deadline: Moment) -> Result<Round, NodeError> {
         let (done, round) = oneshot::channel();
         self.submit(k, Wish { history_id, deadline, done });
@@ -191,13 +192,14 @@ impl Wish {
     }
 }
 
-/// The task that sends the results to the callers of one queue. The task ends with the session.
+/// The task that sends the results to the callers of one queue. The task ends with the session (the
+/// node's connection).
 struct Waiter {
     server: Server,
     k: u32,
     wishes: mpsc::Receiver<Wish>,
     wire: Option<Wire>,
-    /// Number of replicas that were attached in the last round.
+    /// Number of replicas that were attached in the last round (one `WAIT`).
     connected: u32,
 }
 
@@ -241,9 +243,9 @@ impl Waiter {
         }
     }
 
-    /// Returns true if this round is the last one for the caller: the round has enough replicas,
-    /// another round could not find more replicas, or the caller has too little time for another
-    /// round.
+    /// Returns true if this round (one `WAIT`) is the last one for the caller: the round has enough
+    /// replicas, another round could not find more replicas, or the caller has too little time for
+    /// another round.
     fn is_final(&self, round: &Round, wish: &Wish, now: Moment) -> bool {
         round.have >= self.k
             || round.connected() < self.k
@@ -276,8 +278,8 @@ impl Waiter {
             };
             let left = first.since(self.server.env.now());
             let within = if self.connected < self.k {
-                // Too few replicas were connected in the last round. This round can only succeed if
-                // another replica has just connected, so the round is short.
+                // Too few replicas were connected in the last round (one `WAIT`). This round can
+                // only succeed if another replica has just connected, so the round is short.
                 left.min(LOOK)
             } else {
                 left.saturating_sub(WAY_BACK.min(left / 8))

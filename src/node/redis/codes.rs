@@ -1,6 +1,6 @@
 //! Codes of results. In the script's answer the result of an op begins with one of these numbers,
-//! or with a fence in place of [`DONE`], or with [`AS_ASKED`]. The script gets the same table, as
-//! Lua text.
+//! or with a fence (fencing token) in place of [`DONE`], or with [`AS_ASKED`]. The script gets the
+//! same table, as Lua text.
 
 /// Calls the macro `$use` with the names and numbers of all codes.
 macro_rules! codes {

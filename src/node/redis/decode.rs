@@ -35,8 +35,8 @@ pub(crate) fn replies(
     seen: Option<Arc<Seen>>,
 ) -> Result<(Replies, Arc<Seen>), NodeError> {
     let (items, node_micros, bits, seen) = match (answer, seen) {
-        // If the answer is only the server's clock, the marker is as expected, and each op was
-        // executed as requested.
+        // If the answer is only the server's clock, the marker (the stored facts about the data
+        // history) is as expected, and each op was executed as requested.
         (Value::Int(clock), Some(seen)) => {
             let asked: Vec<_> = runs(ops).map(|_| Value::Int(AS_ASKED)).collect();
             let clock = u64::try_from(clock).map_err(|_| garbage("a clock before 1970"))?;
@@ -86,8 +86,8 @@ pub(crate) fn replies(
 type Opened = (std::vec::IntoIter<Value>, u64, u64, Arc<Seen>);
 
 /// Reads the values with which an answer in the form of a list begins: the server's clock, its
-/// marker (nil if it is still the marker in `seen`), and the bits that `lua/main.lua` explains.
-/// Returns these values, and the rest of the list.
+/// marker, which has the facts about its data history (nil if still as in `seen`), and the bits
+/// that `lua/main.lua` explains. Returns these values, and the rest of the list.
 fn opened(
     items: Vec<Value>,
     clock_error: Duration,
@@ -241,8 +241,8 @@ fn reply(
     Ok(reply)
 }
 
-/// Returns true if the answer to the op is data (a fence, a holder, a record or a list), and never
-/// `DONE` or `NOT_OWNER`.
+/// Returns true if the answer to the op is data (a fencing token, a holder, a record or a list),
+/// and never `DONE` or `NOT_OWNER`.
 fn shows(op: &Op) -> bool {
     matches!(
         op,
@@ -305,7 +305,8 @@ struct Reader {
 
 impl Reader {
     /// Reads a whole number that decides which values follow it. It is an integer or a text of
-    /// digits, because the script returns a fence in the form in which it is stored.
+    /// digits, because the script returns a fence (fencing token) in the form in which it is
+    /// stored.
     fn code(&mut self) -> Result<i64, NodeError> {
         self.maybe_integer()?.ok_or_else(|| garbage("no number where one belongs"))
     }

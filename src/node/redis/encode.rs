@@ -65,8 +65,9 @@ impl GroupTerms {
     }
 }
 
-/// Encodes the batch for a server whose marker was last `seen`. `not_after` is the batch's deadline
-/// in µs by that server's clock; `None` if the batch has no deadline.
+/// Encodes the batch for a server whose marker (stored facts about its data history) was last
+/// `seen`. `not_after` is the batch's deadline in µs by that server's clock; `None` if the batch
+/// has no deadline.
 pub(crate) fn batch(
     batch: &Batch,
     not_after: Option<u64>,
@@ -74,8 +75,9 @@ pub(crate) fn batch(
     seen: Option<&Seen>,
 ) -> Cmd {
     let n = batch.ops.len();
-    // A client may be waiting for a hint from this server; the server's marker says until when. As
-    // long as this client has not seen the marker, it has to assume that a client waits.
+    // A client may be waiting for a hint (wake-up message) from this server; the server's marker
+    // says until when. As long as this client has not seen the marker, it has to assume that a
+    // client waits.
     let awaited = seen.is_none_or(Seen::is_awaited);
     // Room for about four keys and four arguments per op. A wrong guess only costs a reallocation.
     let mut cmd = Cmd::with_capacity(14 + 9 * n, 240 + 160 * n);
@@ -126,7 +128,8 @@ impl Lives {
     }
 }
 
-/// Returns the length in ms that this client requests for a quarantine of the server.
+/// Returns the length in ms that this client requests for a quarantine of the server (its time
+/// without grants after a loss of data).
 pub(super) fn asked_quarantine(terms: &Terms, group_terms: GroupTerms) -> u64 {
     millis(group_terms.quarantine(terms))
 }
@@ -306,8 +309,9 @@ fn keys(op: &Op, awaited: bool, mut each: impl FnMut(&str)) {
     }
 }
 
-/// Adds the name of the quarantine in which the holder renews its lease (re-asserts it), in the
-/// form that the script compares; without a name, adds an empty argument.
+/// Adds the name of the quarantine (the node's time without grants) in which the holder renews its
+/// lease (re-asserts it), in the form that the script compares; without a name, adds an empty
+/// argument.
 fn named(cmd: &mut Cmd, reassert: Option<QuarantineId>) -> &mut Cmd {
     match reassert {
         Some(QuarantineId { history, since }) => cmd.arg(format!("{history:016x}:{since}")),

@@ -39,10 +39,11 @@ pub(super) struct Round {
     pub(super) have: u32,
     /// Replicas that were attached after the `WAIT`, in any state.
     pub(super) attached: Vec<Attached>,
-    /// Replication offset of the master when the round began. A replica that has acknowledged this
-    /// offset has everything written before the round.
+    /// Replication offset of the master when the round (write and `WAIT`) began. A replica that has
+    /// acknowledged this offset has everything written before the round.
     pub(super) offset: u64,
-    /// Identity of the server's data history, the same number as in the facts of a batch.
+    /// Identity of the server's data history (sequence of writes), the same number as in the facts
+    /// of a batch.
     pub(super) history_id: u64,
 }
 

@@ -22,8 +22,8 @@ const SECOND: Duration = Duration::from_secs(1);
 /// by 1 ms.
 const UNSURE: Duration = Duration::from_millis(1_006);
 
-/// Makes the values with which an answer begins: the server's clock (9 µs), the marker and the
-/// bits. The quarantine has 70 ms left.
+/// Makes the values with which an answer begins: the server's clock (9 µs), the marker (facts about
+/// its data) and the bits. The quarantine (time without grants) has 70 ms left.
 fn header() -> Vec<Value> {
     vec![Value::Int(9), marker("00000000000000ff"), Value::Int(1)]
 }
@@ -37,7 +37,7 @@ fn marker(history: &str) -> Value {
     ))
 }
 
-/// Returns the loss that the marker of `header` lists.
+/// Returns the loss of data that the marker of `header` lists.
 fn lost() -> Vec<Loss> {
     vec![Loss::between(0, 5)]
 }
@@ -320,7 +320,8 @@ fn stood_there(mut kinds: &[char], mut read: &[Reply], mut stood: &[Value]) -> b
         if stood.first().is_some_and(|first| same(&Value::Int(-9), first)) {
             stood = &stood[1..];
             if kinds[0] == 'S' {
-                // After the code of a run of readers follows the fence that all of them have.
+                // After the code of a run of readers follows the fence (fencing token) that all of
+                // them have.
                 let fence = wire_values(&read[0]);
                 if !read[..n].iter().all(|r| *r == read[0]) || !same(&fence[0], &stood[0]) {
                     return false;
