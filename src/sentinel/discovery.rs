@@ -104,7 +104,8 @@ pub(crate) struct Master {
     pub replicas: Option<u32>,
 }
 
-/// State of discovery: the known Sentinels, and the highest epoch of the decisions so far.
+/// State of discovery: the known Sentinels, and the highest configuration epoch of the decisions so
+/// far.
 #[derive(Clone, Debug)]
 pub(crate) struct Discovery {
     /// Sentinels in the order of the requests. The Sentinel that replied first has the first place.
@@ -263,8 +264,8 @@ pub(crate) fn minority(sentinels: usize) -> usize {
     sentinels.saturating_sub(1) / 2
 }
 
-/// Returns the highest epoch that at least `needed` Sentinels have reached. If fewer Sentinels
-/// report an epoch, returns the highest epoch that all of these have reached.
+/// Returns the highest configuration epoch that at least `needed` Sentinels have reached. If fewer
+/// Sentinels report an epoch, returns the highest epoch that all of these have reached.
 fn agreed_epoch(by: &[&Voice<'_>], needed: usize) -> Option<u64> {
     let mut epochs: Vec<u64> = by.iter().filter_map(|v| v.epoch()).collect();
     epochs.sort_unstable_by(|a, b| b.cmp(a));

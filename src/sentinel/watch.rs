@@ -27,12 +27,13 @@ const ALARM_POLLS: u32 = 20;
 pub(crate) struct Seen {
     /// The master of the last decision.
     pub(crate) master: Option<Master>,
-    /// Error of the last round; `None` if the round decided on a master.
+    /// Error of the last round of requests to the Sentinels; `None` if the round decided on a
+    /// master.
     pub(crate) error: Option<NodeError>,
     pub(crate) known: usize,
     pub(crate) reachable: usize,
-    /// A new master, with the time of the last round that confirmed it. `None` after a caller has
-    /// taken this value.
+    /// A new master, with the time of the last round of requests that confirmed it. `None` after a
+    /// caller has taken this value.
     news: Option<(Moment, Master)>,
 }
 
@@ -48,8 +49,8 @@ struct Shared {
     events: Arc<Events>,
     seen: SyncMutex<Seen>,
     env: Arc<dyn Env>,
-    /// Number that increases with each decision on another master or epoch. The present connection
-    /// must then not be used any more.
+    /// Number that increases with each decision on another master or configuration epoch. The
+    /// present connection must then not be used any more.
     version: watch::Sender<u64>,
 }
 
@@ -93,7 +94,8 @@ impl Watch {
         self.shared.asker.lock().await.replicas().await
     }
 
-    /// Returns the version. It increases with each decision on another master or epoch.
+    /// Returns the version. It increases with each decision on another master or configuration
+    /// epoch.
     pub(crate) fn changed(&self) -> watch::Receiver<u64> {
         self.shared.version.subscribe()
     }
@@ -125,7 +127,8 @@ impl Shared {
     async fn round(&self, hurry: bool) -> Round {
         let mut asker = self.asker.lock().await;
         let round = asker.round(hurry).await;
-        // The mutex is still locked, so that states are published in the order of the rounds.
+        // The mutex is still locked, so that states are published in the order of the rounds of
+        // requests.
         self.publish(&round);
         round
     }
