@@ -310,7 +310,8 @@ impl Redlock {
         Settings::new(urls.as_ref().split_whitespace()).build()
     }
 
-    /// Builds a handle from environment variables. [`Settings::from_env`] lists the variables.
+    /// Builds a handle (`Redlock`) from environment variables. [`Settings::from_env`] lists the
+    /// variables.
     ///
     /// # Errors
     /// [`ConfigError`] with the variable, its value (possible secrets are hidden) and the accepted
