@@ -37,8 +37,8 @@ pub(crate) use self::table::{IDEMPOTENCY, NODE, READY};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Largest number of names of one kind (locks, elections, jobs, namespaces) that a handle uses as
-/// labels. All further names share the label [`OTHER`].
+/// Largest number of names of one kind (locks, elections, jobs, namespaces) that a handle
+/// (`Redlock`) uses as labels. All further names share the label [`OTHER`].
 const NAMES_MAX: usize = 256;
 /// Label of all names after the first `NAMES_MAX`. A lock with this name is improbable, because of
 /// the parentheses.
@@ -113,7 +113,7 @@ impl<T> Family<T> {
     }
 }
 
-/// Metrics of a handle, without those of its nodes.
+/// Metrics of a handle (`Redlock`), without those of its nodes.
 pub(crate) struct Meters {
     /// True if the names of locks are labels.
     by_lock: bool,
@@ -138,7 +138,7 @@ impl fmt::Debug for Meters {
 }
 
 impl Meters {
-    /// Makes the metrics of a handle with the recorder that is installed now.
+    /// Makes the metrics of a handle (`Redlock`) with the recorder that is installed now.
     pub(crate) fn new(by_lock: bool) -> Self {
         let claims =
             ["granted", "stored", "in_flight", "contended", "mismatch", "too_old", "no_quorum"];
