@@ -192,11 +192,11 @@ pub enum NodeFault {
     Server,
     /// The library could not parse the server's reply.
     Protocol,
-    /// Too many requests of this handle wait for the node, so this request was refused and not
-    /// sent.
+    /// Too many requests of this handle (`Redlock`) wait for the node, so this request was refused
+    /// and not sent.
     Busy,
-    /// The request cannot be sent: the handle is closed, or the call was polled outside of a tokio
-    /// runtime with timers.
+    /// The request cannot be sent: the handle (`Redlock`) is closed, or the call was polled outside
+    /// of a tokio runtime with timers.
     Closed,
 }
 

@@ -156,8 +156,8 @@ impl NoQuorum {
         self.nodes.iter().filter(may).count() < self.needed
     }
 
-    /// Returns the time until enough nodes will grant again, if only quarantines prevent a quorum.
-    /// Returns `None` if other faults prevent it.
+    /// Returns the time until enough nodes will grant again, if only quarantines (times without
+    /// grants) prevent a quorum. Returns `None` if other faults prevent it.
     pub fn quarantine(&self) -> Option<Duration> {
         let (mut able, mut silent, mut shut) = (0, 0, Vec::new());
         for (_, outcome) in &self.nodes {
@@ -169,8 +169,8 @@ impl NoQuorum {
             }
         }
         shut.sort_unstable();
-        // A silent node may be in quarantine, too. But it is counted as quarantined only if there
-        // are not enough other nodes for a majority.
+        // A silent node may be in quarantine (without grants), too. But it is counted as
+        // quarantined only if there are not enough other nodes for a majority.
         let needed = self.needed.checked_sub(able)?;
         let last = needed.min(shut.len()).checked_sub(1)?;
         (shut.len() + silent >= needed).then(|| shut[last])
