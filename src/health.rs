@@ -12,7 +12,7 @@ use crate::node::Loss;
 use crate::quorum::majority;
 use crate::redlock::Redlock;
 
-/// State of the nodes of a handle. `Display` prints one line.
+/// State of the nodes of a handle (`Redlock`). `Display` prints one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Health {
@@ -24,8 +24,8 @@ pub struct Health {
     /// an operator has acted. Empty in the health of a whole handle, because only a namespace has
     /// messages.
     pub waiting: Vec<Waiting>,
-    /// Number of existing [degraded guards](crate::DegradableGuard) of the handle. The work of a
-    /// degraded guard runs without the lock.
+    /// Number of existing [degraded guards](crate::DegradableGuard) of the handle (`Redlock`). The
+    /// work of a degraded guard runs without the lock.
     pub degraded: usize,
 }
 

@@ -97,12 +97,12 @@ pub fn leader(owner: OwnerToken, holder: &Holder, remaining: Duration) -> Option
     Metadata::read(owner, holder).map(|(_, metadata)| metadata.leader(remaining))
 }
 
-/// Returns the prefix of the call's handle, and the name of its idempotency key.
+/// Returns the prefix of the call's handle (`Redlock`), and the name of its idempotency key.
 pub fn key_of(call: &Call) -> (&str, KeyName) {
     (call.prefix(), call.name())
 }
 
-/// Returns the prefix of the handle of `keys`.
+/// Returns the prefix of the handle (`Redlock`) from which `keys` was made.
 pub fn prefix_of(keys: &Idempotency) -> &str {
     keys.prefix()
 }

@@ -57,7 +57,8 @@ mod token;
     reason = "what a machine offers to its client side, apart from its own parts"
 )]
 mod quorum;
-// The trait `Env` for clocks and randomness. Callers pass an implementation of it in.
+// The trait `Env` for clocks and randomness. The builders of nodes and handles take an
+// implementation of it.
 mod env;
 // Metrics, and the `tracing` spans of calls.
 mod metrics;
