@@ -37,10 +37,10 @@ pub enum Extension {
 /// Times that limit one extension.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// End of the present validity. An answer after this time does not count (invariant 3 of
-    /// `quorum`).
+    /// End of the lease's present validity. An answer after this time does not count (invariant 3
+    /// of `quorum`).
     pub old: Moment,
-    /// End of the validity if this extension succeeds.
+    /// End of the lease's validity if this extension succeeds.
     pub new: Moment,
     /// Moment until which the machine waits for answers.
     pub deadline: Moment,

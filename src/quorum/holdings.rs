@@ -87,7 +87,8 @@ pub struct Holdings {
     /// Semaphore slot that the attempt has won; `None` before, and for a lock or a claim. A node
     /// that gave another slot has not confirmed the lease.
     slot: Option<u16>,
-    /// Number of renewals so far. The round of the grant has the number 0.
+    /// Number of renewals so far. The requests for the grant are round 0, and each renewal is a
+    /// further round.
     rounds: u64,
 }
 
@@ -129,9 +130,9 @@ impl Holdings {
         (self.nodes[node].may_hold, self.nodes[node].answered) = (true, true);
     }
 
-    /// Records the node's answer to the request of this round. A grant confirms the lease until
-    /// `until`. The answer arrived at `at`, and `history` is the node's data history (the sequence
-    /// of writes behind its data).
+    /// Records the node's answer to the request of this round (0 is the grant, 1 the first
+    /// renewal). A grant confirms the lease until `until`. The answer arrived at `at`, and
+    /// `history` is the node's data history (the sequence of writes behind its data).
     pub fn answered(
         &mut self,
         node: usize,

@@ -91,7 +91,7 @@ impl Witness<'_> {
     }
 }
 
-/// Server processes that answered in one round. The index is the number of the node.
+/// Server processes that answered the requests of one call. The index is the number of the node.
 #[derive(Clone, Debug)]
 pub struct Servers(Vec<Option<Arc<str>>>);
 
