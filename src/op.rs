@@ -383,7 +383,7 @@ pub enum Reply {
         /// Identifier of this quarantine, which a holder names in `reassert` to extend its lease in
         /// the quarantine.
         id: QuarantineId,
-        /// Origin of the node's data, as in [`Facts::began`].
+        /// Origin of the node's data: a new node, or a loss of earlier data.
         began: Began,
     },
     /// Answer to `Raise`, `Extend`, `RaiseClaim`, `ExtendClaim`, `Complete`, `Steps`, `Release` and

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::token::{FencingToken, OwnerToken};
 
-/// Result of an idempotency key, as a node stores it.
+/// Result of an idempotency key, as a node stores it under the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredRecord {
     /// Ballot (fencing token of the claim) under which the result was stored.
