@@ -52,7 +52,8 @@ pub struct NamedEvent {
     pub event: NodeEvent,
 }
 
-/// The events of a handle's nodes; see [`Redlock::events`](crate::Redlock::events).
+/// The events of the nodes of a handle (`Redlock`); see
+/// [`Redlock::events`](crate::Redlock::events).
 ///
 /// `NodeEvents` is also a [`Stream`] of [`NamedEvent`]s. A reader that is more than 1024 events
 /// behind misses the oldest events.
@@ -206,10 +207,11 @@ pub enum NodeEvent {
         /// Time for which the lease has to last to outlive a failover: the reaction time of the
         /// Sentinels, the takeover by the new master, and the failover window.
         needed: Duration,
-        /// Time until a silent master is replaced; see
+        /// Time without an answer after which the Sentinels replace a master; see
         /// [`FailoverTimes::down_after`](super::FailoverTimes::down_after).
         down_after: Duration,
-        /// Failover window; see [`FailoverTimes::window`](super::FailoverTimes::window).
+        /// Failover window: time for which a replaced master may still grant; see
+        /// [`FailoverTimes::window`](super::FailoverTimes::window).
         window: Duration,
         /// Shortest sufficient ttl, in whole seconds.
         enough: Duration,

@@ -118,14 +118,14 @@ impl MemoryNode {
         MemoryNodeBuilder::new()
     }
 
-    /// Returns the number of locks, records and lists in memory. Entries that have expired count
-    /// until the node removes them.
+    /// Returns the number of locks, records and lists of candidates in memory. Entries that have
+    /// expired count until the node removes them.
     pub fn len(&self) -> usize {
         let state = self.state();
         state.data.locks.len() + state.data.lists.len() + state.data.records.len()
     }
 
-    /// Returns true if there is no lock, record or list in memory.
+    /// Returns true if there is no lock, record or list of candidates in memory.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

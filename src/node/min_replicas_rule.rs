@@ -31,7 +31,7 @@ pub enum MinReplicas {
     /// accepts writes. The quarantine relies on the configured failover window, which nothing
     /// enforces.
     Warn,
-    /// The node votes as under `Warn`, but logs no warning.
+    /// The node votes although the check is off or too weak, and logs no warning.
     Off,
 }
 

@@ -1,5 +1,5 @@
 -- The queue of the handles that wait for a lock: reads it, adds and removes places, and registers
--- clients for a hint. wake.lua describes its form.
+-- clients for a hint (wake-up message). wake.lua describes its form.
 -- KEYS, ARGV  as for the op
 -- Returns     see the comment of each function
 
@@ -19,7 +19,7 @@ local function hint(queue, key)
   end
 end
 
--- Ms for which a place in the queue of waiters is fresh after the last request of its handle. A
+-- Ms for which a place in the queue of waiters is fresh after the last request of its client. A
 -- place that is not fresh keeps no later waiter out.
 local FRESH = 3000
 

@@ -1,6 +1,6 @@
 -- Helpers of the ops on idempotency records: all ops that the files before this one in the script
--- do not handle. Reads the fields of the record. If a field has a form that this script never
--- writes, or the key belongs to another program, puts WRONG_TYPE and ends the op.
+-- do not handle. Reads the fields of the record of the op's key. If a field has a form that this
+-- script never writes, or the key belongs to another program, puts WRONG_TYPE and ends the op.
 -- KEYS  1 record
 -- ARGV  see the file of each op
 -- Puts  WRONG_TYPE

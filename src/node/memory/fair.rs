@@ -8,7 +8,7 @@ use crate::op::{Place, Queued};
 use crate::token::OwnerToken;
 
 /// Largest ticket, the number that orders fair waiters. The script computes with doubles, which
-/// represent every whole number up to this one.
+/// represent every whole number up to this number.
 const TICKET_MAX: u64 = 1 << 53;
 
 impl Entry {

@@ -15,7 +15,7 @@ use crate::token::{FencingToken, OwnerToken};
 /// Largest number of handles (clients) in the queue of one lock. Further handles have no place in
 /// the queue, and ask again from time to time.
 const PLACES: usize = 64;
-/// Longest waiting time that counts for a handle's place in the queue of a lock.
+/// Longest waiting time that counts for the place of a handle (client) in the queue of a lock.
 const WAITED_MAX: Duration = Duration::from_secs(3600);
 
 /// Time after its last request for which an exclusive waiter keeps out readers that began to wait
@@ -80,7 +80,8 @@ pub(super) struct Entry {
     watched_till: u64,
     /// Queue of the handles (clients) that wait; the longest wait first.
     pub(super) queue: Vec<Waiter>,
-    /// Time until which the queue is kept. Each request of a waiting handle sets a later time.
+    /// Time until which the queue is kept. Each request of a waiting handle (client) sets a later
+    /// time.
     queue_till: u64,
     /// Value in the owner's place while the lock is reserved for a handle (client) or for readers,
     /// and the end of the reservation. A reserved lock has no holder.

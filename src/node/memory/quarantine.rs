@@ -194,9 +194,9 @@ impl Marker {
         if self.settles(now) { nanos(self.quarantine) } else { 0 }
     }
 
-    /// Records that a client saw data on this node at `known_since` (µs, by the node's clock). If
-    /// that was before the present data began, earlier data were lost. `new`: the present data
-    /// begin with this batch.
+    /// Records in the marker that a client saw data on this node at `known_since` (µs, by the
+    /// node's clock). If that was before the present data began, earlier data were lost. `new`: the
+    /// present data begin with this batch.
     fn remember(&mut self, known_since: Option<u64>, new: bool) {
         let began = self.losses.0[0].map_or(0, |first| first.began);
         let earlier = known_since.is_some_and(|at| new || at / 1_000 < began);
@@ -265,8 +265,7 @@ pub(super) struct Header {
     /// Time in ns on the expiry clock, by which leases end.
     pub(super) now: u64,
     pub(super) floor: u64,
-    /// True if the batch arrived after its deadline. Then only ops that give something back are
-    /// executed.
+    /// True if the batch arrived after its deadline. Then only releases and unclaims are executed.
     pub(super) late: bool,
     /// True if leases given before a planned handover may have ended early by this clock.
     pub(super) settling: bool,

@@ -192,8 +192,8 @@ impl Wish {
     }
 }
 
-/// The task that sends the results to the callers of one queue. The task ends with the session (the
-/// node's connection).
+/// The task that waits for replicas, and sends the results to the callers of one queue. The task
+/// ends with the session (the node's connection).
 struct Waiter {
     server: Server,
     k: u32,
@@ -290,8 +290,8 @@ impl Waiter {
                     self.wire = Some(wire);
                     return Ok(round);
                 }
-                // The kept connection was closed while it was idle. The round is repeated on a new
-                // connection. A second `WAIT` does no harm.
+                // The kept connection was closed while it was idle. The round (a write, a `WAIT`
+                // and an `INFO`) is repeated on a new connection. A second `WAIT` does no harm.
                 Err(e) if !is_new && e.fault() == NodeFault::Disconnected => {}
                 Err(e) if e.is_ambiguous() => return Err(e),
                 Err(e) => return Err(e.after_execution()),

@@ -21,7 +21,7 @@ use crate::op::{
 use crate::token::{FencingToken, OwnerToken};
 
 /// First number that is too large for a fencing token. The script counts in doubles, which
-/// represent every whole number only up to this one.
+/// represent every whole number only up to this number.
 const TOKEN_END: u64 = 1 << 53;
 
 /// Decodes the answer to `ops`. `seen` is the marker (the server's stored facts about its data

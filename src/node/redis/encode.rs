@@ -1,4 +1,4 @@
-//! Encodes a [`Batch`] as one `EVALSHA`. The order of keys and arguments is the one that
+//! Encodes a [`Batch`] as one `EVALSHA`. The order of keys and arguments is the order that
 //! `lua/main.lua` reads.
 
 use std::time::Duration;

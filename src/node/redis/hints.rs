@@ -33,8 +33,9 @@ use crate::node::NodeSignal;
 use crate::op::{IfHeld, Op, Place};
 use crate::sync::SyncMutex;
 
-/// Channel of the hints for all callers that watch a lock, a claim or a list. Each handle that
-/// waits in a queue has a channel of its own: this name, a colon, and the number of the handle.
+/// Channel of the hints (wake-up messages) for all callers that watch a lock, a claim or a list.
+/// Each handle (client) that waits in a queue has a channel of its own: this name, a colon, and the
+/// number of the handle.
 const CHANGED: &str = "palisade:changed";
 /// Largest number of waiting handles whose channels one node subscribes to. Further handles receive
 /// no hints (wake-up messages), and ask again when their timers end.
@@ -79,8 +80,8 @@ struct Line {
 #[derive(Debug, Default)]
 struct Awaited(SyncMutex<HashMap<Arc<str>, HintRequest>>);
 
-/// Callers that requested a hint for one key: true if a caller watches the key, and the handles
-/// that wait in the queue of the key.
+/// Callers that requested a hint (wake-up message) for one key: true if a caller watches the key,
+/// and the handles (clients) that wait in the queue of the key.
 #[derive(Debug, Default)]
 struct HintRequest {
     watched: bool,

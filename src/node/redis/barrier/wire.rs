@@ -1,5 +1,6 @@
-//! The connection for barriers. A round on this connection has three steps: a write, a `WAIT` for
-//! replicas that have received the write, and an `INFO` that shows these replicas.
+//! The connection for barriers (waits until replicas have a grant). A round on this connection has
+//! three steps: a write, a `WAIT` for replicas that have received the write, and an `INFO` that
+//! shows these replicas.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -58,8 +59,8 @@ impl Round {
     }
 }
 
-/// An open connection to one server process. Only barriers use this connection, because a blocked
-/// `WAIT` blocks all later requests on its connection.
+/// An open connection to one server process. Only barriers (waits for replicas) use this
+/// connection, because a blocked `WAIT` blocks all later requests on its connection.
 pub(super) struct Wire {
     con: Line,
     lost: Arc<AtomicBool>,
