@@ -38,7 +38,7 @@ pub(crate) struct Asker {
     inquiry: Inquiry,
     machine: Discovery,
     open: BTreeMap<Address, SentinelConn>,
-    /// Sentinels that gave no answer in the last round.
+    /// Sentinels that gave no answer in the last round of requests.
     silent: BTreeSet<Address>,
     events: Arc<Events>,
     logged_poll_only: AtomicBool,
@@ -50,7 +50,8 @@ pub(crate) struct Round {
     pub(crate) known: usize,
     pub(crate) reachable: usize,
     /// True if more Sentinels than a minority report that the master is down or that a failover
-    /// runs. At least one of these Sentinels must be right, so the next round comes sooner.
+    /// runs. At least one of these Sentinels must be right, so the next round of requests comes
+    /// sooner.
     pub(crate) troubled: bool,
 }
 

@@ -18,7 +18,7 @@ use crate::error::{NodeError, NodeFault};
 /// Largest number of known Sentinels, including the configured Sentinels.
 pub const SENTINELS_MAX: usize = 16;
 
-/// Answer of one Sentinel in one round.
+/// Answer of one Sentinel in one round of requests to all Sentinels.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Answer {
     /// Address at which the client asked the Sentinel.
@@ -207,7 +207,7 @@ impl Discovery {
         reported.max(self.configured).max(voices.len()).max(1)
     }
 
-    /// Decides on the master by the answers of one round.
+    /// Decides on the master by the answers of one round of requests.
     ///
     /// # Errors
     /// The Sentinels name no master, or do not agree. The detail contains the answer of every
@@ -337,7 +337,7 @@ impl Answer {
     }
 
     /// Returns true if the Sentinel reports that the master is down or that a failover runs. The
-    /// next round then comes sooner.
+    /// next round of requests then comes sooner.
     pub(crate) fn troubled(&self) -> bool {
         match &self.reply {
             SentinelReply::Master { facts, .. } => facts.as_ref().is_some_and(|f| f.troubled),

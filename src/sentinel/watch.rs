@@ -73,9 +73,9 @@ impl Watch {
         Self { shared, poll_every, task: SyncMutex::new(None) }
     }
 
-    /// Returns the master. If a round has just decided on another master, the first call returns
-    /// this master at once. Otherwise the call asks the Sentinels now. The first call starts the
-    /// watching task.
+    /// Returns the master. If a round of requests has just decided on another master, the first
+    /// call returns this master at once. Otherwise the call asks the Sentinels now. The first call
+    /// starts the watching task.
     pub(crate) async fn resolve(&self) -> Result<Master, NodeError> {
         self.start();
         let news = self.shared.seen.lock().news.take();
@@ -89,7 +89,8 @@ impl Watch {
         self.shared.seen.lock().clone()
     }
 
-    /// Returns the replicas of the group. Asks the Sentinels that answered the last round.
+    /// Returns the replicas of the group. Asks the Sentinels that answered the last round of
+    /// requests.
     pub(crate) async fn replicas(&self) -> Replicas {
         self.shared.asker.lock().await.replicas().await
     }
@@ -170,13 +171,13 @@ async fn keep_asking(shared: Arc<Shared>, every: Duration) {
             biased;
             by = shared.events.reason() => {
                 reported = true;
-                // A single Sentinel causes one round and no faster polling, because it could send
-                // events without end.
+                // A single Sentinel causes one round of requests and no faster polling, because it
+                // could send events without end.
                 if by > minority(shared.known()).max(1) {
                     alarm = ALARM_POLLS;
                 }
                 // Events come in bursts, and the other Sentinels may be slower than the first one.
-                // So the round begins a moment later.
+                // So the round of requests begins a moment later.
                 sleep(Duration::from_millis(20)).await;
             }
             () = sleep(jittered(pause, &*shared.env)) => alarm = alarm.saturating_sub(1),
