@@ -42,19 +42,20 @@ pub struct Settings {
     pub sentinel_username: Option<String>,
     /// Password for the Sentinels.
     pub sentinel_password: Option<String>,
-    /// Value for [`RedlockBuilder::ttl`].
+    /// Lease length of a lock without a ttl of its own ([`RedlockBuilder::ttl`]).
     pub ttl: Option<Duration>,
-    /// Value for [`RedlockBuilder::max_ttl`].
+    /// Longest lease that any client of the nodes may use ([`RedlockBuilder::max_ttl`]).
     pub max_ttl: Option<Duration>,
-    /// Value for [`RedlockBuilder::node_deadline`].
+    /// Longest time that one node may take to answer ([`RedlockBuilder::node_deadline`]).
     pub node_deadline: Option<Duration>,
-    /// Value for [`RedlockBuilder::clock_error`].
+    /// E, the largest error of any clock against true time ([`RedlockBuilder::clock_error`]).
     pub clock_error: Option<Duration>,
-    /// Value for [`RedlockBuilder::drift`], in parts per million.
+    /// Largest error of the rate of a node's clock, in parts per million
+    /// ([`RedlockBuilder::drift`]).
     pub drift_ppm: Option<u32>,
-    /// Value for [`RedlockBuilder::prefix`].
+    /// Text before the name of each lock, election and key ([`RedlockBuilder::prefix`]).
     pub prefix: Option<String>,
-    /// Value for [`RedlockBuilder::allow_even_nodes`].
+    /// True if the number of nodes may be even ([`RedlockBuilder::allow_even_nodes`]).
     pub allow_even_nodes: bool,
 }
 
