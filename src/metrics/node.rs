@@ -27,12 +27,12 @@ pub struct NodeMetrics {
     /// Requests that ended with a fault and not with a vote, by kind of fault. A kind without
     /// faults is not in the map.
     pub faults: BTreeMap<NodeFault, u64>,
-    /// Number of data histories (sequences of writes) of the node while this handle used it. It is
-    /// 1 at first, and one more after each restart of the server, promotion of a replica or loss of
-    /// data.
+    /// Number of data histories (sequences of writes) of the node while this handle (`Redlock`)
+    /// used it. It is 1 at first, and one more after each restart of the server, promotion of a
+    /// replica or loss of data.
     pub histories: u64,
     /// Number of quarantines (times without grants after a possible loss of data) of the node while
-    /// this handle used it.
+    /// this handle (`Redlock`) used it.
     pub quarantines: u64,
     /// Claims of idempotency keys that the node granted although it may have lost an earlier claim
     /// of the key, because the node is new or lost data within the retention.
