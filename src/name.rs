@@ -59,7 +59,8 @@ pub fn check_name(field: &'static str, name: &str) -> Result<(), ConfigError> {
     check_text(field, name)
 }
 
-/// Checks a prefix or a label like [`check_name`], but allows the empty text.
+/// Checks the length and the characters of a prefix or a label, like [`check_name`], but allows the
+/// empty text.
 pub(crate) fn check_text(field: &'static str, text: &str) -> Result<(), ConfigError> {
     if text.len() > NAME_MAX {
         let shown: String = text.chars().take(16).collect();
