@@ -21,8 +21,8 @@ pub struct Health {
     /// Health of each node, in the order of the builder's nodes.
     pub nodes: Vec<NodeHealth>,
     /// Messages that the consumers of a namespace of idempotency keys leave at their broker until
-    /// an operator has acted. Empty in the health of a whole handle, because only a namespace has
-    /// messages.
+    /// an operator has acted. Empty in the health of a whole handle (`Redlock`), because only a
+    /// namespace has messages.
     pub waiting: Vec<Waiting>,
     /// Number of existing [degraded guards](crate::DegradableGuard) of the handle (`Redlock`). The
     /// work of a degraded guard runs without the lock.

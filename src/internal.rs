@@ -86,7 +86,8 @@ pub fn objection(info: &str) -> Option<NodeError> {
 }
 
 /// Returns true if the token belongs to no owner. A node stores such a token in the place of an
-/// owner to keep a lock closed after a planned handover, or to reserve a lock for a waiting handle.
+/// owner to keep a lock closed after a planned handover, or to reserve a lock for a waiting handle
+/// (client).
 pub fn is_ownerless(owner: OwnerToken) -> bool {
     owner.is_ownerless()
 }
