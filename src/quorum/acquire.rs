@@ -11,7 +11,7 @@ use crate::quorum::{Answer, Machine, Progress, majority};
 use crate::time::Moment;
 use crate::token::FencingToken;
 
-/// Answer of a node to the attempt so far.
+/// Answer of a node, so far, to one attempt to acquire the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Vote {
     Silent,
@@ -64,7 +64,7 @@ enum Phase {
     Over,
 }
 
-/// The state machine that decides one attempt.
+/// The state machine that decides one attempt to acquire a lock.
 #[derive(Clone, Debug)]
 pub struct Acquire {
     /// Request that raises a node's fence (its last fencing token) to the token of the attempt. The
@@ -339,7 +339,8 @@ impl Acquire {
         let free = granted + if late { 0 } else { self.silent() };
         // A key without an expiry (`None`) may stay busy for ever, so it sorts last.
         busy.sort_by_key(|r| r.unwrap_or(Duration::MAX));
-        // If a majority of the nodes answered, `busy` has at least `must_free` entries.
+        // If a majority of the nodes answered, `busy` (the times until the nodes that refused are
+        // free) has at least `must_free` entries.
         let must_free = need.saturating_sub(free).max(1);
         let retry_after = busy.get(must_free - 1).copied().flatten();
         Taken { retry_after, foreign: any_foreign, queued: self.queued() }
@@ -435,7 +436,7 @@ impl Machine for Acquire {
 /// Next step to agree on the fencing token of an attempt, derived from the grants so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Settled {
-    /// A majority granted this value. It is the token.
+    /// A majority granted this value. It is the fencing token of the attempt.
     Agreed(u64),
     /// No value is on a majority. Contains the largest granted value. The nodes that granted a
     /// smaller value must raise their fence to this value.

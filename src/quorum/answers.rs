@@ -11,7 +11,7 @@ use crate::quorum::{Answer, majority};
 pub(super) struct Answers(Vec<Option<Answer>>);
 
 impl Answers {
-    /// Makes the list for `n` nodes. No node has answered yet.
+    /// Makes the list of answers for `n` nodes. No node has answered yet.
     pub(super) fn new(n: usize) -> Self {
         Self(vec![None; n])
     }

@@ -37,7 +37,7 @@ const SOON: Duration = Duration::from_millis(20);
 /// must release these grants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Denied {
-    /// The final result of the key; `None` if the result was too large to be kept.
+    /// The final result of the idempotency key; `None` if the result was too large to be kept.
     Replay(Option<Arc<[u8]>>),
     /// A result was found, but not on a majority. The caller has to claim the key again with
     /// `force`, so that nodes with a result grant the claim, too. Then the caller has to store the
@@ -115,10 +115,10 @@ pub enum Refusal {
     NoQuorum(Vec<NodeOutcome>),
 }
 
-/// The state machine that decides one claim.
+/// The state machine that decides one claim of an idempotency key.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// First answer of each node.
+    /// First answer of each node to the claim.
     answers: Answers,
     /// Stored result that the claim has to adopt (to store again): of all results in the nodes'
     /// grants, the one with the highest ballot (fencing token of its claim).
@@ -129,7 +129,7 @@ pub struct Record {
     /// True once the grants of nodes that may have lost claims count, too. The result of the claim
     /// is then marked `forgotten`.
     relaxed: bool,
-    /// True once the grants can no longer become a majority with one token.
+    /// True once the grants can no longer become a majority with one fencing token.
     lost: bool,
     /// Token that a majority granted. Set while the machine waits for nodes without an answer,
     /// because such a node may still show a result.

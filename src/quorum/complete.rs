@@ -38,7 +38,8 @@ pub struct Complete {
     again: Option<Moment>,
     pause: Duration,
     votes: Vec<NodeOutcome>,
-    /// True after the first call of [`take_refusal`](Self::take_refusal).
+    /// True after the first call of [`take_refusal`](Self::take_refusal), which reports a refusal
+    /// only once.
     examined: bool,
 }
 

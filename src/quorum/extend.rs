@@ -21,7 +21,7 @@ use crate::quorum::holdings::{Known, Quarantine};
 use crate::quorum::{Answer, Machine, Progress, majority};
 use crate::time::Moment;
 
-/// Result of an extension.
+/// Result of an extension of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Extension {
     /// The lease is valid until this new deadline.
@@ -34,7 +34,7 @@ pub enum Extension {
     Unknown(Vec<NodeOutcome>),
 }
 
-/// Times that limit one extension.
+/// Times that limit one extension of a lease.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
     /// End of the lease's present validity. An answer after this time does not count (invariant 3
@@ -44,11 +44,11 @@ pub struct Times {
     pub new: Moment,
     /// Moment until which the machine waits for answers.
     pub deadline: Moment,
-    /// Longest lease of any client. Each quarantine is at least this long.
+    /// Longest lease of any client. Each quarantine (time without grants) is at least this long.
     pub max_ttl: Duration,
 }
 
-/// The state machine that decides one extension.
+/// The state machine that decides one extension of a lease.
 #[derive(Clone, Debug)]
 pub struct Extend<K> {
     /// Op that extends the lease on a node. This op does not contain the identifier of the node's

@@ -62,7 +62,7 @@ impl Known {
     }
 }
 
-/// State of one attempt on one node.
+/// State on one node of one attempt to acquire a lock or to claim a key.
 #[derive(Clone, Debug)]
 struct Holding {
     /// True once the node's first answer has arrived, or an extension was sent to the node. After
@@ -80,7 +80,7 @@ struct Holding {
     quarantine: Option<(u64, Quarantine)>,
 }
 
-/// State of one attempt on each node.
+/// State on each node of one attempt to acquire a lock or to claim a key.
 #[derive(Clone, Debug)]
 pub struct Holdings {
     nodes: Vec<Holding>,

@@ -130,7 +130,7 @@ impl<W, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Machine for Leading<R> {
     }
 }
 
-/// Returns true if the node certainly has neither lost the lock nor ended it early.
+/// Returns true if the node certainly has neither lost the lock nor ended its lease early.
 fn is_certain(reply: &Reply) -> bool {
     let kept = |holder: &Holder| holder.owner == Some(OwnerToken::KEPT);
     matches!(reply, Reply::Holder(holder) if !holder.as_ref().is_some_and(kept))

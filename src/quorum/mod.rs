@@ -56,7 +56,7 @@ const _: () = assert!(majority(1) == 1 && majority(4) == 3 && majority(5) == 3);
 /// A node's reply to one op, or an error if no valid reply arrived.
 pub type Answer = Result<Reply, NodeError>;
 
-/// Next step of a machine. The caller of the machine carries out this step.
+/// Next step of a state machine. The caller of the machine carries out this step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress<D> {
     /// Wait for the next reply, at most until this moment.
@@ -74,7 +74,7 @@ pub enum Progress<D> {
 /// passes every reply to [`on_reply`](Self::on_reply). After [`Progress::Decided`] the caller
 /// stops.
 pub trait Machine {
-    /// Result of the operation.
+    /// Result of the operation that the machine decides.
     type Decision;
 
     /// Handles a reply or an error of the node with this number, and returns the next step.

@@ -207,7 +207,7 @@ fn a_node_that_has_not_answered_is_told_the_slot_if_it_may_choose_another() {
     }
 }
 
-/// Returns the last step of an attempt, in the words of the tables.
+/// Returns the last step of an attempt, in the words of the test tables.
 fn attempted(step: Progress<Outcome>) -> String {
     match step {
         Progress::Wait(until) => format!("wait {}", shown(until)),

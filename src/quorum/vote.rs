@@ -96,7 +96,7 @@ impl Witness<'_> {
 pub struct Servers(Vec<Option<Arc<str>>>);
 
 impl Servers {
-    /// Makes the list for `n` nodes. No node has answered yet.
+    /// Makes the list of server processes for `n` nodes. No node has answered yet.
     pub fn new(n: usize) -> Self {
         Self(vec![None; n])
     }
