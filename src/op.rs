@@ -74,7 +74,7 @@ pub enum Op {
     /// Each slot has its own fence. `TakeFrom` and `TakeOnly` count as `None`. If the semaphore
     /// does not have the slot, the answer is `Held` without an end, and nothing changes.
     Acquire {
-        /// Mode of the grant.
+        /// Mode of the grant: exclusive, shared or a slot.
         mode: LockMode,
         /// Keys of the lock.
         keys: LockKeys,
@@ -118,7 +118,7 @@ pub enum Op {
     /// An extension of a slot is refused if another owner has that slot. Otherwise the owner has
     /// this slot afterwards, and no other slot (semaphore 4).
     Extend {
-        /// Mode of the grant.
+        /// Mode of the grant: exclusive, shared or a slot.
         mode: LockMode,
         /// Keys of the lock.
         keys: LockKeys,
@@ -151,7 +151,7 @@ pub enum Op {
     /// one waiter and reserves the slot for it. The answer is `NotOwner` only if the release names
     /// a slot that another owner has (semaphore 5).
     Release {
-        /// Mode of the grant.
+        /// Mode of the grant: exclusive, shared or a slot.
         mode: LockMode,
         /// Keys of the lock.
         keys: LockKeys,
@@ -358,7 +358,7 @@ pub enum Reply {
     Held {
         /// Time until the lock expires; `None` if it has no expiry.
         remaining: Option<Duration>,
-        /// True if the key has another program's value.
+        /// True if the lock's key has another program's value.
         foreign: bool,
     },
     /// Answer to `Acquire` with [`IfHeld::Fair`], in place of `Held`: the handle (client) has its
@@ -368,7 +368,7 @@ pub enum Reply {
         /// caller are the reason for the refusal, the time until none of these places is fresh any
         /// more (its client has not asked for 3 s).
         remaining: Option<Duration>,
-        /// True if the key has another program's value.
+        /// True if the lock's key has another program's value.
         foreign: bool,
         /// Ticket of the caller on this node, which orders fair callers, and the number of fair
         /// callers ahead that have asked lately.
@@ -437,7 +437,7 @@ pub enum Reply {
     TooOld,
     /// Answer to `Lookup`: the record, as this node has it.
     Record {
-        /// State of the record; `None` if there is none.
+        /// State of the idempotency record; `None` if there is none.
         state: Option<RecordState>,
         /// Time until the node certainly has every claim of the key; zero if it has every claim
         /// now.

@@ -1,4 +1,4 @@
-//! Ops that are sent to a node together, and the answers to them.
+//! Ops (requests) that are sent to a node together, and the answers to them.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::{Enlist, Facts, NotAfter, Op, Reply};
 use crate::error::NodeError;
 use crate::name::LockKeys;
 
-/// Bounds that the client states for all ops of a batch.
+/// Bounds (longest lease, clock error) that the client states for all ops of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// Longest lease that any client may hold. The node's quarantine, in which it grants nothing
@@ -21,7 +21,7 @@ pub struct Terms {
 /// for the facts that a node reports with its answer (clock, identity, data history).
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// Bounds that hold for all ops of the batch.
+    /// Bounds (longest lease, clock error) that hold for all ops of the batch.
     pub terms: Terms,
     /// Deadline by the clock of the server. Each op that arrives later is answered with the fault
     /// [`PastDeadline`](crate::error::NodeFault::PastDeadline), except releases and unclaims, which

@@ -18,7 +18,7 @@ pub enum Began {
 }
 
 impl Began {
-    /// Returns the name of the state in logs.
+    /// Returns the word for this origin of the data in logs.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Known => "known",

@@ -57,9 +57,9 @@ impl Facts {
 pub struct TimedFacts {
     /// The facts that the node reported.
     pub facts: Facts,
-    /// Time before the request was sent.
+    /// Time just before the request for the facts was sent.
     pub sent: Moment,
-    /// Time at which the answer had arrived.
+    /// Time at which the answer with the facts had arrived.
     pub received: Moment,
 }
 

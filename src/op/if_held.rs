@@ -97,7 +97,7 @@ impl Place {
 }
 
 impl IfHeld {
-    /// Returns the place in the queue, if the request has one.
+    /// Returns the caller's place in the queue of waiters, if the request has one.
     pub(crate) fn place(&self) -> Option<&Place> {
         match self {
             Self::Queue(place) | Self::Fair { place, .. } => Some(place),

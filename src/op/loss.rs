@@ -25,7 +25,7 @@ pub struct Loss {
 }
 
 impl Loss {
-    /// Makes a loss without a failover window.
+    /// Makes a loss (range of lost writes) to which no failover window is added.
     #[cfg(test)]
     pub(crate) const fn between(from: u64, to: u64) -> Self {
         Self { from, began: to, to }
@@ -54,7 +54,8 @@ impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.length() {
             Some(length) => {
-                // If the clock was set back between the two times, `to` is before `from`.
+                // If the clock was set back between the readings `from` and `to`, `to` is before
+                // `from`.
                 let to = self.to.max(self.from);
                 write!(f, "lost at most {} of writes, {}", AtMost(length), span_utc(self.from, to))
             }

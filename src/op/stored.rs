@@ -76,7 +76,7 @@ pub struct RecordState {
 /// Fields of [`Op::Enlist`](super::Op::Enlist), the request to write a candidate's entry in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Enlist {
-    /// Key of the list.
+    /// Key of the list of candidates.
     pub key: super::RecordKey,
     /// Owner token of the candidate whose entry this is.
     pub owner: OwnerToken,
