@@ -161,7 +161,7 @@ pub enum NodeEvent {
     /// the node cannot read its settings. Log: `min_replicas_missing` with `why`.
     #[non_exhaustive]
     MinReplicasMissing {
-        /// The fault, and a command that corrects it.
+        /// The fault of the min-replicas check, and a command that corrects it.
         why: Arc<str>,
     },
     /// The master's min-replicas check is as strong as required again. Log:

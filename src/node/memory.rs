@@ -77,7 +77,7 @@ struct State {
     /// Random number from which all identities and ids of data histories (sequences of writes) of
     /// this node are made.
     seed: u64,
-    /// Number of restarts of the node. Each restart begins a new data history.
+    /// Number of restarts of the node. Each restart begins a new data history (sequence of writes).
     lives: u64,
     windows: Windows,
     data: Data,

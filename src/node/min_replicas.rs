@@ -36,7 +36,8 @@ pub(crate) struct Judge {
 #[derive(Clone, Default)]
 pub(crate) struct Last {
     pub(crate) facts: Option<MinReplicasFacts>,
-    /// Failover window (L) that follows from the master's settings.
+    /// Failover window (L): time for which the master, once it is replaced, may still grant by its
+    /// settings.
     pub(crate) window: Option<Duration>,
     pub(crate) error: Option<NodeError>,
     /// Address of the master at the last check.

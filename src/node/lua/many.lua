@@ -63,7 +63,7 @@ if find('NJK', kind, 1, true) then
   local code, longest, mine = nil, 0, 0
   for at = k + 1, last do
     local lock, value = KEYS[at], values[at]
-    -- A lock that is reserved is free, so it may have to be kept, too.
+    -- A lock that is reserved is free, so it may have to be kept for its old holder, too.
     if from ~= '' and is_ownerless(value) and value ~= KEPT
       and is_to_be_kept(lock, KEYS[at + n])
     then

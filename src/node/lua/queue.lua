@@ -24,7 +24,7 @@ end
 local FRESH = 3000
 
 -- Returns the time in ms until which the waiter whose place in the queue begins at `at` counts as
--- fresh (asking): at most FRESH from now, even if this clock has stepped back since the handle
+-- fresh (asking): at most FRESH from now, even if this clock has stepped back since its client
 -- asked; 0 if another program wrote the time.
 local function fresh_till(v, at)
   local till = sub(v, at + 35, at + 47)
@@ -51,7 +51,7 @@ local function standing(queue, handle, ticket)
   return digits(math.min(here, 2 ^ 53)), ahead, last - now_ms
 end
 
--- Removes the place of a fair waiter from the queue.
+-- Removes the place of a fair waiter from the queue of a lock.
 local function give_up(queue, handle)
   local v = queued(queue)
   local own = v and find(v, 'X' .. handle, 1, true)

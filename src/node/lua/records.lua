@@ -81,7 +81,8 @@ local function is_anothers(fp)
   return fp ~= '' and h[7] and h[7] ~= fp
 end
 
--- Stores the fingerprint if the record has none. A stored fingerprint is never replaced.
+-- Stores the fingerprint of the request if the record has none. A stored fingerprint is never
+-- replaced.
 local function know(fp)
   if fp ~= '' and not h[7] then redis.call('HSET', key, 'fp', fp) end
 end

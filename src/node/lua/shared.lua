@@ -58,7 +58,7 @@ if find('SHG', kind, 1, true) then
       end
     end
 
-    -- Sets the expiry of the key to the end of the last reader's grant.
+    -- Sets the expiry of the lock's key to the end of the last reader's grant.
     local function expire(last)
       call('PEXPIREAT', lock, last)
     end

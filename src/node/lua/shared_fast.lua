@@ -13,7 +13,7 @@ if kind == 'G' then
   local lock, gone = KEYS[k + 1], 0
   while gone < count and try('ZREM', lock, ARGV[a + 3 + gone]) == 1 do gone = gone + 1 end
   if gone > 0 then
-    -- The key has to expire when the grant of the last reader ends.
+    -- The lock's key has to expire when the grant of the last reader ends.
     local last = call('ZRANGE', lock, '-1', '-1', 'WITHSCORES')
     if last[1] then call('PEXPIREAT', lock, last[2]) end
   end

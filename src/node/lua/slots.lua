@@ -32,7 +32,7 @@ if find('PYFU', kind, 1, true) then
   local released = string.rep('.', 22)
   local now = string.format('%013.0f', now_ms)
 
-  -- Appends free slots until the record has at least `slots` slots.
+  -- Appends free slots until the semaphore's value has at least `slots` slots.
   local function make(slots)
     v = v or ''
     local missing = slots - #v / 51
@@ -82,7 +82,7 @@ if find('PYFU', kind, 1, true) then
     return not b.settling or taken_till(slot) <= now_ms
   end
 
-  -- Returns true if an owner other than the one of this op has a grant of the slot.
+  -- Returns true if an owner other than this op's owner has a grant of the slot.
   local function is_anothers(slot)
     local has = who(slot)
     return till(slot) > now and has ~= owner and is_owner(has) and not is_ownerless(has)

@@ -84,9 +84,10 @@ impl MemoryNode {
     }
 
     /// Does the last step of a planned handover on the server that was promoted. This server
-    /// continues without a quarantine at the state of the closed server. Returns false if its
-    /// marker does not state `closing` as the time until which it is closed, or if less than
-    /// `apart` (the largest difference between two clocks) is left until the closing ends.
+    /// continues without a quarantine (time without grants) at the state of the closed server.
+    /// Returns false if its marker does not state `closing` as the time until which it is closed,
+    /// or if less than `apart` (the largest difference between two clocks) is left until the
+    /// closing ends.
     #[doc(hidden)]
     #[must_use = "it may begin a quarantine"]
     pub fn finish_handover(&self, closing: u64, apart: Duration) -> bool {
@@ -102,7 +103,7 @@ impl MemoryNode {
         self.state().data = Data::default();
     }
 
-    /// Returns a copy of the present data.
+    /// Returns a copy of the node's present data.
     pub fn snapshot(&self) -> MemorySnapshot {
         MemorySnapshot(self.state().data.clone())
     }

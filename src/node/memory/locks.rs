@@ -67,7 +67,7 @@ impl Waiter {
 /// All data under one lock's keys.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entry {
-    /// The exclusive grant.
+    /// The exclusive grant, if the lock has one.
     pub(super) held: Option<Held>,
     /// The shared grants, each with its end, in the order in which they were first given. Grants
     /// that have ended may be in the list until the next acquire or release.
@@ -170,7 +170,7 @@ impl Entry {
         h.until(self.fence_till)
     }
 
-    /// Returns true if a client watches the lock, and ends the watch: it is for one hint.
+    /// Returns true if a client watches the lock, and ends the watch: it is for one message.
     pub(super) fn was_watched(&mut self, h: &Header) -> bool {
         std::mem::take(&mut self.watched_till) > h.now
     }

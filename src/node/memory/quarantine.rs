@@ -13,7 +13,8 @@ use crate::time::{FENCE_SLACK, raise_lead, token_lead};
 /// The marker of a node: the stored facts about the node's data history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Marker {
-    /// Data history (sequence of writes behind the node's data) in which the marker was written.
+    /// Identifier of the data history (sequence of writes behind the node's data) in which this
+    /// marker was written.
     pub(super) history_id: u64,
     /// Time on the expiry clock, by which leases end, at which the data history began; zero if the
     /// node was created empty and has lost nothing since.
@@ -181,7 +182,7 @@ impl Marker {
         }
     }
 
-    /// Returns true if leases given before a handover may still last.
+    /// Returns true if leases given before a planned handover may still last.
     fn settles(&self, now: u64) -> bool {
         matches!(self.handover, Some(Handover::Settling(till)) if now < till)
     }
@@ -231,7 +232,7 @@ impl Marker {
     }
 }
 
-/// Readings of the clocks at the start of a batch.
+/// Readings of the node's clocks at the start of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     /// Expiry clock in nanoseconds; never zero.
@@ -240,7 +241,7 @@ pub(super) struct Clock {
     pub(super) micros: u64,
 }
 
-/// Failover windows (L): times for which a server that this one replaced may still grant.
+/// Failover windows (L): times for which a server that was replaced may still grant.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Windows {
     /// Longest failover window of all servers whose settings are known.

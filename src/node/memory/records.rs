@@ -27,7 +27,7 @@ pub enum RecordChange {
     PurgeUnfinished,
 }
 
-/// All data under one record's key.
+/// All data under the key of one idempotency record.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entry {
     /// Owner of the last promised ballot; `None` if its claim was ended before its time.
@@ -150,7 +150,7 @@ impl Entry {
     }
 }
 
-/// All records of a node.
+/// All idempotency records of a node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Records(Shelf<Entry>);
 

@@ -34,11 +34,12 @@ const LAST: Duration = Duration::from_millis(100);
 /// Longest part of the time of a round (one `WAIT`) that is reserved for the transfer of the
 /// answer. The part is an eighth of the time, up to this limit.
 const WAY_BACK: Duration = Duration::from_millis(90);
-/// Longest `WAIT` of a round if too few replicas were connected in the round before.
+/// Longest `WAIT` of a round (a write, a `WAIT`, an `INFO`) if too few replicas were connected in
+/// the round before.
 const LOOK: Duration = Duration::from_millis(5);
 /// Largest number of callers in one queue, and in one round (one `WAIT`).
 const WISHES_MAX: usize = 8_192;
-/// Largest number of queues. Each queue is for another number of replicas.
+/// Largest number of queues of callers. Each queue is for another number of replicas.
 const QUEUES_MAX: usize = 64;
 /// Time after which a connection without work is closed.
 const IDLE: Duration = Duration::from_secs(60);

@@ -117,7 +117,8 @@ fn facts(seen: &Seen, node_micros: u64, bits: u64, identity: &Arc<str>) -> Facts
         identity: Arc::clone(identity),
         quarantine: seen.left(node_micros),
         quarantine_len,
-        // The length that the client asked for is not in the answer; `Sent::answer` sets it.
+        // The length of the quarantine that the client asked for is not in the answer;
+        // `Sent::answer` sets it.
         quarantine_asked: quarantine_len,
         new_history: bits & 1 != 0,
         marker_missing: bits & 2 != 0,

@@ -43,7 +43,7 @@ pub(crate) struct GroupTerms {
 }
 
 impl GroupTerms {
-    /// Terms of a node without replicas.
+    /// Values for a node that is not in a group of servers.
     pub(crate) const ALONE: Self = Self {
         failover_window: Duration::ZERO,
         unread_window: Duration::ZERO,
@@ -122,7 +122,8 @@ struct Lives {
 }
 
 impl Lives {
-    /// Returns the time in ms for which a record with this retention is kept after its last write.
+    /// Returns the time in ms for which an idempotency record with this retention is kept after its
+    /// last write.
     fn record(self, retention: Duration) -> u64 {
         millis(retention).saturating_add(self.apart + 1).max(self.fence)
     }
@@ -394,7 +395,8 @@ fn args(cmd: &mut Cmd, op: &Op, lives: Lives) {
         Op::Raise { owner, token, slot: Some(slot), .. } => {
             cmd.arg("U").arg(owner.as_str()).arg(token.get()).arg(*slot)
         }
-        // The kind of the run and the arguments that its ops share were added by `run_args`.
+        // The kind of the run (ops that are sent as one) and the arguments that its ops share were
+        // added by `run_args`.
         Op::Acquire { mode: LockMode::Shared, owner, .. }
         | Op::Release { mode: LockMode::Shared, owner, .. }
         | Op::Release { owner, meta: false, .. } => cmd.arg(owner.as_str()),

@@ -25,7 +25,7 @@ pub(crate) type Version = (u32, u32, u32);
 pub(crate) struct ServerFacts {
     /// `run_id`: identity of the process.
     pub(crate) run_id: Arc<str>,
-    /// `master_replid`: identity of the data history.
+    /// `master_replid`: identity of the data history (sequence of writes).
     pub(crate) replid: String,
     /// Version in `redis_version`. A Valkey server reports the Redis version with which it is
     /// compatible.

@@ -68,7 +68,8 @@ struct Line {
     /// first.
     early: SyncMutex<VecDeque<Arc<str>>>,
     awaited: Arc<Awaited>,
-    /// Numbers of the handles that have waited for a lock. Most programs have only one handle.
+    /// Numbers of the handles (clients) that have waited for a lock. Most programs have only one
+    /// handle.
     handles: SyncMutex<Vec<u64>>,
     /// Notified when another handle (client) begins to wait. The task then subscribes to the
     /// channel of that handle.
@@ -130,7 +131,8 @@ impl Awaited {
 }
 
 impl Hints {
-    /// Makes the receiver for a session. This function opens no connection.
+    /// Makes the receiver of hints (wake-up messages) for a session. This function opens no
+    /// connection.
     pub(super) fn new(endpoint: Endpoint, events: broadcast::Sender<NodeSignal>) -> Self {
         let (settled, early) = (AtomicBool::new(false), SyncMutex::default());
         let (awaited, handles, joined) = (Arc::default(), SyncMutex::default(), Notify::new());

@@ -27,7 +27,7 @@ pub struct SentinelNodeBuilder {
     env: Arc<dyn Env>,
 }
 
-/// Addresses and logins of a group.
+/// Addresses and logins of a Sentinel group.
 #[derive(Clone)]
 pub struct GroupAccess {
     /// Name of the group in the configuration of the Sentinels.
@@ -54,7 +54,7 @@ impl SentinelNodeBuilder {
         Self { settings: Settings::new(name, sentinels), env: Arc::new(SystemEnv) }
     }
 
-    /// Returns the addresses and logins of the group.
+    /// Returns the addresses and logins of the Sentinel group.
     pub(crate) fn access(&self) -> Result<GroupAccess, ConfigError> {
         let settings = self.settings.as_ref().map_err(Clone::clone)?;
         Ok(GroupAccess {

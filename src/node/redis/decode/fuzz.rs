@@ -28,7 +28,7 @@ fn header() -> Vec<Value> {
     vec![Value::Int(9), marker("00000000000000ff"), Value::Int(1)]
 }
 
-/// Makes the marker of a data history whose `replid` begins with `history`.
+/// Makes the marker (facts about the data) of a data history whose `replid` begins with `history`.
 fn marker(history: &str) -> Value {
     let zeros = "0".repeat(24);
     text(&format!(
@@ -268,14 +268,14 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
     }
 }
 
-/// Generates kinds with a valid reply to each.
+/// Generates kinds of ops, each with a valid reply.
 fn batch() -> impl Strategy<Value = (Vec<char>, Vec<Reply>)> {
     let kind = proptest::sample::select(KINDS.chars().collect::<Vec<_>>());
     let one = kind.prop_flat_map(|kind| (Just(kind), any_reply(kind)));
     proptest::collection::vec(one, 1..8).prop_map(|all| all.into_iter().unzip())
 }
 
-/// Returns the number of ops at the beginning that form one run.
+/// Returns the number of ops at the beginning that form one run (are sent to the script as one).
 fn run(kinds: &[char]) -> usize {
     let alike = kinds.iter().take_while(|k| **k == kinds[0]).count();
     if matches!(kinds[0], 'a' | 'd' | 'S' | 'G') { alike } else { 1 }
