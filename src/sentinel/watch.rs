@@ -22,10 +22,10 @@ const ALARMED: Duration = Duration::from_millis(150);
 /// Number of polls with the pause [`ALARMED`].
 const ALARM_POLLS: u32 = 20;
 
-/// State of the group after the last rounds of requests.
+/// State of the Sentinel group after the last rounds of requests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
-    /// The master of the last decision.
+    /// The master that the Sentinels' answers decided last.
     pub(crate) master: Option<Master>,
     /// Error of the last round of requests to the Sentinels; `None` if the round decided on a
     /// master.
@@ -37,7 +37,7 @@ pub(crate) struct Seen {
     news: Option<(Moment, Master)>,
 }
 
-/// A watched group. Dropping this value ends the watching task.
+/// A Sentinel group that is watched. Dropping this value ends the watching task.
 pub(crate) struct Watch {
     shared: Arc<Shared>,
     poll_every: Duration,
