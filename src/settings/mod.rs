@@ -75,7 +75,7 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// The settings as text: the form in which a file or another source contains them.
+/// The settings as text: the form in which a file or another source contains the settings.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Written {
