@@ -78,7 +78,7 @@ impl Gauge {
     }
 }
 
-/// Distribution of a value.
+/// Distribution of the values of one quantity.
 #[derive(Debug)]
 pub(crate) struct Histogram(metrics::Histogram);
 

@@ -223,7 +223,7 @@ impl DegradedMeters {
         }
     }
 
-    /// Counts a new degraded guard under the name of its policy.
+    /// Counts a new degraded guard (which has no lock) under the name of its policy.
     pub(crate) fn begun(&self, policy: &str) {
         self.guards.add(policy, 1);
         self.held.add(1.0);
