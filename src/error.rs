@@ -190,7 +190,7 @@ pub enum NodeFault {
     Unsupported,
     /// The server answered with an error that has no own variant in this enum.
     Server,
-    /// The library could not parse the server's reply.
+    /// The library could not parse the server's reply to a request.
     Protocol,
     /// Too many requests of this handle (`Redlock`) wait for the node, so this request was refused
     /// and not sent.

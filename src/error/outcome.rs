@@ -264,7 +264,7 @@ pub enum AcquireError {
     /// under the lock's key ([`Taken::foreign`]).
     #[error("{of}: still taken after waiting {waited:?}; {}", taken.what_to_do())]
     TimedOut {
-        /// The lock.
+        /// The lock that could not be acquired.
         of: Resource,
         /// Time for which the call waited.
         waited: Duration,
