@@ -86,7 +86,7 @@ mod settings;
 pub mod idempotency;
 // Elections: one leader for each name.
 pub mod election;
-// Cron jobs: one run for each tick.
+// Cron jobs: one run for each tick (due time).
 #[cfg(feature = "cron")]
 pub mod cron;
 // Interface for the other packages of this workspace.
