@@ -1,9 +1,9 @@
 //! Tests of the quorum state machines by text tables. Each line has one history of nodes' answers,
 //! in a form that people can read.
 //!
-//! An example of a line is `n=3 0:grant=7@1 1:held=500@2 t@50 -> outcome`. Node 0 grants fence 7 at
-//! 1 ms. Node 1 answers at 2 ms that the lock is held for 500 ms. A timer fires at 50 ms. The
-//! outcome is the last step.
+//! An example of a line is `n=3 0:grant=7@1 1:held=500@2 t@50 -> outcome`. Node 0 grants the
+//! fencing token 7 at 1 ms. Node 1 answers at 2 ms that the lock is held for 500 ms. A timer fires
+//! at 50 ms. The outcome is the last step.
 
 use std::time::Duration;
 
