@@ -1,4 +1,4 @@
-//! Ranges of writes that a node may have lost.
+//! Ranges of writes that a node may have lost by a restart or a failover.
 
 use std::fmt;
 use std::time::Duration;
