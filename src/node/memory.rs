@@ -1,5 +1,5 @@
 //! A node in this process's memory, for tests and embedded use. It is the reference implementation
-//! of every op.
+//! of every op (request to a node).
 //!
 //! The node answers at once, and its entries expire by the clock of its [`Env`].
 

@@ -1,4 +1,5 @@
-//! Sends batches in the order of the calls. Batches that wait for a connection keep this order.
+//! Sends batches (ops in one script call) in the order of the calls. Batches that wait for a
+//! connection keep this order.
 
 use std::pin::Pin;
 use std::sync::Arc;

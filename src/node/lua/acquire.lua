@@ -1,8 +1,8 @@
 -- Slow path of acquire. The kinds differ in what happens if the lock is held: A nothing, V the
 -- client watches the lock, W it waits in the queue, O it waits in the order of tickets (fair), T it
 -- takes the lock from the owner that it names. The fast path has granted the first `rest` acquires.
--- If it has also set the lock and the fence of the next acquire, but the previous value of this
--- fence has to be checked, `found` is this value.
+-- If it has also set the lock and the fence (last fencing token) of the next acquire, but the
+-- previous value of this fence has to be checked, `found` is this value.
 -- KEYS  per op: 1 lock   2 fence   3 queue (V, W, O) or metadata of the holder (T)
 -- ARGV  as in acquire_fast.lua. Each op has further arguments after its owner and proposal:
 --       W: 3 µs for which the client has waited  4 its handle, in 16 hex digits

@@ -1,6 +1,7 @@
--- Makes the state that the slow paths of a batch share. The state is created only if the marker or
--- the clock of the server is not as the client expects, or if an op has no fast path. In the first
--- case the parameter `out` is nil. In the second case `out` is the list of the results so far.
+-- Makes the state that the slow paths of a batch share. The state is created only if the marker
+-- (record of the data history) or the clock of the server is not as the client expects, or if an op
+-- has no fast path. In the first case the parameter `out` is nil. In the second case `out` is the
+-- list of the results so far.
 -- KEYS[1]  palisade:generation, the marker (quarantine.lua)
 -- ARGV[4]  numbers from the client, separated by one space:
 --          1 number of good replicas that are needed

@@ -1,8 +1,9 @@
 -- Fast path of complete (kind c), steps (s) and extend_claim (x). It handles an op only if the
 -- owner still has the claim, the op's ballot is the last ballot of the record, and the data history
--- is as the client expects. For complete and steps, it does not extend the expiry of the record:
--- while the lease runs, the expiry that the claim has set is late enough (claim.lua). The function
--- has no upvalues, because it is created anew on every call of the script (helpers.lua).
+-- (sequence of writes) is as the client expects. For complete and steps, it does not extend the
+-- expiry of the record: while the lease runs, the expiry that the claim has set is late enough
+-- (claim.lua). The function has no upvalues, because it is created anew on every call of the script
+-- (helpers.lua).
 -- KEYS     1 record
 -- ARGV     1 kind, then as in complete.lua, steps.lua or extend_claim.lua
 --          Parameters: `id`: name of the data history; `now_ms`: clock in ms

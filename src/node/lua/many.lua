@@ -1,5 +1,6 @@
 -- Several locks under one owner and one fencing token, all or none: acquire (N), raise the fences
--- to the token (J), extend (K). A release is a run of releases (release_fast.lua).
+-- (last fencing tokens) to the token (J), extend (K). A release is a run of releases
+-- (release_fast.lua).
 -- KEYS  each lock, then in the same order the fence of each lock
 -- ARGV  1 number of names  2 owner  3 ttl ms  4 N: proposed token; J, K: token of the owner
 --       5 N: the owner of the names that this call has already collected one by one, or ''. If

@@ -1,7 +1,7 @@
--- Fast paths of acquire (N) and extend (K) of several locks, if the data history is as the client
--- expects. N takes the locks if all are free and their fences are below the proposed token. K
--- extends the locks if the owner has all of them and their fences are its token. many.lua handles
--- all other cases.
+-- Fast paths of acquire (N) and extend (K) of several locks, if the data history (sequence of
+-- writes) is as the client expects. N takes the locks if all are free and their fences (last
+-- fencing tokens) are below the proposed token. K extends the locks if the owner has all of them
+-- and their fences are its token. many.lua handles all other cases.
 -- KEYS     as in many.lua
 -- ARGV     1 kind, then as in many.lua
 -- Returns  nothing if the op is done; then the fences of N are its proposal. Else 0, and nothing

@@ -1,5 +1,5 @@
--- The queue of the handles that wait for a lock: reads it, adds and removes places, and registers
--- clients for a hint (wake-up message). wake.lua describes its form.
+-- The queue of the handles (clients) that wait for a lock: reads it, adds and removes places, and
+-- registers clients for a hint (wake-up message). wake.lua describes its form.
 -- KEYS, ARGV  as for the op
 -- Returns     see the comment of each function
 

@@ -1,5 +1,5 @@
--- Sets the fence to the owner's token. Refuses unless the owner holds the lock, alone or as a
--- reader, and the fence is not above the token.
+-- Sets the fence (the lock's last fencing token) to the owner's token. Refuses unless the owner
+-- holds the lock, alone or as a reader, and the fence is not above the token.
 -- KEYS  1 lock   2 fence
 -- ARGV  1 owner  2 fencing token of the owner
 -- Puts  DONE

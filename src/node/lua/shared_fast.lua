@@ -1,7 +1,7 @@
--- Fast paths of a reader's acquire (S), extend (H) and release (G), if the data history is as the
--- client expects and, for S and G, no client waits on this server. A run of several ops is executed
--- at once. S needs a fence that exists, because readers do not raise it. H needs a fence that is
--- not below the owner's token. shared.lua handles all other cases.
+-- Fast paths of a reader's acquire (S), extend (H) and release (G), if the data history (sequence
+-- of writes) is as the client expects and, for S and G, no client waits on this server. A run of
+-- several ops is executed at once. S needs a fence that exists, because readers do not raise it. H
+-- needs a fence that is not below the owner's token. shared.lua handles all other cases.
 -- KEYS     as in shared.lua
 -- ARGV     1 kind, then as in shared.lua
 -- Returns  S: nil and the fence, if all owners are readers now; else 0, and nothing was changed

@@ -1,7 +1,7 @@
 //! First step of every batch on a [`MemoryNode`](super::MemoryNode): checks the marker, which says
 //! since when the node's data are complete. From the marker it derives the quarantine after a loss
-//! of data, and the floor, below which no fence is given. `lua/quarantine.lua` has the same rules
-//! for Redis.
+//! of data, and the floor, below which no fence (fencing token) is given. `lua/quarantine.lua` has
+//! the same rules for Redis.
 
 use std::sync::Arc;
 use std::time::Duration;

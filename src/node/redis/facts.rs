@@ -1,6 +1,6 @@
-//! Facts that a server reports about itself: its process, its data history, its replicas and its
-//! settings. The node reads these facts on each new connection, and again while it uses the
-//! connection.
+//! Facts that a server reports about itself: its process, its data history (sequence of writes),
+//! its replicas and its settings. The node reads these facts on each new connection, and again
+//! while it uses the connection.
 
 use std::sync::Arc;
 

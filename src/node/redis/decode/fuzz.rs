@@ -1,6 +1,6 @@
-//! Property tests of decoding. No answer of a script causes a panic. A malformed answer is an error
-//! which states that the batch may have run, and never a grant. Replies that were read from an
-//! answer and are written again give the same answer.
+//! Property tests of decoding the script's answers. No answer of a script causes a panic. A
+//! malformed answer is an error which states that the batch may have run, and never a grant.
+//! Replies that were read from an answer and are written again give the same answer.
 
 mod op;
 
