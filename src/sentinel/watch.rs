@@ -1,5 +1,5 @@
-//! Watches a group by polling its Sentinels. After an event of a Sentinel, the next poll comes
-//! sooner.
+//! Watches a group (a master and its replicas) by polling its Sentinels. After an event of a
+//! Sentinel, the next poll comes sooner.
 
 use std::sync::Arc;
 use std::time::Duration;
