@@ -1,4 +1,4 @@
-//! [`Redlock`], the handle over several independent nodes, from which locks, elections and
+//! [`Redlock`], the handle (client) over several independent nodes, from which locks, elections and
 //! idempotency keys are made.
 
 use std::collections::BTreeSet;
