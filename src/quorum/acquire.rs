@@ -178,8 +178,8 @@ impl Acquire {
             self.ask_again(now);
             return self.raise_to(token, &[node]);
         } else {
-            // The fence is above `token`. A node never lowers its fence, so it cannot agree on
-            // `token`.
+            // The node's fence (last fencing token) is above `token`. A node never lowers its
+            // fence, so it cannot agree on `token`.
             self.votes[node] = Vote::Fell(None);
         }
         self.decide(now)
@@ -275,7 +275,7 @@ impl Acquire {
     fn lose(&mut self, now: Moment) -> Step {
         let late = now >= self.by;
         // After the time for answers, a node that granted but did not answer the request to raise
-        // its fence does not count as a node that answered.
+        // its fence (last fencing token) does not count as a node that answered.
         let unraised = late && matches!(self.phase, Phase::Raising(_));
         let spoke = self.count(|v| match v {
             Vote::Held { .. } => true,
@@ -439,7 +439,7 @@ pub(super) enum Settled {
     /// A majority granted this value. It is the fencing token of the attempt.
     Agreed(u64),
     /// No value is on a majority. Contains the largest granted value. The nodes that granted a
-    /// smaller value must raise their fence to this value.
+    /// smaller value must raise their fence (last fencing token) to this value.
     Raise(u64),
 }
 

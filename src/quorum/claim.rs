@@ -343,7 +343,8 @@ impl Machine for Record {
     fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Step {
         if self.answers.has(node) {
             // The node has granted before, so this is its answer to the request that raises its
-            // fence. A record in this answer is newer than the grant, and it must be adopted.
+            // fence (last fencing token). A record in this answer is newer than the grant, and it
+            // must be adopted.
             if let Ok(Reply::Completed(record)) = reply {
                 self.see(record);
             }
