@@ -184,7 +184,8 @@ pub enum Op {
         key: RecordKey,
         /// Owner token of the request.
         owner: OwnerToken,
-        /// Ballot of the claim, which a majority of the nodes must have promised.
+        /// Ballot of the claim, which a majority of the nodes must have promised (stored as the
+        /// highest ballot).
         token: FencingToken,
     },
     /// Extends a claim's lease, if no higher ballot was promised. In quarantine (a time after a

@@ -48,7 +48,8 @@ pub struct Ballot {
     pub key: RecordKey,
     /// Owner token of the claim.
     pub owner: OwnerToken,
-    /// Fencing token of the claim, which a majority of the nodes has promised.
+    /// Fencing token of the claim, which a majority of the nodes has promised (stored as the
+    /// highest ballot).
     pub token: FencingToken,
     /// Time for which the record is kept.
     pub retention: Duration,
