@@ -142,7 +142,8 @@ pub enum NodeEvent {
         /// `trust_fresh(true)`.
         began: Began,
         /// Writes that the node may have lost, including those of a Sentinel group's failover
-        /// window; `None` if the node does not report them. Idempotency keys that [accept such a
+        /// window (time for which a replaced server may still write); `None` if the node does not
+        /// report them. Idempotency keys that [accept such a
         /// loss](crate::idempotency::IdempotencyBuilder::accept_loss) do not count as forgotten.
         loss: Option<Loss>,
     },
@@ -154,7 +155,7 @@ pub enum NodeEvent {
     /// `reasserted` with `leases`.
     #[non_exhaustive]
     Reasserted {
-        /// Number of re-asserted leases in one batch.
+        /// Number of re-asserted leases (extended during the quarantine) in one batch.
         leases: u64,
     },
     /// The master's min-replicas check (`min-replicas-to-write`) is off or weaker than required, or
@@ -168,11 +169,12 @@ pub enum NodeEvent {
     /// `min_replicas_restored`.
     MinReplicasRestored,
     /// The clients of this node use different lengths of the quarantine (`max_ttl` and the failover
-    /// window), or this client used a longer one before. The node uses the longest length. It keeps
-    /// this length for one to two such lengths after the last client that requested it (quarantine
-    /// 7). Set the same `max_ttl` in every process. Otherwise a quarantine may end too early: the
-    /// node has lost all its data, and only a client with a shorter `max_ttl` reaches it. Log:
-    /// `settings_disagree` with `ours_ms` and `node_ms`.
+    /// window, in which a replaced server may still grant), or this client used a longer one
+    /// before. The node uses the longest length. It keeps this length for one to two such lengths
+    /// after the last client that requested it (quarantine 7). Set the same `max_ttl` in every
+    /// process. Otherwise a quarantine may end too early: the node has lost all its data, and only
+    /// a client with a shorter `max_ttl` reaches it. Log: `settings_disagree` with `ours_ms` and
+    /// `node_ms`.
     #[non_exhaustive]
     SettingsDisagree {
         /// Length of the quarantine (time without grants) by this handle's settings.
@@ -205,7 +207,8 @@ pub enum NodeEvent {
         /// which is the worst time.
         lasts: Duration,
         /// Time for which the lease has to last to outlive a failover: the reaction time of the
-        /// Sentinels, the takeover by the new master, and the failover window.
+        /// Sentinels, the takeover by the new master, and the failover window (time for which the
+        /// replaced master may still grant).
         needed: Duration,
         /// Time without an answer after which the Sentinels replace a master; see
         /// [`FailoverTimes::down_after`](super::FailoverTimes::down_after).

@@ -110,8 +110,8 @@ impl Judge {
         }
     }
 
-    /// Checks that the master at the address `at` may vote, and stores its failover window and its
-    /// lag.
+    /// Checks that the master at the address `at` may vote, and stores its failover window (time
+    /// for which it may grant after it is replaced) and its lag.
     pub(crate) fn accept(
         &self,
         at: &str,

@@ -87,8 +87,8 @@ if find('AVWOT', kind, 1, true) then
     else
       local value = look(lock, '22')
       if value == owner then
-        -- The owner has the lock from an earlier request. A fence is kept longer than its lock. So
-        -- if there is no fence, another program has deleted it.
+        -- The owner has the lock from an earlier request. A fence (last fencing token) is kept
+        -- longer than its lock. So if there is no fence, another program has deleted it.
         local given = stored(fence)
         put(given and given > 0 and given or WRONG_TYPE)
       else

@@ -92,8 +92,9 @@ if find('NJK', kind, 1, true) then
   end
   local p
   if mine == n then
-    -- This is a repeated request, because the owner already has all locks. A fence is kept longer
-    -- than its lock. So if there is no fence, another program has deleted the fences.
+    -- This is a repeated request, because the owner already has all locks. A fence (last fencing
+    -- token) is kept longer than its lock. So if there is no fence, another program has deleted the
+    -- fences.
     if most == 0 then return put(WRONG_TYPE) end
     p = digits(most)
   else

@@ -104,9 +104,10 @@ local function history(marker, replid, now_us, now_ms)
     else
       if not known then note, losses = 0, '' end
       losses = losses .. format(' %013.0f-%013.0f-%013.0f', note, now_ms, now_ms)
-      -- If there are more than eight losses, two neighbours are merged into one loss. The script
-      -- chooses the pair for which (length of the merged loss) / (age of this loss) is smallest. It
-      -- never merges the latest loss, nor a loss of everything (from 0), which stays the first.
+      -- If there are more than eight losses (ranges of lost writes), two neighbours are merged into
+      -- one loss. The script chooses the pair for which (length of the merged loss) / (age of this
+      -- loss) is smallest. It never merges the latest loss, nor a loss of everything (from 0),
+      -- which stays the first.
       if #losses > 336 then
         local least, pair, both
         for at = tonumber(sub(losses, 2, 14)) == 0 and 43 or 1, 253, 42 do
@@ -138,8 +139,8 @@ local function history(marker, replid, now_us, now_ms)
   if #losses > 0 and now_ms < since + q and since + window > tonumber(sub(losses, -13)) then
     write, losses = true, sub(losses, 1, -14) .. format('%013.0f', since + window)
   end
-  -- The marker says that the data were empty when this history began. But this client saw a marker
-  -- on this server before that time, so earlier data were lost.
+  -- The marker (the facts about this server's data) says that the data were empty when this history
+  -- began. But this client saw a marker on this server before that time, so earlier data were lost.
   if began == 'e' and knows > 0 then
     if knows < (tonumber(sub(losses, 16, 28)) or 0) then write, began = true, 'l' end
   end
@@ -147,10 +148,10 @@ local function history(marker, replid, now_us, now_ms)
     local new = format('%s %013.0f %016.0f %09.0f %013.0f %013.0f %s %s%013.0f %013.0f%s',
       replid, since, floor, q, agreed, waited, began, settling and 's' or '-', settling or 0,
       now_ms, losses)
-    -- If the server refuses this write, the batch fails only if the marker has to change (`write`).
-    -- If only the note (the clock in the marker) is old, the batch continues. Ops that need a new
-    -- note are writes, and the server refuses them as well. Ops that only read or release may still
-    -- be executed.
+    -- If the server refuses this write, the batch fails only if the marker (facts about the data
+    -- history) has to change (`write`). If only the note (the clock in the marker) is old, the
+    -- batch continues. Ops that need a new note are writes, and the server refuses them as well.
+    -- Ops that only read or release may still be executed.
     if write then
       call('SET', KEYS[1], new)
       marker = new

@@ -45,9 +45,9 @@ if kind == 'S' then
   local lock, ttl, proposal = KEYS[k + 1], ARGV[a + 3], ARGV[a + 4]
   local first, left = try('ZRANGE', lock, '0', '0', 'WITHSCORES'), -1
   local given = try('GETRANGE', KEYS[k + 2], '0', '18')
-  -- Tokens with equally many digits can be compared as strings (acquire_fast.lua). A fence that is
-  -- not above the proposal needs no further check, because prelude.lua has checked the range of the
-  -- proposal.
+  -- Tokens with equally many digits can be compared as strings (acquire_fast.lua). A fence (last
+  -- fencing token) that is not above the proposal needs no further check, because prelude.lua has
+  -- checked the range of the proposal.
   if first.err or #given ~= #proposal or given > proposal or given < string.sub(marker, 56, 71)
     or find(given, '%D') then return 0 end
   if first[1] then

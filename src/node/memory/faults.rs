@@ -65,9 +65,9 @@ impl MemoryNode {
         });
     }
 
-    /// Returns the time until which the node is closed for a planned handover, as its marker states
-    /// it, even if this time has passed. [`Self::open`] and [`Self::finish_handover`] identify the
-    /// closing by this time.
+    /// Returns the time until which the node is closed for a planned handover, as its marker (facts
+    /// about its data) states it, even if this time has passed. [`Self::open`] and
+    /// [`Self::finish_handover`] identify the closing by this time.
     #[doc(hidden)]
     pub fn closing(&self) -> Option<u64> {
         self.state().data.marker.and_then(|marker| marker.closing())

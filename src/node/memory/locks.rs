@@ -374,7 +374,8 @@ impl Locks {
         Reply::Granted { fence }
     }
 
-    /// Raises the fence of the lock to the token. For several locks it raises all fences, or none.
+    /// Raises the fence (last token) of the lock to the token. For several locks it raises all
+    /// fences, or none.
     pub(super) fn raise(
         &mut self,
         h: &Header,

@@ -45,9 +45,9 @@ pub(super) struct Marker {
 pub(super) struct Losses([Option<Loss>; LOSSES]);
 
 impl Losses {
-    /// Adds a later loss. If the list is full, two neighbours are merged first into one range that
-    /// contains both: the pair whose merged range is shortest for its age. A loss of everything,
-    /// always the first, is not merged.
+    /// Adds a later loss (range of lost writes). If the list is full, two neighbours are merged
+    /// first into one range that contains both: the pair whose merged range is shortest for its
+    /// age. A loss of everything, always the first, is not merged.
     fn and(mut self, latest: Loss) -> Self {
         let all = &mut self.0;
         if all[LOSSES - 1].is_some() {
@@ -86,10 +86,11 @@ impl Losses {
     }
 }
 
-/// Largest number of losses in a marker. A loss is a range of writes that the data may lack.
+/// Largest number of losses in a marker (the stored facts about the data). A loss is a range of
+/// writes that the data may lack.
 const LOSSES: usize = 8;
-/// Largest age in milliseconds of the marker's `note`, the clock time that it contains. If the note
-/// is older, a batch stores the clock again.
+/// Largest age in milliseconds of the `note` in the marker (facts about the data history): the
+/// clock when a batch last stored it. If the note is older, a batch stores the clock again.
 const NOTED: u64 = 1_000;
 
 /// State of a node around a planned handover, with the time on the expiry clock at which it ends.
@@ -123,7 +124,8 @@ impl Marker {
 
     /// Closes the node for `span`. Returns false in a quarantine (a time without grants), because
     /// the node may not know all leases. Also returns false while the node settles after an earlier
-    /// handover, because the marker states only one of the two: closed or settling.
+    /// handover, because the marker (facts about the data) states only one of the two: closed or
+    /// settling.
     #[cfg(feature = "test-util")]
     pub(super) fn close(&mut self, now: u64, span: Duration) -> bool {
         let settles = self.settles(now);
@@ -143,8 +145,8 @@ impl Marker {
 
     /// Continues without a quarantine (time without grants) in the later data history `history_id`,
     /// if the node was closed until `till`, was not opened since, and at least `apart` is left
-    /// until `till`. Then no other server that has this marker can have opened by itself. Returns
-    /// true if it continues.
+    /// until `till`. Then no other server that has this marker (facts about the data) can have
+    /// opened by itself. Returns true if it continues.
     #[cfg(feature = "test-util")]
     pub(super) fn finish(&mut self, history_id: u64, till: u64, now: u64, apart: Duration) -> bool {
         let holds = self.handover == Some(Handover::Closed(till));
@@ -195,9 +197,9 @@ impl Marker {
         if self.settles(now) { nanos(self.quarantine) } else { 0 }
     }
 
-    /// Records in the marker that a client saw data on this node at `known_since` (µs, by the
-    /// node's clock). If that was before the present data began, earlier data were lost. `new`: the
-    /// present data begin with this batch.
+    /// Records in the marker (facts about the data) that a client saw data on this node at
+    /// `known_since` (µs, by the node's clock). If that was before the present data began, earlier
+    /// data were lost. `new`: the present data begin with this batch.
     fn remember(&mut self, known_since: Option<u64>, new: bool) {
         let began = self.losses.0[0].map_or(0, |first| first.began);
         let earlier = known_since.is_some_and(|at| new || at / 1_000 < began);
@@ -377,8 +379,8 @@ impl Header {
         2 * self.terms.clock_error
     }
 
-    /// Returns this node's losses and clock, from which the caller derives if a claim of a key may
-    /// be lost.
+    /// Returns this node's losses of data and its clock, from which the caller derives if a claim
+    /// of a key may be lost.
     pub(super) fn lost_claims(&self) -> LostClaims {
         let Facts { losses, began, node_micros, .. } = &self.facts;
         LostClaims::new(Arc::clone(losses), *began, self.terms.clock_error, node_micros / 1_000)
@@ -390,8 +392,9 @@ impl Header {
         created.is_some_and(|at| at + millis(retention) < self.facts.node_micros / 1_000)
     }
 
-    /// Returns the fence of a new grant: the largest of `fence + 1`, the proposal, and the floor.
-    /// The proposal is first limited to this node's clock ± E, the largest clock error.
+    /// Returns the fence (fencing token) of a new grant: the largest of `fence + 1`, the proposal,
+    /// and the floor (smallest token of this data history). The proposal is first limited to this
+    /// node's clock ± E, the largest clock error.
     pub(super) fn next_fence(&self, fence: u64, proposal: u64) -> u64 {
         let error = micros(self.terms.clock_error);
         let low = self.facts.node_micros.saturating_sub(error);

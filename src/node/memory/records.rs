@@ -32,10 +32,11 @@ pub enum RecordChange {
 pub(super) struct Entry {
     /// Owner of the last promised ballot; `None` if its claim was ended before its time.
     own: Option<OwnerToken>,
-    /// Fencing token of the highest promised ballot. The node refuses requests with a lower one.
+    /// Fencing token of the highest ballot that the node has promised (accepted for a claim). The
+    /// node refuses requests with a lower one.
     fence: u64,
     /// End of the claim's lease. The field keeps this time after the lease has ended, so that a
-    /// lapsed claim is recognised.
+    /// lapsed claim (one that ended without a result) is recognised.
     till: Option<u64>,
     attempt: u32,
     fingerprint: Option<FingerprintBytes>,

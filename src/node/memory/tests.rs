@@ -128,8 +128,9 @@ fn a_new_node_grants_at_once_and_a_restarted_one_after_the_quarantine() {
     hand.pass(MAX_TTL.saturating_sub(last));
     assert!(matches!(ask(&node, acquire("a", 1, 0)), Reply::Quarantined { .. }));
     hand.pass(last);
-    // The floor is the wall clock at the restart + 2E (twice the clock error) + the length of the
-    // quarantine, which is above every fence that was granted before.
+    // The floor (smallest token after the restart) is the wall clock at the restart + 2E (twice the
+    // clock error) + the length of the quarantine, which is above every fence that was granted
+    // before.
     assert_eq!(fence(&ask(&node, acquire("a", 2, 0))), EPOCH + 120_000_000 + 30_000_000);
     assert_eq!(facts(&node, TERMS).quarantine, Duration::ZERO);
 }
@@ -195,13 +196,13 @@ fn a_loss_keeps_the_window_with_which_it_began() {
     let first = facts(&b, TERMS);
     let ends = ends + 1_000;
     assert_eq!(first.losses.last().map(|loss| loss.to), Some(ends));
-    // The settings of the group were lowered; the loss does not change.
+    // The settings of the group were lowered; the recorded loss of data does not change.
     b.set_failover_windows(Duration::ZERO, Duration::ZERO);
     assert_eq!(facts(&b, TERMS).losses, first.losses);
-    // The beginning of the loss, which is its name for operators, does not change either.
+    // The beginning of the loss of data, which is its name for operators, does not change either.
     assert_eq!(first.losses[0].began, first.node_micros / 1_000);
-    // With more than eight losses two are merged. The merged loss contains both, even if the second
-    // one ends earlier.
+    // With more than eight losses of data, two are merged. The merged loss contains both, even if
+    // the second one ends earlier.
     for _ in 0..8 {
         b.restore(b.snapshot());
         facts(&b, TERMS);
@@ -252,8 +253,8 @@ fn of_nine_losses_those_become_one_that_are_the_shortest_for_their_age() {
     let nine = lose();
     let both = Loss { from: all[0].from, ..all[1] };
     assert_eq!(nine[..7], [&[both], &all[2..]].concat());
-    // Minutes later two other losses are merged: neither the recent ones, about which an operator
-    // decides, nor the loss that was merged before.
+    // Minutes later two other losses of data are merged: neither the recent ones, about which an
+    // operator decides, nor the loss that was merged before.
     hand.pass(Duration::from_secs(600));
     let ten = lose();
     let both = Loss { from: all[2].from, ..all[3] };
@@ -352,8 +353,8 @@ fn a_jump_of_the_clock_expires_leases_early() {
     assert!(fence(&ask(&node, acquire("a", 2, 0))) > first);
 }
 
-/// Checks that the node stores its clock again after the clock was set back. So a loss begins at
-/// the new time, and covers no write that came after it.
+/// Checks that the node stores its clock again after the clock was set back. So a loss of data
+/// begins at the new time, and covers no write that came after it.
 #[test]
 fn a_clock_that_was_set_back_is_noted() {
     let (node, hand) = node();

@@ -29,13 +29,14 @@ pub(crate) struct GroupTerms {
     /// read.
     pub(crate) failover_window: Duration,
     /// Failover window (L) if each server whose settings could not be read has the longest that is
-    /// possible. It counts where a data history begins, because the marker of a promoted server may
-    /// be older than the settings of the server that it replaced.
+    /// possible. It counts where a data history begins, because the marker (stored facts about the
+    /// data) of a promoted server may be older than the settings of the server that it replaced.
     pub(crate) unread_window: Duration,
     /// Longest failover window (L) that any client with the same settings for this group can state.
     pub(crate) widest_window: Duration,
-    /// True if a server without a marker counts as new, so that it begins without a quarantine. A
-    /// marker is missing on a new server, and on a server that lost all its data.
+    /// True if a server without a marker (the key with the facts about its data) counts as new, so
+    /// that it begins without a quarantine. A marker is missing on a new server, and on a server
+    /// that lost all its data.
     pub(crate) trust_fresh: bool,
     /// Number of replicas that must have acknowledged lately before a batch is executed, and the
     /// largest age of their acknowledgements in seconds.
@@ -76,8 +77,8 @@ pub(crate) fn batch(
 ) -> Cmd {
     let n = batch.ops.len();
     // A client may be waiting for a hint (wake-up message) from this server; the server's marker
-    // says until when. As long as this client has not seen the marker, it has to assume that a
-    // client waits.
+    // (stored facts) says until when. As long as this client has not seen the marker, it has to
+    // assume that a client waits.
     let awaited = seen.is_none_or(Seen::is_awaited);
     // Room for about four keys and four arguments per op. A wrong guess only costs a reallocation.
     let mut cmd = Cmd::with_capacity(14 + 9 * n, 240 + 160 * n);

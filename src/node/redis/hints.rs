@@ -64,8 +64,8 @@ struct Line {
     /// True while the connection receives hints. Also true after the server has refused the
     /// subscription; then it stays true.
     settled: AtomicBool,
-    /// Keys for which a hint (wake-up message) was requested while `settled` was false, the oldest
-    /// first.
+    /// Keys for which a hint (wake-up message) was requested while `settled` was false (no
+    /// subscription yet), the oldest first.
     early: SyncMutex<VecDeque<Arc<str>>>,
     awaited: Arc<Awaited>,
     /// Numbers of the handles (clients) that have waited for a lock. Most programs have only one

@@ -16,13 +16,14 @@ use crate::op::{Batch, Began, Claim, Loss, Op};
 
 /// Length in bytes of a marker (the server's stored facts about its data history) without losses.
 const SHORTEST: usize = 140;
-/// Length in bytes of one loss in the marker. A loss is a range of writes that the data may lack.
+/// Length in bytes of one loss in the marker (the facts about the server's data). A loss is a range
+/// of writes that the data may lack.
 const LOSS: usize = 42;
 /// Largest number of losses in a marker, which has the facts about a server's data.
 const LOSSES: usize = 8;
-/// Largest age, in ms, of the marker's note at which a batch may take effect. The note is the
-/// server's clock at the last write of the marker. If the note is older, the script first writes
-/// the marker again.
+/// Largest age, in ms, of the note in the marker (facts about the server's data) at which a batch
+/// may take effect. The note is the server's clock at the last write of the marker. If the note is
+/// older, the script first writes the marker again.
 const NOTED: u64 = 1_000;
 
 /// A marker, its fields, and the server's clock when the script read it. The marker is the value in
@@ -152,8 +153,9 @@ impl Seen {
         if self.is_around_a_handover || terms.clock_error != self.clock_error {
             return None;
         }
-        // The marker says that the data began empty, but this client saw a marker of this server
-        // before that time. So the script has to record that data were lost.
+        // The marker (facts about the server's data) says that the data began empty, but this
+        // client saw a marker of this server before that time. So the script has to record that
+        // data were lost.
         let empty_since = self.losses.first().filter(|_| self.began == Began::Empty);
         let is_earlier = |micros: u64| empty_since.is_some_and(|loss| micros / 1_000 < loss.began);
         if batch.known_since.is_some_and(is_earlier) {
@@ -169,8 +171,8 @@ impl Seen {
         let error = encode::micros(terms.clock_error);
         // A batch may grant only after the end of the quarantine (time without grants). After the
         // floor (smallest token) plus E (the clock error), every proposal within E of the clock is
-        // above the floor. The range never begins before `at`: at an earlier time of the server's
-        // clock a client may have waited for a hint.
+        // above the floor. The returned range of the server's clock never begins before `at`: at an
+        // earlier time of the server's clock a client may have waited for a hint.
         let granting = if self.since > 0 { (self.since + self.quarantine) * 1_000 } else { 0 };
         let mut from = self.at.max(granting).max(self.floor.saturating_add(error));
         let mut until = (agreed * 1_000).min(not_after.unwrap_or(u64::MAX));
@@ -248,8 +250,8 @@ mod tests {
 
     #[test]
     fn nothing_is_expected_in_a_quarantine_below_the_floor_or_around_a_handover() {
-        // The quarantine (time without grants) ends in ten seconds, and the floor (no fence is
-        // below it) is 2E above that time.
+        // The quarantine (time without grants) ends in ten seconds, and the floor (no fencing token
+        // is below it) is 2E above that time.
         let young = seen(20_000, 30_000, 60_000, "e -0000000000000");
         assert_eq!(window(&young, None, &[]), Some((NOW + 13_000_000, NOW + 30_000_000)));
         // The length of the quarantine (time without grants) was raised to 60 s after the floor

@@ -17,9 +17,9 @@ use crate::op::{Ballot, Began, Claim, ClaimEnd, Enlist, Place};
 /// `d`, `S` or `G` form a run.
 const KINDS: &str = "AORXDIECrxcsuLaaaddSHGPYFU";
 const SECOND: Duration = Duration::from_secs(1);
-/// Time for which the node may lack a claim of the key, in all answers of these tests. The loss
-/// ends at 5 ms, the server's clock shows 0 ms, the retention is 1 s, and the end has to be passed
-/// by 1 ms.
+/// Time for which the node may lack a claim of the key, in all answers of these tests. The loss of
+/// data ends at 5 ms, the server's clock shows 0 ms, the retention is 1 s, and the end has to be
+/// passed by 1 ms.
 const UNSURE: Duration = Duration::from_millis(1_006);
 
 /// Makes the values with which an answer begins: the server's clock (9 µs), the marker (facts about
@@ -37,7 +37,7 @@ fn marker(history: &str) -> Value {
     ))
 }
 
-/// Returns the loss of data that the marker of `header` lists.
+/// Returns the loss of data that the marker (facts about the data) of `header` lists.
 fn lost() -> Vec<Loss> {
     vec![Loss::between(0, 5)]
 }
