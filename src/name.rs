@@ -16,7 +16,7 @@ use crate::safe_text::Quoted;
 /// Longest name or prefix in bytes.
 pub(crate) const NAME_MAX: usize = 512;
 
-/// Key of the marker, which palisade stores on each server. Its value shows the data history
+/// Key of the marker, a value that palisade stores on each server. The value shows the data history
 /// (sequence of writes) that the server's data come from, so that a restart or a loss of data is
 /// noticed (quarantine 2).
 pub const MARKER: &str = "palisade:generation";
