@@ -34,7 +34,7 @@ pub struct Complete {
     /// Time at which the machine stops without a majority.
     end: Moment,
     /// Time at which the request to the nodes without an answer is repeated. A repetition is
-    /// harmless, because a node accepts the same ballot twice.
+    /// harmless, because a node accepts the result of the same claim twice.
     again: Option<Moment>,
     pause: Duration,
     votes: Vec<NodeOutcome>,
