@@ -171,8 +171,8 @@ pub const ADVISED_LAG: Duration = Duration::from_secs(2);
 pub const ADVISED_DOWN_AFTER: Duration = Duration::from_secs(4);
 
 impl MinReplicasRule {
-    /// Judges a master by its own facts and by the group's `down-after` and number of replicas. The
-    /// last two are `None` if the Sentinels do not report them.
+    /// Judges a master by its own facts and by the group's `down-after` and number of replicas.
+    /// `down_after` and `replicas` are `None` if the Sentinels do not report them.
     pub fn judge(
         &self,
         facts: &MinReplicasFacts,

@@ -374,8 +374,7 @@ impl Locks {
         Reply::Granted { fence }
     }
 
-    /// Raises the fence (last token) of the lock to the token. For several locks it raises all
-    /// fences, or none.
+    /// Raises the fence of the lock to the token. For several locks it raises all fences, or none.
     pub(super) fn raise(
         &mut self,
         h: &Header,

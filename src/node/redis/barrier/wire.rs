@@ -36,7 +36,8 @@ const PATIENCE: Duration = Duration::from_millis(250);
 /// Result of one round (a write, a `WAIT` and an `INFO replication`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Round {
-    /// Number in the answer to `WAIT`: replicas that have everything written before the round.
+    /// Number in the answer to `WAIT`: replicas that have everything written before the round
+    /// (write and `WAIT`).
     pub(super) have: u32,
     /// Replicas that were attached after the `WAIT`, in any state.
     pub(super) attached: Vec<Attached>,
