@@ -168,8 +168,8 @@ pub struct Look {
 }
 
 impl Look {
-    /// Makes the machine that reads the record of a key on `n` nodes. The machine waits for answers
-    /// until `by`.
+    /// Makes the machine that reads the record of an idempotency key on `n` nodes. The machine
+    /// waits for answers until `by`.
     pub fn new(n: usize, by: Moment) -> Self {
         Self { by, answers: Answers::new(n) }
     }
