@@ -33,8 +33,8 @@ pub(super) struct Marker {
     pub(super) began: Began,
     /// State of the node around a planned handover; `None` if there is none.
     pub(super) handover: Option<Handover>,
-    /// Wall clock (milliseconds since 1970) when a batch last stored it here; 0: never. If the data
-    /// are restored from a copy, everything written before this time is in them.
+    /// Reading of the wall clock (milliseconds since 1970) that a batch stored here last; 0: none.
+    /// If the data are restored from a copy, everything written before this time is in them.
     note: u64,
     /// Ranges of writes that these data may lack.
     losses: Losses,
