@@ -32,7 +32,8 @@ pub(crate) struct GroupTerms {
     /// possible. It counts where a data history begins, because the marker (stored facts about the
     /// data) of a promoted server may be older than the settings of the server that it replaced.
     pub(crate) unread_window: Duration,
-    /// Longest failover window (L) that any client with the same settings for this group can state.
+    /// Longest failover window (L: time for which a replaced server may still write) that any
+    /// client with the same settings for this group can state.
     pub(crate) widest_window: Duration,
     /// True if a server without a marker (the key with the facts about its data) counts as new, so
     /// that it begins without a quarantine. A marker is missing on a new server, and on a server
