@@ -1,11 +1,11 @@
-//! Settings of a handle, and the checks of the relations between the settings.
+//! Settings of a handle (a `Redlock`), and the checks of the relations between the settings.
 
 use std::time::Duration;
 
 use crate::error::ConfigError;
 use crate::time::{Drift, EXPIRY_PRECISION, validity};
 
-/// Settings that all locks of one handle share.
+/// Settings that all locks of one handle (a [`Redlock`](crate::Redlock)) share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Lease length of a lock without a ttl of its own. Default 15 s.
@@ -45,7 +45,7 @@ impl Default for Config {
 /// `sentinel-conf` sets up. After a crash of the holder, other callers wait at most this long.
 const TTL: Duration = Duration::from_secs(15);
 
-/// Default retention of the results of idempotency keys.
+/// Default retention (time for which they are kept) of the results of idempotency keys.
 pub const RETENTION: Duration = Duration::from_secs(24 * 3_600);
 
 /// Returns the default of E, the clock error: a quarter of `max_ttl`, at most 2 s. The error of
@@ -60,11 +60,11 @@ pub(crate) const TTL_MIN: Duration = Duration::from_millis(10);
 /// Largest value of `max_ttl`: one day. There is a limit because after a restart or a failover a
 /// node grants nothing for at least `max_ttl` (quarantine).
 pub(crate) const MAX_TTL_MAX: Duration = Duration::from_secs(86_400);
-/// Largest number of nodes of one handle.
+/// Largest number of nodes of one handle (`Redlock`).
 pub(crate) const NODES_MAX: usize = 31;
 
 impl Config {
-    /// Checks the settings of the handle.
+    /// Checks the settings of the handle (`Redlock`).
     ///
     /// # Errors
     /// [`ConfigError`] for the first broken rule, with the field, its value and the rule.
@@ -83,8 +83,9 @@ impl Config {
         self.check_ttl(self.ttl)?;
         if self.clock_error.saturating_mul(2) >= self.max_ttl {
             // The clocks of two servers may differ by 2E. If a node loses its data twice, the
-            // quarantine between the two losses must be longer than 2E. Otherwise fencing tokens
-            // after the second loss could be smaller than fencing tokens before it.
+            // quarantine (time without grants) between the two losses must be longer than 2E.
+            // Otherwise fencing tokens after the second loss could be smaller than fencing tokens
+            // before it.
             let rule = format!("less than half of max_ttl ({:?})", self.max_ttl);
             return Err(refuse("clock_error", self.clock_error, &rule));
         }

@@ -190,13 +190,13 @@ pub enum NodeFault {
     Unsupported,
     /// The server answered with an error that has no own variant in this enum.
     Server,
-    /// The library could not parse the server's reply.
+    /// The library could not parse the server's reply to a request.
     Protocol,
-    /// Too many requests of this handle wait for the node, so this request was refused and not
-    /// sent.
+    /// Too many requests of this handle (`Redlock`) wait for the node, so this request was refused
+    /// and not sent.
     Busy,
-    /// The request cannot be sent: the handle is closed, or the call was polled outside of a tokio
-    /// runtime with timers.
+    /// The request cannot be sent: the handle (`Redlock`) is closed, or the call was polled outside
+    /// of a tokio runtime with timers.
     Closed,
 }
 

@@ -41,7 +41,8 @@ pub(crate) fn value(json: &serde_json::Value) -> Value {
     }
 }
 
-/// Converts `{"error": "CODE text"}` to a server's error, and other JSON like [`value`].
+/// Converts `{"error": "CODE text"}` to a server's error, and other JSON to a reply, as [`value`]
+/// does.
 pub(crate) fn answer(json: &serde_json::Value) -> RedisResult<Value> {
     match json.get("error").and_then(serde_json::Value::as_str) {
         Some(words) => Err(error(words)),

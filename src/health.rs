@@ -1,4 +1,5 @@
-//! The health of a handle and of each of its nodes, for readiness probes and for people.
+//! The health of a handle (a `Redlock`) and of each of its nodes, for readiness probes and for
+//! people.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use crate::node::Loss;
 use crate::quorum::majority;
 use crate::redlock::Redlock;
 
-/// State of the nodes of a handle. `Display` prints one line.
+/// State of the nodes of a handle (`Redlock`). `Display` prints one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Health {
@@ -20,11 +21,11 @@ pub struct Health {
     /// Health of each node, in the order of the builder's nodes.
     pub nodes: Vec<NodeHealth>,
     /// Messages that the consumers of a namespace of idempotency keys leave at their broker until
-    /// an operator has acted. Empty in the health of a whole handle, because only a namespace has
-    /// messages.
+    /// an operator has acted. Empty in the health of a whole handle (`Redlock`), because only a
+    /// namespace has messages.
     pub waiting: Vec<Waiting>,
-    /// Number of existing [degraded guards](crate::DegradableGuard) of the handle. The work of a
-    /// degraded guard runs without the lock.
+    /// Number of existing [degraded guards](crate::DegradableGuard) of the handle (`Redlock`). The
+    /// work of a degraded guard runs without the lock.
     pub degraded: usize,
 }
 

@@ -87,7 +87,8 @@ pub fn objection(info: &str, allow_eviction: bool) -> Option<NodeError> {
 }
 
 /// Returns true if the token belongs to no owner. A node stores such a token in the place of an
-/// owner to keep a lock closed after a planned handover, or to reserve a lock for a waiting handle.
+/// owner to keep a lock closed after a planned handover, or to reserve a lock for a waiting handle
+/// (client).
 pub fn is_ownerless(owner: OwnerToken) -> bool {
     owner.is_ownerless()
 }
@@ -98,12 +99,12 @@ pub fn leader(owner: OwnerToken, holder: &Holder, remaining: Duration) -> Option
     Metadata::read(owner, holder).map(|(_, metadata)| metadata.leader(remaining))
 }
 
-/// Returns the prefix of the call's handle, and the name of its idempotency key.
+/// Returns the prefix of the call's handle (`Redlock`), and the name of its idempotency key.
 pub fn key_of(call: &Call) -> (&str, KeyName) {
     (call.prefix(), call.name())
 }
 
-/// Returns the prefix of the handle of `keys`.
+/// Returns the prefix of the handle (`Redlock`) from which `keys` was made.
 pub fn prefix_of(keys: &Idempotency) -> &str {
     keys.prefix()
 }

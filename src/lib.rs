@@ -57,7 +57,8 @@ mod token;
     reason = "what a machine offers to its client side, apart from its own parts"
 )]
 mod quorum;
-// The trait `Env` for clocks and randomness. Callers pass an implementation of it in.
+// The trait `Env` for clocks and randomness. The builders of nodes and handles take an
+// implementation of it.
 mod env;
 // Metrics, and the `tracing` spans of calls.
 mod metrics;
@@ -78,14 +79,14 @@ mod client;
 mod redlock;
 // Locks.
 mod lock;
-// The health of a handle, and handles made from the settings of a deployment.
+// The health of a handle (a `Redlock`), and handles made from the settings of a deployment.
 mod health;
 mod settings;
 // Idempotency keys: one result for each key.
 pub mod idempotency;
 // Elections: one leader for each name.
 pub mod election;
-// Cron jobs: one run for each tick.
+// Cron jobs: one run for each tick (due time).
 #[cfg(feature = "cron")]
 pub mod cron;
 // Interface for the other packages of this workspace.
@@ -97,7 +98,7 @@ pub mod test_util;
 // The manual, with the facts that the code does not show.
 pub mod manual;
 
-// The handle: its settings, its health, and its closing.
+// The handle `Redlock`: its settings, its health, and its closing.
 pub use config::Config;
 pub use health::{Ability, Health, NodeHealth, Waiting};
 pub use redlock::{CloseReport, Redlock, RedlockBuilder};

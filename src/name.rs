@@ -16,8 +16,9 @@ use crate::safe_text::Quoted;
 /// Longest name or prefix in bytes.
 pub(crate) const NAME_MAX: usize = 512;
 
-/// Key of the marker, which palisade stores on each server. Its value shows the data history to
-/// which the server's data belong, so that a restart or a loss of data is noticed (quarantine 2).
+/// Key of the marker, a value that palisade stores on each server. The value shows the data history
+/// (sequence of writes) that the server's data come from, so that a restart or a loss of data is
+/// noticed (quarantine 2).
 pub const MARKER: &str = "palisade:generation";
 /// Key that a node writes before a wait for replicas (a barrier), so that the replicas have a write
 /// to confirm (durability 2).
@@ -58,7 +59,8 @@ pub fn check_name(field: &'static str, name: &str) -> Result<(), ConfigError> {
     check_text(field, name)
 }
 
-/// Checks a prefix or a label like [`check_name`], but allows the empty text.
+/// Checks the length and the characters of a prefix or a label, like [`check_name`], but allows the
+/// empty text.
 pub(crate) fn check_text(field: &'static str, text: &str) -> Result<(), ConfigError> {
     if text.len() > NAME_MAX {
         let shown: String = text.chars().take(16).collect();
@@ -134,9 +136,9 @@ pub(crate) fn check_semaphore(name: &str, keys: &LockKeys) -> Result<(), ConfigE
     check_key("name", keys.lock())
 }
 
-/// Returns the lock, election or semaphore whose main key in a handle with this prefix is `key`;
-/// `None` if no valid name has this key. If `prefix` is empty, the function also finds the
-/// elections and semaphores of handles with a prefix. For these, the name in the result is the
+/// Returns the lock, election or semaphore whose main key in a handle (`Redlock`) with this prefix
+/// is `key`; `None` if no valid name has this key. If `prefix` is empty, the function also finds
+/// the elections and semaphores of handles with a prefix. For these, the name in the result is the
 /// whole key.
 pub fn of_key(prefix: &str, key: &str) -> Option<Resource> {
     let (name, keys) = (key.strip_prefix(prefix)?, LockKeys::new(key));
@@ -236,12 +238,14 @@ impl LockKeys {
         Self::prefixed("", lock)
     }
 
-    /// Derives all keys of an election from the handle's prefix and the election's name.
+    /// Derives all keys of an election from the prefix of the handle (`Redlock`) and the election's
+    /// name.
     pub(crate) fn of_election(prefix: &str, name: &str) -> Self {
         Self::new(&format!("{prefix}{ELECTION}{name}"))
     }
 
-    /// Derives all keys of a semaphore from the handle's prefix and the semaphore's name.
+    /// Derives all keys of a semaphore from the prefix of the handle (`Redlock`) and the
+    /// semaphore's name.
     pub(crate) fn of_semaphore(prefix: &str, name: &str) -> Self {
         Self::new(&format!("{prefix}{PERMITS}{name}"))
     }
@@ -271,7 +275,7 @@ impl LockKeys {
         let tagged = has_hash_tag(&text);
         let mut ends = [len; 3];
         for (i, what) in ["fence", "queue", "meta"].into_iter().enumerate() {
-            // A cluster puts both forms of the key into the slot of the main key.
+            // A cluster puts the key with and without added braces into the slot of the main key.
             text.push_str(if tagged { "" } else { "{" });
             text.push_str(prefix);
             text.push_str(name);

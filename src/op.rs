@@ -47,17 +47,18 @@ pub type FingerprintBytes = [u8; 32];
 /// ([`LockKeys::many`]), always in exclusive mode and without metadata. Then the node executes the
 /// op for all of these locks, or for none (multi_lock 1 to 6). A grant has one fence, which is
 /// above the earlier fences of these locks. `Held` has the time of the held lock that ends last,
-/// and the node queues no handle. A release deletes the locks that the owner has, and its answer
-/// is `Done` if the owner had all of them.
+/// and the node puts no client into its queue of waiters. A release deletes the locks that the
+/// owner has, and its answer is `Done` if the owner had all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Takes the lock if it is free or reserved for this handle, or if [`IfHeld::TakeFrom`]
-    /// transfers it. [`IfHeld::TakeOnly`] takes it only by a transfer. In quarantine it is never
-    /// taken. The node sets the lock to `owner` for `ttl`, sets
-    /// `fence := max(fence + 1, clamp(proposal), floor)`, and answers `Granted`. `clamp` limits the
-    /// proposal to the node's clock ± E; `floor` is the smallest token of the data history. If
-    /// `owner` has the lock already, the answer is `Granted` with the present fence. Otherwise the
-    /// answer is `Held`, and the node registers the caller for the hint of `if_held`.
+    /// Takes the lock if it is free or reserved for this handle (client), or if
+    /// [`IfHeld::TakeFrom`] transfers it. [`IfHeld::TakeOnly`] takes it only by a transfer. In
+    /// quarantine it is never taken. The node sets the lock to `owner` for `ttl`, sets `fence :=
+    /// max(fence + 1, clamp(proposal), floor)`, and answers `Granted`. `clamp` limits the proposal
+    /// to the node's clock ± E; `floor` is the smallest token of the data history. If `owner` has
+    /// the lock already, the answer is `Granted` with the present fence. Otherwise the answer is
+    /// `Held`, and the node registers the caller for the hint (a later message) that `if_held` asks
+    /// for.
     ///
     /// A shared acquire is granted beside other shared grants. It is refused if an exclusive waiter
     /// that asked lately began to wait earlier (readers 1, 9). It does not raise an existing fence:
@@ -73,7 +74,7 @@ pub enum Op {
     /// Each slot has its own fence. `TakeFrom` and `TakeOnly` count as `None`. If the semaphore
     /// does not have the slot, the answer is `Held` without an end, and nothing changes.
     Acquire {
-        /// Mode of the grant.
+        /// Mode of the grant: exclusive, shared or a slot.
         mode: LockMode,
         /// Keys of the lock.
         keys: LockKeys,
@@ -87,10 +88,11 @@ pub enum Op {
         /// Action of the node if another owner has the lock; `None` if it only answers.
         if_held: Option<IfHeld>,
     },
-    /// Sets the fence to `token` if the owner still has a grant, `fence ≤ token`, and `token` is at
-    /// most the node's clock + 6E + 1 s. Nodes make tokens from their clocks, so a correct token is
-    /// below this limit (locks 6). In quarantine the answer is `Quarantined`, so that the fence of
-    /// a new master is not raised to a token from before the failover (quarantine 3).
+    /// Sets the fence (the lock's last fencing token on the node) to `token` if the owner still has
+    /// a grant, `fence ≤ token`, and `token` is at most the node's clock + 6E + 1 s. Nodes make
+    /// tokens from their clocks, so a correct token is below this limit (locks 6). In quarantine
+    /// the answer is `Quarantined`, so that the fence of a new master is not raised to a token from
+    /// before the failover (quarantine 3).
     Raise {
         /// Keys of the lock.
         keys: LockKeys,
@@ -98,14 +100,16 @@ pub enum Op {
         owner: OwnerToken,
         /// Fencing token of the grant, which a majority of the nodes must have as their fence.
         token: FencingToken,
-        /// Slot of the owner if the grant is a permit; the fence of this slot is set (semaphore 3).
+        /// Slot of the owner if the grant is a permit; the fence (last fencing token) of this slot
+        /// is set (semaphore 3).
         slot: Option<u16>,
     },
     /// Extends the owner's lock, or creates it again if the key is absent, and sets `fence :=
-    /// max(fence, token)`. `meta`, if given, replaces the holder's metadata. In quarantine the
-    /// answer is `Quarantined` unless `reassert` names the quarantine, even if the lock is on the
-    /// node. The reason: the node may have lost a grant to another attempt, or a server that the
-    /// node replaced may still grant the lock from an older copy of the data.
+    /// max(fence, token)`. `meta`, if given, replaces the holder's metadata. In quarantine (a time
+    /// after a possible loss of data) the answer is `Quarantined` unless `reassert` names the
+    /// quarantine, even if the lock is on the node. The reason: the node may have lost a grant to
+    /// another attempt, or a server that the node replaced may still grant the lock from an older
+    /// copy of the data.
     ///
     /// A shared extension also turns the owner's exclusive grant into a shared one (a downgrade),
     /// and then wakes the readers that wait before the first exclusive waiter. An exclusive
@@ -114,7 +118,7 @@ pub enum Op {
     /// An extension of a slot is refused if another owner has that slot. Otherwise the owner has
     /// this slot afterwards, and no other slot (semaphore 4).
     Extend {
-        /// Mode of the grant.
+        /// Mode of the grant: exclusive, shared or a slot.
         mode: LockMode,
         /// Keys of the lock.
         keys: LockKeys,
@@ -134,10 +138,11 @@ pub enum Op {
         reassert: Option<QuarantineId>,
     },
     /// Deletes the lock if the owner has it. If the lock is free afterwards, even if there was
-    /// nothing to delete, the node notifies all handles that watch the lock. It also takes the
-    /// first [`Place`] out of the queue, notifies the handle of this place, and reserves the lock
-    /// for this handle. If the first place is a reader's, the node does the same for all readers
-    /// before the first exclusive waiter that asked lately (readers 10).
+    /// nothing to delete, the node notifies all handles (clients) that watch the lock. It also
+    /// takes the first [`Place`] out of its queue of waiting handles, notifies the handle of this
+    /// place, and reserves the lock for this handle. If the first place is a reader's, the node
+    /// does the same for all readers before the first exclusive waiter that asked lately (readers
+    /// 10).
     ///
     /// A shared release removes the owner's shared grant. It also removes an exclusive grant of the
     /// owner, which is left if a downgrade did not reach this node (readers 7).
@@ -146,7 +151,7 @@ pub enum Op {
     /// one waiter and reserves the slot for it. The answer is `NotOwner` only if the release names
     /// a slot that another owner has (semaphore 5).
     Release {
-        /// Mode of the grant.
+        /// Mode of the grant: exclusive, shared or a slot.
         mode: LockMode,
         /// Keys of the lock.
         keys: LockKeys,
@@ -172,25 +177,29 @@ pub enum Op {
     Claim(Claim),
     /// Sets the promised ballot of a record to `token`, the ballot of the claim. This is like
     /// `Raise` for a lock. The node refuses the op if a higher ballot was promised, or if the
-    /// promise is from an earlier data history. If there is a result, the answer is `Completed`.
+    /// promise is from an earlier data history (from before a restart, a failover or a loss of
+    /// data). If there is a result, the answer is `Completed`.
     RaiseClaim {
         /// Key of the idempotency record.
         key: RecordKey,
         /// Owner token of the request.
         owner: OwnerToken,
-        /// Ballot of the claim, which a majority of the nodes must have promised.
+        /// Ballot of the claim, which a majority of the nodes must have promised (stored as the
+        /// highest ballot).
         token: FencingToken,
     },
-    /// Extends a claim's lease, if no higher ballot was promised. In quarantine the answer is
-    /// `Quarantined` unless `reassert` names the quarantine. If the promise is of an earlier data
-    /// history of the node, the node refuses results with a ballot below the floor (the smallest
-    /// token of its new data history) until the holder has named the quarantine.
+    /// Extends a claim's lease, if no higher ballot was promised. In quarantine (a time after a
+    /// possible loss of data) the answer is `Quarantined` unless `reassert` names the quarantine.
+    /// If the promise is of an earlier data history of the node, the node refuses results with a
+    /// ballot below the floor (the smallest token of its new data history) until the holder has
+    /// named the quarantine.
     ExtendClaim {
         /// Ballot of the claim.
         ballot: Ballot,
         /// New lease length, from now.
         lease: Duration,
-        /// Identifier of the node's quarantine, if the holder may extend the claim in spite of it.
+        /// Identifier of the node's quarantine (time in which it grants nothing), if the holder may
+        /// extend the claim in spite of it.
         reassert: Option<QuarantineId>,
     },
     /// Stores the result of a key (phase 2 of the consensus). The node accepts it if its promised
@@ -220,7 +229,7 @@ pub enum Op {
         key: RecordKey,
         /// Owner of the claim.
         owner: OwnerToken,
-        /// End of the claim's attempt.
+        /// State in which the claim's attempt to run the handler ended.
         end: ClaimEnd,
     },
     /// Reads the record of an idempotency key.
@@ -233,7 +242,7 @@ pub enum Op {
         fingerprint: Option<FingerprintBytes>,
         /// Earliest time at which a copy of the request was made, in milliseconds since 1970.
         born: Option<u64>,
-        /// Longest loss of the node's data that counts as no loss; zero accepts no loss.
+        /// Longest span of lost writes of the node that counts as no loss; zero accepts no loss.
         accepted: Duration,
     },
 }
@@ -275,7 +284,8 @@ impl Op {
             || matches!(self, Self::Raise { .. } | Self::RaiseClaim { .. })
     }
 
-    /// Returns true if the op extends a lease in spite of the node's quarantine, which it names.
+    /// Returns true if the op extends a lease in spite of the node's quarantine (time in which the
+    /// node grants nothing), which it names.
     pub(crate) fn reasserts(&self) -> bool {
         matches!(
             self,
@@ -317,12 +327,15 @@ impl Op {
     }
 }
 
-/// Identifier of one quarantine of one node.
+/// Identifier of one quarantine of one node: a time after a possible loss of data in which the node
+/// grants nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QuarantineId {
-    /// Identifier of the data history that began with the quarantine, as in [`Facts::history_id`].
+    /// Identifier of the data history (the sequence of writes behind the node's data) that began
+    /// with the quarantine, as in [`Facts::history_id`].
     pub history: u64,
-    /// Beginning of the quarantine, by the node's clock and in the node's own unit.
+    /// Beginning of the quarantine (time in which the node grants nothing), by the node's clock and
+    /// in the node's own unit.
     pub since: u64,
 }
 
@@ -331,34 +344,35 @@ pub struct QuarantineId {
 pub enum Reply {
     /// Answer to `Acquire`: the lock is granted.
     Granted {
-        /// Fence of this node after the grant.
+        /// Fence (the lock's last fencing token) of this node after the grant.
         fence: u64,
     },
     /// Answer to `Acquire` of a slot: the permit is granted.
     Permit {
-        /// Fence of this slot on this node after the grant.
+        /// Fence (last fencing token) of this slot on this node after the grant.
         fence: u64,
         /// Slot that the owner has.
         slot: u16,
     },
     /// Answer to `Acquire`: another owner has the lock, or the lock is reserved for another handle
-    /// or kept closed after a planned handover, or there is no free slot.
+    /// (client) or kept closed after a planned handover, or there is no free slot.
     Held {
         /// Time until the lock expires; `None` if it has no expiry.
         remaining: Option<Duration>,
-        /// True if the key has another program's value.
+        /// True if the lock's key has another program's value.
         foreign: bool,
     },
-    /// Answer to `Acquire` with [`IfHeld::Fair`], in place of `Held`: the handle has its place in
-    /// the queue.
+    /// Answer to `Acquire` with [`IfHeld::Fair`], in place of `Held`: the handle (client) has its
+    /// place in the node's queue of waiters.
     Queued {
         /// Time until the lock expires; `None` without an expiry. If only the places ahead of the
         /// caller are the reason for the refusal, the time until none of these places is fresh any
-        /// more (its handle has not asked for 3 s).
+        /// more (its client has not asked for 3 s).
         remaining: Option<Duration>,
-        /// True if the key has another program's value.
+        /// True if the lock's key has another program's value.
         foreign: bool,
-        /// Ticket of the handle on this node, and the number of fresh fair places ahead of it.
+        /// Ticket of the caller on this node, which orders fair callers, and the number of fair
+        /// callers ahead that have asked lately.
         queued: Queued,
     },
     /// Answer to `Acquire`, `Claim` and `Raise`: the node is in quarantine and grants nothing.
@@ -367,9 +381,10 @@ pub enum Reply {
     Quarantined {
         /// Time until the node grants again.
         remaining: Duration,
-        /// Identifier of the quarantine, which a holder may name in `reassert`.
+        /// Identifier of this quarantine, which a holder names in `reassert` to extend its lease in
+        /// the quarantine.
         id: QuarantineId,
-        /// Origin of the node's data, as in [`Facts::began`].
+        /// Origin of the node's data: a new node, or a loss of earlier data.
         began: Began,
     },
     /// Answer to `Raise`, `Extend`, `RaiseClaim`, `ExtendClaim`, `Complete`, `Steps`, `Release` and
@@ -399,9 +414,9 @@ pub enum Reply {
         record: Option<StoredRecord>,
         /// Finished steps of the handler that this node stores, if there is no result yet.
         steps: Option<StoredSteps>,
-        /// Time until the node certainly has every claim of a key without `born`; zero if it has
-        /// every claim now. If it is not zero, the node may have lost a claim of this key, even if
-        /// it has a record of the key.
+        /// Time until the node certainly has every claim of a key without `born` (the time of the
+        /// request); zero if it has every claim now. If it is not zero, the node may have lost a
+        /// claim of this key, even if it has a record of the key.
         unsure: Duration,
         /// Losses of the node's data that make `unsure` larger than zero; empty if it is zero.
         losses: Vec<Loss>,
@@ -423,9 +438,10 @@ pub enum Reply {
     TooOld,
     /// Answer to `Lookup`: the record, as this node has it.
     Record {
-        /// State of the record; `None` if there is none.
+        /// State of the idempotency record; `None` if there is none.
         state: Option<RecordState>,
-        /// Time until the node certainly has every claim of the key, as in `Claimed`.
+        /// Time until the node certainly has every claim of the key; zero if it has every claim
+        /// now.
         unsure: Duration,
         /// Losses of data because of which `unsure` is not zero.
         losses: Vec<Loss>,

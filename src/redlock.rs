@@ -1,4 +1,4 @@
-//! [`Redlock`], the handle over several independent nodes, from which locks, elections and
+//! [`Redlock`], the handle (client) over several independent nodes, from which locks, elections and
 //! idempotency keys are made.
 
 use std::collections::BTreeSet;
@@ -75,8 +75,8 @@ impl Redlock {
     }
 
     /// Returns a builder for a semaphore with this number of permits, 1 to 256, with the defaults
-    /// of this handle. All callers that use the name should give the same number, because the nodes
-    /// do not store it.
+    /// of this handle (`Redlock`). All callers that use the name should give the same number,
+    /// because the nodes do not store it.
     pub fn semaphore(&self, name: impl AsRef<str>, permits: u16) -> SemaphoreBuilder {
         SemaphoreBuilder::of_permits(Arc::clone(&self.core), name.as_ref(), permits)
     }

@@ -55,7 +55,7 @@ impl Sub<Duration> for Moment {
 pub struct Drift(u32);
 
 impl Drift {
-    /// The default bound: one per cent.
+    /// The default bound on the error of a clock's rate: one per cent.
     pub const DEFAULT: Self = Self(10_000);
 
     /// Makes a bound from parts per million.

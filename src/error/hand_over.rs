@@ -71,9 +71,9 @@ pub enum ResumeError {
     /// [`Redlock::close`](crate::Redlock::close) was called.
     #[error("{0}: not resumed, the handle was closed; build a new one")]
     Closed(Resource),
-    /// The ticket does not fit this handle: it has another prefix, or its ttl is above the
-    /// `max_ttl` of this handle. Nothing was sent to the nodes, so another handle may still redeem
-    /// the ticket.
+    /// The ticket does not fit this handle (`Redlock`): it has another prefix, or its ttl is above
+    /// the `max_ttl` of this handle. Nothing was sent to the nodes, so another handle may still
+    /// redeem the ticket.
     #[error("not resumed: {0}")]
     Config(ConfigError),
 }

@@ -42,7 +42,7 @@ impl NodeOutcome {
         Self::Failed(NodeError::maybe_executed(NodeFault::Timeout, ""))
     }
 
-    /// Returns the outcome that a node's answer is for the caller of the request.
+    /// Returns the outcome that reports show for a node with this answer.
     pub(crate) fn of(answer: &Result<Reply, NodeError>) -> Self {
         let reply = match answer {
             Ok(reply) => reply,
@@ -55,7 +55,8 @@ impl NodeOutcome {
             }
             Reply::InFlight { remaining } => Self::Held(Some(*remaining)),
             Reply::Holder(Some(Holder { owner: Some(owner), remaining, .. })) => match *owner {
-                // The lock is free, but the node does not grant it yet.
+                // A planned handover was a short time ago, so the node does not grant the free lock
+                // yet.
                 OwnerToken::KEPT => Self::quarantined(remaining.unwrap_or_default(), Began::Known),
                 _ => Self::Held(Some(remaining.unwrap_or_default())),
             },
@@ -155,8 +156,8 @@ impl NoQuorum {
         self.nodes.iter().filter(may).count() < self.needed
     }
 
-    /// Returns the time until enough nodes will grant again, if only quarantines prevent a quorum.
-    /// Returns `None` if other faults prevent it.
+    /// Returns the time until enough nodes will grant again, if only quarantines (times without
+    /// grants) prevent a quorum. Returns `None` if other faults prevent it.
     pub fn quarantine(&self) -> Option<Duration> {
         let (mut able, mut silent, mut shut) = (0, 0, Vec::new());
         for (_, outcome) in &self.nodes {
@@ -168,8 +169,8 @@ impl NoQuorum {
             }
         }
         shut.sort_unstable();
-        // A silent node may be in quarantine, too. But it is counted as quarantined only if there
-        // are not enough other nodes for a majority.
+        // A silent node may be in quarantine (without grants), too. But it is counted as
+        // quarantined only if there are not enough other nodes for a majority.
         let needed = self.needed.checked_sub(able)?;
         let last = needed.min(shut.len()).checked_sub(1)?;
         (shut.len() + silent >= needed).then(|| shut[last])
@@ -263,7 +264,7 @@ pub enum AcquireError {
     /// under the lock's key ([`Taken::foreign`]).
     #[error("{of}: still taken after waiting {waited:?}; {}", taken.what_to_do())]
     TimedOut {
-        /// The lock.
+        /// The lock that could not be acquired.
         of: Resource,
         /// Time for which the call waited.
         waited: Duration,

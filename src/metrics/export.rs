@@ -1,5 +1,5 @@
 //! Counters, gauges and histograms for the recorder of the `metrics` crate. Compiled with the
-//! feature `metrics`. Each metric is described to the recorder where it is registered.
+//! feature `metrics`. The code that registers a metric also describes the metric to the recorder.
 
 use metrics::{Key, Label, Level, Metadata, SharedString};
 
@@ -78,7 +78,7 @@ impl Gauge {
     }
 }
 
-/// Distribution of a value.
+/// Distribution of the values of one quantity.
 #[derive(Debug)]
 pub(crate) struct Histogram(metrics::Histogram);
 

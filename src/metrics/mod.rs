@@ -37,15 +37,15 @@ pub(crate) use self::table::{IDEMPOTENCY, NODE, READY};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Largest number of names of one kind (locks, elections, jobs, namespaces) that a handle uses as
-/// labels. All further names share the label [`OTHER`].
+/// Largest number of names of one kind (locks, elections, jobs, namespaces) that a handle
+/// (`Redlock`) uses as labels. All further names share the label [`OTHER`].
 const NAMES_MAX: usize = 256;
 /// Label of all names after the first `NAMES_MAX`. A lock with this name is improbable, because of
 /// the parentheses.
 const OTHER: &str = "(other)";
 
-/// Counter for a program and for the recorder. A counter that `default` makes does not go to the
-/// recorder.
+/// Counter whose value the program can read and the recorder of the `metrics` crate receives. A
+/// counter that `default` makes does not go to the recorder.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     value: AtomicU64,
@@ -113,7 +113,7 @@ impl<T> Family<T> {
     }
 }
 
-/// Metrics of a handle, without those of its nodes.
+/// Metrics of a handle (`Redlock`), without those of its nodes.
 pub(crate) struct Meters {
     /// True if the names of locks are labels.
     by_lock: bool,
@@ -138,7 +138,7 @@ impl fmt::Debug for Meters {
 }
 
 impl Meters {
-    /// Makes the metrics of a handle with the recorder that is installed now.
+    /// Makes the metrics of a handle (`Redlock`) with the recorder that is installed now.
     pub(crate) fn new(by_lock: bool) -> Self {
         let claims =
             ["granted", "stored", "in_flight", "contended", "mismatch", "too_old", "no_quorum"];
@@ -223,7 +223,7 @@ impl DegradedMeters {
         }
     }
 
-    /// Counts a new degraded guard under the name of its policy.
+    /// Counts a new degraded guard (which has no lock) under the name of its policy.
     pub(crate) fn begun(&self, policy: &str) {
         self.guards.add(policy, 1);
         self.held.add(1.0);
@@ -371,12 +371,13 @@ impl JobMeters {
         self.ticks.add(outcome, 1);
     }
 
-    /// Counts ticks that no process handled in time.
+    /// Counts ticks (due times) of a cron job that no process handled in time.
     pub(crate) fn missed(&self, n: u64) {
         self.missed.add(n);
     }
 
-    /// Records an ended run of a job. The run began `late` after its tick, and lasted `took`.
+    /// Records an ended run of a job. The run began `late` after its tick (due time), and lasted
+    /// `took`.
     pub(crate) fn ran(&self, late: Duration, took: Duration) {
         self.lateness.record(late.as_secs_f64());
         self.run.record(took.as_secs_f64());

@@ -31,7 +31,7 @@ impl Gauge {
     pub(crate) fn set(&self, _: f64) {}
 }
 
-/// Distribution of a value.
+/// Distribution of the values of one quantity.
 #[derive(Debug)]
 pub(crate) struct Histogram;
 

@@ -263,7 +263,7 @@ fn what_would_be_another_kind_is_refused_with_advice() {
         check_prefix(prefix).unwrap_or_else(|e| panic!("{e}"));
     }
     // The prefix must end with a separator. Otherwise the election "boss" of the prefix "app" would
-    // have the same key as the lock "appelection:boss" of a handle without a prefix.
+    // have the same key as the lock "appelection:boss" of a handle (`Redlock`) without a prefix.
     for prefix in ["app", "app:2", "größe", "idem"] {
         let text = check_prefix(prefix).unwrap_err().to_string();
         let advice = format!("must end with a separator, as \"{prefix}:\"");

@@ -15,8 +15,8 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::op::{Began, Loss};
 
-/// Message of a node to its handle ([`LockNode::events`](crate::node::spi::LockNode::events)).
-/// Every message may be lost.
+/// Message of a node to its handle (a client's
+/// `Redlock`,[`LockNode::events`](crate::node::spi::LockNode::events)). Every message may be lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeSignal {
@@ -24,12 +24,12 @@ pub enum NodeSignal {
     /// released, its holder's metadata changed, a claim ended, or a list of candidates has a new
     /// entry. The value is the main key of the lock, or the key of the record or the list.
     Changed(Arc<str>),
-    /// A lock is free. The handle with the number `waiter` is the first in the lock's queue of
-    /// waiting handles ([`Place`](crate::node::spi::Place)).
+    /// A lock is free. The handle with the number `waiter` (a client's `Redlock`) is the first in
+    /// the lock's queue of waiting handles ([`Place`](crate::node::spi::Place)).
     Turn {
         /// The main key of the lock.
         key: Arc<str>,
-        /// Number of the first handle in the queue.
+        /// Number of the first handle (client) in the queue of the lock.
         waiter: u64,
     },
     /// An event of the node. Programs receive it, too.
@@ -52,7 +52,8 @@ pub struct NamedEvent {
     pub event: NodeEvent,
 }
 
-/// The events of a handle's nodes; see [`Redlock::events`](crate::Redlock::events).
+/// The events of the nodes of a handle (`Redlock`); see
+/// [`Redlock::events`](crate::Redlock::events).
 ///
 /// `NodeEvents` is also a [`Stream`] of [`NamedEvent`]s. A reader that is more than 1024 events
 /// behind misses the oldest events.
@@ -66,7 +67,8 @@ impl NodeEvents {
         Self { all: Box::pin(unfold(events, next).fuse()) }
     }
 
-    /// Waits for the next event. Returns `None` after the drop of the handle and its clones.
+    /// Waits for the next event. Returns `None` after the drop of the handle (`Redlock`) and its
+    /// clones.
     ///
     /// # Cancellation safety
     /// If the future is dropped, no event is lost: the next call continues.
@@ -117,8 +119,8 @@ pub enum NodeEvent {
     /// The node cannot be reached, or the connection to the node was lost. Log: `down` with
     /// `cause`, after a failed try to connect.
     Down,
-    /// The node was connected or reconnected, possibly to another server. The handle then reads the
-    /// node's data history. Log: `up`.
+    /// The node was connected or reconnected, possibly to another server. The handle (`Redlock`)
+    /// then reads the identity of the node's data history. Log: `up`.
     Up,
     /// The node has a new data history: the server restarted, another server took over, or data
     /// were lost. So the node may have forgotten its earlier grants. Log: `history_changed` with
@@ -129,8 +131,8 @@ pub enum NodeEvent {
         cause: HistoryCause,
     },
     /// The node is in quarantine. It grants nothing for the time `remaining`, but holders may
-    /// re-assert their leases. Log: `quarantine_begun` with `remaining_ms`, `began`, `lost_ms` and
-    /// `loss`.
+    /// re-assert leases (extend those that the node had confirmed before). Log: `quarantine_begun`
+    /// with `remaining_ms`, `began`, `lost_ms` and `loss`.
     #[non_exhaustive]
     QuarantineBegun {
         /// Time until the node grants again.
@@ -140,43 +142,45 @@ pub enum NodeEvent {
         /// `trust_fresh(true)`.
         began: Began,
         /// Writes that the node may have lost, including those of a Sentinel group's failover
-        /// window; `None` if the node does not report them. Idempotency keys that [accept such a
+        /// window (time for which a replaced server may still write); `None` if the node does not
+        /// report them. Idempotency keys that [accept such a
         /// loss](crate::idempotency::IdempotencyBuilder::accept_loss) do not count as forgotten.
         loss: Option<Loss>,
     },
-    /// The quarantine has ended, and the node grants again. Sent with the node's first reply after
-    /// the quarantine. Log: `quarantine_ended`.
+    /// The quarantine (a time without grants) has ended, and the node grants again. Sent with the
+    /// node's first reply after the quarantine. Log: `quarantine_ended`.
     QuarantineEnded,
-    /// Holders of this handle renewed their leases on a node in quarantine, in which only leases
-    /// that the node had confirmed before may be renewed (re-assertions). Log: `reasserted` with
-    /// `leases`.
+    /// Holders of this handle (`Redlock`) renewed their leases on a node in quarantine, in which
+    /// only leases that the node had confirmed before may be renewed (re-assertions). Log:
+    /// `reasserted` with `leases`.
     #[non_exhaustive]
     Reasserted {
-        /// Number of re-asserted leases in one batch.
+        /// Number of re-asserted leases (extended during the quarantine) in one batch.
         leases: u64,
     },
     /// The master's min-replicas check (`min-replicas-to-write`) is off or weaker than required, or
     /// the node cannot read its settings. Log: `min_replicas_missing` with `why`.
     #[non_exhaustive]
     MinReplicasMissing {
-        /// The fault, and a command that corrects it.
+        /// The fault of the min-replicas check, and a command that corrects it.
         why: Arc<str>,
     },
     /// The master's min-replicas check is as strong as required again. Log:
     /// `min_replicas_restored`.
     MinReplicasRestored,
     /// The clients of this node use different lengths of the quarantine (`max_ttl` and the failover
-    /// window), or this client used a longer one before. The node uses the longest length. It keeps
-    /// this length for one to two such lengths after the last client that requested it (quarantine
-    /// 7). Set the same `max_ttl` in every process. Otherwise a quarantine may end too early: the
-    /// node has lost all its data, and only a client with a shorter `max_ttl` reaches it. Log:
-    /// `settings_disagree` with `ours_ms` and `node_ms`.
+    /// window, in which a replaced server may still grant), or this client used a longer one
+    /// before. The node uses the longest length. It keeps this length for one to two such lengths
+    /// after the last client that requested it (quarantine 7). Set the same `max_ttl` in every
+    /// process. Otherwise a quarantine may end too early: the node has lost all its data, and only
+    /// a client with a shorter `max_ttl` reaches it. Log: `settings_disagree` with `ours_ms` and
+    /// `node_ms`.
     #[non_exhaustive]
     SettingsDisagree {
-        /// Length of the quarantine by this handle's settings.
+        /// Length of the quarantine (time without grants) by this handle's settings.
         ours: Duration,
-        /// Length of the quarantine that the node uses. Longer than `ours`, or equal to `ours` if
-        /// this handle has just raised the length.
+        /// Length of the quarantine (time without grants) that the node uses. Longer than `ours`,
+        /// or equal to `ours` if this handle has just raised the length.
         node: Duration,
     },
     /// A majority of the nodes, including this node, began without data or lost data within the
@@ -203,19 +207,21 @@ pub enum NodeEvent {
         /// which is the worst time.
         lasts: Duration,
         /// Time for which the lease has to last to outlive a failover: the reaction time of the
-        /// Sentinels, the takeover by the new master, and the failover window.
+        /// Sentinels, the takeover by the new master, and the failover window (time for which the
+        /// replaced master may still grant).
         needed: Duration,
-        /// Time until a silent master is replaced; see
+        /// Time without an answer after which the Sentinels replace a master; see
         /// [`FailoverTimes::down_after`](super::FailoverTimes::down_after).
         down_after: Duration,
-        /// Failover window; see [`FailoverTimes::window`](super::FailoverTimes::window).
+        /// Failover window: time for which a replaced master may still grant; see
+        /// [`FailoverTimes::window`](super::FailoverTimes::window).
         window: Duration,
         /// Shortest sufficient ttl, in whole seconds.
         enough: Duration,
     },
 }
 
-/// Cause of a change of a node's data history.
+/// Cause of a change of a node's data history, the sequence of writes behind its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HistoryCause {
@@ -226,8 +232,8 @@ pub enum HistoryCause {
     /// The node has lost its marker (the key `palisade:generation`), by `FLUSHALL` or by a restart
     /// without data.
     DataLost,
-    /// The handle is new to this node, or the same server process has another data history than
-    /// before.
+    /// The handle (`Redlock`) is new to this node, or the same server process has another data
+    /// history than before.
     Unknown,
 }
 
@@ -242,11 +248,12 @@ impl HistoryCause {
     }
 }
 
-/// Log text for a node without data: the reason for its quarantine, and the operator's next step.
+/// Log text for a node without data: the reason for its quarantine (it grants nothing), and the
+/// operator's next step.
 const EMPTY: &str = "it was never initialised: new, or emptied; if the whole deployment is new, \
                      run `palisade init --new`; if it had data before, do not: see `palisade idem \
                      incidents`";
-/// Log text for a node that lost its data: the reason for its quarantine.
+/// Log text for a node that lost its data: the reason for its quarantine (it grants nothing).
 const LOST: &str = "its data are lost; what was known of idempotency keys is unknown";
 
 impl NodeEvent {

@@ -1,5 +1,5 @@
-//! The connection of a node. If it is unclear which answers will still arrive, for example after a
-//! time-out, it is closed and opened again.
+//! The connection of a node to its server. The connection is closed and opened again if it is
+//! unclear which answers will still arrive, for example after a time-out.
 //!
 //! A [`Link`] has at most one [`Session`]. A [`Resolver`] finds the address of the server. The
 //! address is fixed for a `RedisNode`, and comes from the Sentinels for a `SentinelNode`. The first
@@ -43,13 +43,15 @@ use crate::op::{Batch, Replies, Terms, TimedFacts};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Number of signals that are kept for a slow listener. Older signals are dropped.
+/// Number of signals (hints and events of the node) that are kept for a slow listener. Older
+/// signals are dropped.
 const EVENTS: usize = 1024;
-/// Interval at which the server's facts are read again, so that the resolver can check them.
+/// Interval at which the server's facts are read again, so that the [`Resolver`] can check that the
+/// server may still vote.
 const JUDGE_EVERY: Duration = Duration::from_secs(10);
 
-/// Largest number of unanswered batches on a connection to a server that answers in order. The
-/// queue of one handle for the node sends fewer at once.
+/// Largest number of unanswered batches on a connection to a server that answers in order. A handle
+/// (`Redlock`) sends fewer at once from its queue for the node.
 pub(crate) const DEPTH: usize = 8;
 
 /// Finds the server of a node, and decides if the server may vote.
@@ -57,8 +59,9 @@ pub(crate) trait Resolver: Send + Sync + 'static {
     /// Returns the server to connect to. Must return before `deadline`.
     fn resolve(&self, deadline: Moment) -> BoxFuture<'_, Result<Endpoint, NodeError>>;
 
-    /// Returns a version that changes with the master or its epoch. After a change the connection
-    /// must not be used, and unanswered calls on it end as *maybe executed*.
+    /// Returns a version that changes with the master or its epoch (Sentinel's number of a
+    /// configuration). After a change the connection must not be used, and unanswered calls on it
+    /// end as *maybe executed*.
     fn changed(&self) -> watch::Receiver<u64>;
 
     /// Returns true if `accept` needs the min-replicas settings in [`ServerFacts`].
@@ -148,7 +151,8 @@ struct State {
     /// `run_id` of the last server process, and its largest number of replicas so far.
     replicas: Option<(Arc<str>, Arc<AtomicU32>)>,
     failures: u32,
-    /// Number of consecutive sessions that ended before their first reply to an op.
+    /// Number of consecutive sessions (connections) that ended before the server first answered an
+    /// op.
     flaps: u32,
     /// The last try to connect, if that try failed.
     failed: Option<Failed>,
@@ -160,13 +164,14 @@ struct Current {
     at: Arc<str>,
     /// Runs the waits for replicas of this server.
     barriers: Arc<Barriers>,
-    /// Version of the resolver at the request for the address.
+    /// Version of the resolver (a number that changes with the master) when the address was
+    /// requested.
     version: u64,
     opened: Moment,
 }
 
 impl<R: Resolver> Link<R> {
-    /// Makes a link. The first call connects to the server.
+    /// Makes a link, which is a node's connection. The first call connects to the server.
     pub(crate) fn new(resolver: R, options: LinkOptions) -> Self {
         let shared = Shared {
             changed: resolver.changed(),
@@ -203,14 +208,15 @@ impl<R: Resolver> Link<R> {
         Some(Arc::clone(&current.session.facts().run_id))
     }
 
-    /// Returns the facts from the opening of the connection; `None` at all later calls.
+    /// Returns the facts that the server reported when the connection was opened; `None` at all
+    /// later calls.
     pub(crate) fn first_facts(&self) -> Option<TimedFacts> {
         let state = self.shared.state();
         let usable = state.current.as_ref().filter(|current| self.shared.is_usable(current));
         usable?.session.first_facts()
     }
 
-    /// Returns a receiver of this node's signals.
+    /// Returns a receiver of this node's signals (hints and events).
     pub(crate) fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.shared.events.subscribe()
     }
@@ -398,9 +404,9 @@ fn cut_off() -> NodeError {
     NodeError::not_executed(NodeFault::Unreachable, "connecting was cut off")
 }
 
-/// The session of a call with an unknown end. If `standing` is true at the drop of this value, the
-/// session is no longer used. A dropped call leaves a reply without a reader. After a time-out it
-/// is unknown which replies will still arrive.
+/// The session (connection) of a call that may end without an answer. If `standing` is true at the
+/// drop of this value, the session is no longer used. A dropped call leaves a reply without a
+/// reader. After a time-out it is unknown which replies will still arrive.
 struct Doubt<'a, R: Resolver> {
     shared: &'a Shared<R>,
     current: Arc<Current>,
@@ -421,7 +427,7 @@ impl<R: Resolver> Drop for Doubt<'_, R> {
     }
 }
 
-/// Waits until the version of the resolver differs from `version`.
+/// Waits until the version of the resolver, which changes with the master, differs from `version`.
 async fn moved_on(changed: &mut watch::Receiver<u64>, version: u64) {
     if changed.wait_for(|now| *now != version).await.is_err() {
         // The resolver was dropped, so the version never changes again.

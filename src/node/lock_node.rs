@@ -1,4 +1,4 @@
-//! The trait that every kind of node implements.
+//! The trait of a node, an independent lock server, which every kind of node implements.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -62,12 +62,12 @@ pub trait LockNode: Send + Sync + 'static {
         1
     }
 
-    /// Subscribes to the node's hints and events. Each of these messages may be lost, so they may
-    /// affect only the speed of a caller, not its correctness.
+    /// Subscribes to the node's hints (messages that a lock may be free) and events. Each of these
+    /// messages may be lost, so they may affect only the speed of a caller, not its correctness.
     fn events(&self) -> broadcast::Receiver<NodeSignal>;
 
     /// Returns the name of this node for errors and logs. It is unique among the nodes of one
-    /// handle and never contains a secret.
+    /// handle (`Redlock`) and never contains a secret.
     fn name(&self) -> Arc<str>;
 
     /// Returns the durations of a failover of this node. Returns `None`, the default, if the node

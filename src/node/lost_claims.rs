@@ -58,7 +58,8 @@ impl LostClaims {
         Unsure { remaining, losses, fresh: all.is_some_and(|loss| !rest(loss).is_zero()) }
     }
 
-    /// Returns true if the loss is longer than `accepted`, or if its length is unknown.
+    /// Returns true if the loss (range of lost writes) is longer than `accepted`, or if its length
+    /// is unknown.
     fn counts(&self, loss: Loss, accepted: Duration) -> bool {
         // The beginning and the end of a loss may come from two clocks. Each has an error of at
         // most E, so the two differ by at most 2E.
@@ -108,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_birth_counts_when_it_lies_strictly_after_all_that_may_be_lost() {
-        // The loss ends at 1000, and 2E (twice the clock error) is 500.
+        // The loss of data ends at 1000, and 2E (twice the clock error) is 500.
         let lost = [(0, 1_000)];
         assert_eq!(unsure(&lost, Some(1_501), 2_000), 0);
         assert!(unsure(&lost, Some(1_500), 2_000) > 0);
@@ -122,8 +123,8 @@ mod tests {
         assert_eq!(unsure(&lost, None, 11_500), 1, "equal is not later");
         assert_eq!(unsure(&lost, None, 11_501), 0);
         assert_eq!(unsure(&lost, Some(1_500), 11_501), 0, "an old birth is as none");
-        // For a request that was made (born) no later than the loss, the result is the same as for
-        // one whose time is unknown.
+        // For a request that was made (born) no later than the loss of data, the result is the same
+        // as for one whose time is unknown.
         assert_eq!(unsure(&lost, Some(1_500), 2_000), unsure(&lost, None, 2_000));
     }
 
@@ -144,8 +145,8 @@ mod tests {
 
     #[test]
     fn the_rest_of_each_loss_that_counts_follows_from_the_longest_rest() {
-        // The last loss is short enough to be accepted. So it is not listed, and it does not
-        // lengthen `rest`.
+        // The last loss of data is short enough to be accepted. So it is not listed, and it does
+        // not lengthen `rest`.
         let known = lost_claims(&[(1, 1_000), (2_000, 4_000), (5_000, 5_100)], 6_000);
         let accepted = Duration::from_millis(601);
         let Unsure { remaining, losses: named, .. } = known.unsure(None, KEEP, accepted);
@@ -165,7 +166,8 @@ mod tests {
         };
         let fresh = |born| lost(Began::Empty).unsure(born, KEEP, E).fresh;
         assert!(fresh(None) && fresh(Some(1_500)));
-        // The request was made after the first loss, so only the later loss concerns its key.
+        // The request was made after the first loss of data, so only the later loss concerns its
+        // key.
         assert!(
             !fresh(Some(1_501))
                 && !lost(Began::Empty).unsure(Some(1_501), KEEP, E).remaining.is_zero()

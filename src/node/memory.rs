@@ -1,5 +1,5 @@
 //! A node in this process's memory, for tests and embedded use. It is the reference implementation
-//! of every op.
+//! of every op (request to a node).
 //!
 //! The node answers at once, and its entries expire by the clock of its [`Env`].
 
@@ -42,8 +42,8 @@ use crate::op::{Batch, LockMode, Op, Replies, Reply};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Capacity of the signal channel. A listener that falls behind by more signals misses the oldest
-/// ones.
+/// Capacity of the channel for the node's signals (hints and events). A listener that falls behind
+/// by more signals misses the oldest ones.
 const EVENTS: usize = 1024;
 
 /// A lock server in memory. Cheap to clone; clones refer to the same node, so that several Redlock
@@ -74,9 +74,10 @@ struct Shared {
 struct State {
     /// Offset of this node's clocks: they are ahead of the clocks of its `Env` by this time.
     offset: Duration,
-    /// Random number from which all identities and data history ids of this node are made.
+    /// Random number from which all identities and ids of data histories (sequences of writes) of
+    /// this node are made.
     seed: u64,
-    /// Number of restarts of the node. Each restart begins a new data history.
+    /// Number of restarts of the node. Each restart begins a new data history (sequence of writes).
     lives: u64,
     windows: Windows,
     data: Data,
@@ -117,14 +118,14 @@ impl MemoryNode {
         MemoryNodeBuilder::new()
     }
 
-    /// Returns the number of locks, records and lists in memory. Entries that have expired count
-    /// until the node removes them.
+    /// Returns the number of locks, records and lists of candidates in memory. Entries that have
+    /// expired count until the node removes them.
     pub fn len(&self) -> usize {
         let state = self.state();
         state.data.locks.len() + state.data.lists.len() + state.data.records.len()
     }
 
-    /// Returns true if there is no lock, record or list in memory.
+    /// Returns true if there is no lock, record or list of candidates in memory.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -141,7 +142,8 @@ impl MemoryNode {
     fn clock(&self, state: &State) -> Clock {
         let ahead = u64::try_from(state.offset.as_micros()).unwrap_or(u64::MAX);
         Clock {
-            // The clock is never zero, because a `since` of zero marks a node that never lost data.
+            // The clock is never zero, because a `since` (beginning of the data history) of zero
+            // marks a node that never lost data.
             now: (self.0.env.now() + state.offset).as_nanos().saturating_add(1),
             micros: self.0.env.wall_micros().saturating_add(ahead),
         }
@@ -270,8 +272,9 @@ impl Data {
     }
 }
 
-/// Adds the hints for the handles that have to wake up: the first handle in the queue of the lock,
-/// or the readers at the head of the queue, and all handles that watch the lock.
+/// Adds the hints (messages) for the handles (clients) that have to wake up: the first handle in
+/// the queue of the lock, or the readers at the head of the queue, and all handles that watch the
+/// lock.
 fn wake_up(hints: &mut Vec<NodeSignal>, keys: &LockKeys, Wake { watchers, waiters }: Wake) {
     let key = || Arc::from(keys.lock());
     hints.extend(waiters.into_iter().map(|waiter| NodeSignal::Turn { key: key(), waiter }));

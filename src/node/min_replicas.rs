@@ -1,6 +1,6 @@
-//! Checks the min-replicas settings of a node's servers. The input is the facts that the servers
-//! report, and the rule is in `min_replicas_rule`. Sends an event when the result changes.
-//! `RedisNode` and `SentinelNode` share this code.
+//! Checks the min-replicas settings (`min-replicas-to-write`, `min-replicas-max-lag`) of a node's
+//! servers. The input is the facts that the servers report, and the rule is in `min_replicas_rule`.
+//! Sends an event when the result changes. `RedisNode` and `SentinelNode` share this code.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,7 +36,8 @@ pub(crate) struct Judge {
 #[derive(Clone, Default)]
 pub(crate) struct Last {
     pub(crate) facts: Option<MinReplicasFacts>,
-    /// Failover window (L) that follows from the master's settings.
+    /// Failover window (L): time for which the master, once it is replaced, may still grant by its
+    /// settings.
     pub(crate) window: Option<Duration>,
     pub(crate) error: Option<NodeError>,
     /// Address of the master at the last check.
@@ -93,7 +94,7 @@ impl Judge {
     pub(crate) fn group_terms(&self) -> GroupTerms {
         let last = self.last.lock();
         // The node refuses the vote of a master whose lag is above `max_lag`. So no server of the
-        // group has a longer window than `longest`.
+        // group has a longer failover window than `longest`.
         let longest = self.rule.max_lag + LAG_SLACK;
         let own = last.window.unwrap_or(self.rule.unread());
         let read = last.lags.values().filter_map(|(lag, _)| *lag);
@@ -109,8 +110,8 @@ impl Judge {
         }
     }
 
-    /// Checks that the master at the address `at` may vote, and stores its failover window and its
-    /// lag.
+    /// Checks that the master at the address `at` may vote, and stores its failover window (time
+    /// for which it may grant after it is replaced) and its lag.
     pub(crate) fn accept(
         &self,
         at: &str,

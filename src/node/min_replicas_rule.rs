@@ -18,27 +18,28 @@ use crate::error::ConfigError;
 /// whole seconds, and checks this age once a second.
 pub const LAG_SLACK: Duration = Duration::from_secs(2);
 
-/// Assumed failover window (L) of a server without the check. Nothing enforces this window.
+/// Assumed failover window (L) of a server without the min-replicas check. Nothing enforces this
+/// window.
 const UNCHECKED: Duration = Duration::from_secs(15);
 
 /// Behaviour of a node if its master's min-replicas check is off or too weak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum MinReplicas {
-    /// The node does not vote while the check is off or weaker than required.
+    /// The node does not vote while the min-replicas check is off or weaker than required.
     #[default]
     Require,
     /// The node votes, and logs a warning. Then nothing bounds the time for which a replaced master
     /// accepts writes. The quarantine relies on the configured failover window, which nothing
     /// enforces.
     Warn,
-    /// The node votes as under `Warn`, but logs no warning.
+    /// The node votes although the min-replicas check is off or too weak, and logs no warning.
     Off,
 }
 
 /// Strength of the min-replicas check that a client requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinReplicasRule {
-    /// Behaviour of the node if the check is off or weaker than required.
+    /// Behaviour of the node if the min-replicas check is off or weaker than required.
     pub policy: MinReplicas,
     /// Smallest permitted `min-replicas-to-write`.
     pub replicas: u32,
@@ -170,8 +171,8 @@ pub const ADVISED_LAG: Duration = Duration::from_secs(2);
 pub const ADVISED_DOWN_AFTER: Duration = Duration::from_secs(4);
 
 impl MinReplicasRule {
-    /// Judges a master by its own facts and by the group's `down-after` and number of replicas. The
-    /// last two are `None` if the Sentinels do not report them.
+    /// Judges a master by its own facts and by the group's `down-after` and number of replicas.
+    /// `down_after` and `replicas` are `None` if the Sentinels do not report them.
     pub fn judge(
         &self,
         facts: &MinReplicasFacts,

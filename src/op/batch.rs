@@ -1,4 +1,4 @@
-//! Ops that are sent to a node together, and the answers to them.
+//! Ops (requests) that are sent to a node together, and the answers to them.
 
 use std::time::Duration;
 
@@ -6,10 +6,11 @@ use super::{Enlist, Facts, NotAfter, Op, Reply};
 use crate::error::NodeError;
 use crate::name::LockKeys;
 
-/// Bounds that the client states for all ops of a batch.
+/// Bounds (longest lease, clock error) that the client states for all ops of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// Longest lease that any client may hold. The node's quarantine is at least this long.
+    /// Longest lease that any client may hold. The node's quarantine, in which it grants nothing
+    /// after a possible loss of data, is at least this long.
     pub max_ttl: Duration,
     /// E, the largest error of any clock against true time. The node uses it to limit proposed
     /// tokens, and for the smallest token that it gives after a loss of data (the floor).
@@ -17,10 +18,10 @@ pub struct Terms {
 }
 
 /// Ops for one node, which executes them in order, each atomically. A batch without ops only asks
-/// for the node's facts.
+/// for the facts that a node reports with its answer (clock, identity, data history).
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// Bounds that hold for all ops of the batch.
+    /// Bounds (longest lease, clock error) that hold for all ops of the batch.
     pub terms: Terms,
     /// Deadline by the clock of the server. Each op that arrives later is answered with the fault
     /// [`PastDeadline`](crate::error::NodeFault::PastDeadline), except releases and unclaims, which
@@ -37,7 +38,8 @@ pub struct Batch {
 /// Answers to a [`Batch`], one per op and in its order.
 #[derive(Clone, Debug)]
 pub struct Replies {
-    /// Facts that the node reported about itself; `None` if it could not report them.
+    /// Facts that the node reported about itself (clock, identity, data history); `None` if it
+    /// could not report them.
     pub facts: Option<Facts>,
     /// Answers to the ops, in the order of the ops.
     pub items: Vec<Result<Reply, NodeError>>,
@@ -51,7 +53,7 @@ impl Replies {
 }
 
 impl Op {
-    /// Returns the keys of an op on several locks.
+    /// Returns the keys of an op on several locks; `None` for any other op.
     pub(crate) fn several(&self) -> Option<&LockKeys> {
         match self {
             Self::Acquire { keys, .. }

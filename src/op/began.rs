@@ -1,4 +1,4 @@
-//! The origin of a node's data.
+//! The origin of a node's data: a new node, or a loss of earlier data.
 
 /// Origin of a node's data: they began on a new node, or after a loss of earlier data, or it is not
 /// known which of the two. A restart or a failover does not change this value; `palisade init` sets
@@ -18,7 +18,7 @@ pub enum Began {
 }
 
 impl Began {
-    /// Returns the name of the state in logs.
+    /// Returns the word for this origin of the data in logs.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Known => "known",

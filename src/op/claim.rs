@@ -40,15 +40,16 @@ pub struct Claim {
     pub wait: bool,
 }
 
-/// Ballot of a claim, under which its holder writes to the record of the key, with the properties
-/// that each such write stores.
+/// Ballot of a claim, under which its holder writes to the record of the key, with the retention
+/// and the fingerprint that each such write stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ballot {
     /// Key of the idempotency record.
     pub key: RecordKey,
     /// Owner token of the claim.
     pub owner: OwnerToken,
-    /// Fencing token of the claim, which a majority of the nodes has promised.
+    /// Fencing token of the claim, which a majority of the nodes has promised (stored as the
+    /// highest ballot).
     pub token: FencingToken,
     /// Time for which the record is kept.
     pub retention: Duration,

@@ -1,4 +1,4 @@
-//! Facts that a node reports about itself.
+//! Facts that a node reports about itself: its clock, its identity and the history of its data.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,24 +15,25 @@ pub struct Facts {
     /// Identifier of the data history, the sequence of writes that the server's data come from: a
     /// digest of `master_replid`.
     pub history_id: u64,
-    /// Time at which the quarantine of this data history began, by the node's clock and in the
-    /// node's own unit; zero if the node never had a quarantine.
+    /// Time at which the quarantine (without grants) at the start of this data history began, by
+    /// the node's clock and in the node's own unit; zero if the node never had a quarantine.
     pub since: u64,
     /// Identity of the server process (`run_id`).
     pub identity: Arc<str>,
-    /// Time until the quarantine ends; zero outside of a quarantine.
+    /// Time until the quarantine, in which the node grants nothing, ends; zero outside of a
+    /// quarantine.
     pub quarantine: Duration,
-    /// Length of a quarantine on this node: the longest that any client has asked for lately
-    /// (quarantine 7).
+    /// Length of a quarantine (a time after a possible loss of data) on this node: the longest that
+    /// any client has asked for lately (quarantine 7).
     pub quarantine_len: Duration,
-    /// Length of a quarantine that this batch asked for: its `max_ttl` and the node's failover
-    /// window (L) together.
+    /// Length of a quarantine (time in which the node grants nothing) that this batch asked for:
+    /// its `max_ttl` and the node's failover window (L) together.
     pub quarantine_asked: Duration,
-    /// True if this batch asked for a longer quarantine than any other client, so that the node
-    /// made its quarantine longer.
+    /// True if this batch asked for a longer quarantine (time in which the node grants nothing)
+    /// than any other client, so that the node made its quarantine longer.
     pub quarantine_raised: bool,
-    /// True if this batch was the first in a new data history. It then wrote a new marker: the key
-    /// with the facts about the node's data.
+    /// True if this batch was the first in a new data history (after a restart, a failover or a
+    /// loss of data). It then wrote a new marker: the key with the facts about the node's data.
     pub new_history: bool,
     /// True if the node had no marker (the key with the facts about its data) before this batch. So
     /// the node either is new or has lost its data.
@@ -44,7 +45,8 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Returns the identifier of the data history and of the quarantine with which it began.
+    /// Returns the identifier of the data history (the sequence of writes behind the node's data)
+    /// and of the quarantine with which it began.
     pub(crate) fn history(&self) -> QuarantineId {
         QuarantineId { history: self.history_id, since: self.since }
     }
@@ -55,9 +57,9 @@ impl Facts {
 pub struct TimedFacts {
     /// The facts that the node reported.
     pub facts: Facts,
-    /// Time before the request was sent.
+    /// Time just before the request for the facts was sent.
     pub sent: Moment,
-    /// Time at which the answer had arrived.
+    /// Time at which the answer with the facts had arrived.
     pub received: Moment,
 }
 

@@ -1,4 +1,4 @@
-//! Ranges of writes that a node may have lost.
+//! Ranges of writes that a node may have lost by a restart or a failover.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,13 +19,13 @@ pub struct Loss {
     /// Time at which the data after the loss began. Together with `from` it identifies the loss.
     pub began: u64,
     /// End of the range: `began` plus the failover window (L), because a server that was replaced
-    /// may have accepted writes until then. During the quarantine, a client with a longer L moves
-    /// this end to a later time.
+    /// may have accepted writes until then. During the quarantine (time without grants), a client
+    /// with a longer L moves this end to a later time.
     pub to: u64,
 }
 
 impl Loss {
-    /// Makes a loss without a failover window.
+    /// Makes a loss (range of lost writes) to which no failover window is added.
     #[cfg(test)]
     pub(crate) const fn between(from: u64, to: u64) -> Self {
         Self { from, began: to, to }
@@ -54,7 +54,8 @@ impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.length() {
             Some(length) => {
-                // If the clock was set back between the two times, `to` is before `from`.
+                // If the clock was set back between the readings `from` and `to`, `to` is before
+                // `from`.
                 let to = self.to.max(self.from);
                 write!(f, "lost at most {} of writes, {}", AtMost(length), span_utc(self.from, to))
             }

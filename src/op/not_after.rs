@@ -5,7 +5,8 @@ use std::sync::Arc;
 /// A deadline, as a reading of one server's clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotAfter {
-    /// Server whose clock it is, as in [`Facts::identity`](super::Facts::identity).
+    /// Identity of the server by whose clock the deadline is measured, as in
+    /// [`Facts::identity`](super::Facts::identity).
     pub server: Arc<str>,
     /// Reading of that server's clock at the deadline, in microseconds since 1970.
     pub micros: u64,

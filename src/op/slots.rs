@@ -10,20 +10,20 @@ use crate::token::OwnerToken;
 pub struct Slots {
     /// Number of slots, 1 to [`Slots::MAX`].
     pub of: u16,
-    /// Slot that the op is for.
+    /// Slot that the op asks for: any free slot, or one number.
     pub want: Want,
 }
 
-/// Slot that an op is for.
+/// Slot that an op on a semaphore asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Want {
     /// The first free slot in the order `start`, `start + step`, … modulo the number of slots. The
     /// step has no factor in common with that number, so the order contains each slot once. In a
     /// release, this means the slot that the owner has, whatever its number.
     First {
-        /// Slot with which the order begins.
+        /// First slot of the order in which a node looks for a free slot.
         start: u16,
-        /// Distance between neighbours in the order.
+        /// Distance between two slots that follow each other in this order.
         step: u16,
     },
     /// The slot with this number.
@@ -59,7 +59,7 @@ impl Slots {
         Self { want: Want::Exactly(slot), ..self }
     }
 
-    /// Returns the slot that the op is for; `None` if it is for any.
+    /// Returns the slot that the op asks for; `None` if it asks for any slot.
     pub fn slot(self) -> Option<u16> {
         match self.want {
             Want::First { .. } => None,
@@ -98,7 +98,7 @@ pub struct SlotGrant {
     pub slot: u16,
     /// Token of the owner.
     pub owner: OwnerToken,
-    /// Fence of the slot.
+    /// Fence of the slot: the last fencing token that the node gave for it.
     pub fence: u64,
     /// Time until the grant expires.
     pub remaining: Duration,

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::token::{FencingToken, OwnerToken};
 
-/// Result of an idempotency key, as a node stores it.
+/// Result of an idempotency key, as a node stores it under the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredRecord {
-    /// Ballot under which the result was stored.
+    /// Ballot (fencing token of the claim) under which the result was stored.
     pub token: FencingToken,
     /// Bytes of the result; `None` if it was too large to be kept.
     pub value: Option<Arc<[u8]>>,
@@ -17,7 +17,7 @@ pub struct StoredRecord {
 /// Finished steps of a handler that has stored no result yet, as a node stores them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredSteps {
-    /// Ballot under which the steps were stored.
+    /// Ballot (fencing token of the claim) under which the steps were stored.
     pub token: FencingToken,
     /// All steps, encoded by the caller.
     pub list: Arc<[u8]>,
@@ -76,7 +76,7 @@ pub struct RecordState {
 /// Fields of [`Op::Enlist`](super::Op::Enlist), the request to write a candidate's entry in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Enlist {
-    /// Key of the list.
+    /// Key of the list of candidates.
     pub key: super::RecordKey,
     /// Owner token of the candidate whose entry this is.
     pub owner: OwnerToken,

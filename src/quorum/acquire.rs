@@ -11,7 +11,7 @@ use crate::quorum::{Answer, Machine, Progress, majority};
 use crate::time::Moment;
 use crate::token::FencingToken;
 
-/// Answer of a node to the attempt so far.
+/// Answer of a node, so far, to one attempt to acquire the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Vote {
     Silent,
@@ -20,9 +20,9 @@ enum Vote {
     /// The node granted, and its fence (its last fencing token) is the token on which a majority
     /// has to agree.
     Settled,
-    /// The node granted, but its grant does not count, because its fence is not the token. `None`:
-    /// the node refused to raise its fence, or its fence is above the token. `Some`: the request
-    /// to raise the fence failed with this error.
+    /// The node granted, but its grant does not count, because its fence (its last fencing token)
+    /// is not the token of the attempt. `None`: the node refused to raise its fence, or its fence
+    /// is above the token. `Some`: the request to raise the fence failed with this error.
     Fell(Option<NodeError>),
     Held {
         remaining: Option<Duration>,
@@ -57,18 +57,18 @@ pub enum Loss {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Asking,
-    /// A majority granted, but with different fences. Until this moment the machine waits for one
-    /// more answer, which may make the fences of a majority equal.
+    /// A majority granted, but with different fences (last fencing tokens of the nodes). Until this
+    /// moment the machine waits for one more answer, which may make the fences of a majority equal.
     Hedging(Moment),
     Raising(u64),
     Over,
 }
 
-/// The state machine that decides one attempt.
+/// The state machine that decides one attempt to acquire a lock.
 #[derive(Clone, Debug)]
 pub struct Acquire {
-    /// Op that raises the fence of a node to the token. The token in the op is set when the op is
-    /// sent.
+    /// Request that raises a node's fence (its last fencing token) to the token of the attempt. The
+    /// token in this request is set when the request is sent.
     raise: Op,
     sent: Moment,
     /// End of the lock's validity: an answer at this moment or later wins nothing (invariant 1 of
@@ -80,24 +80,27 @@ pub struct Acquire {
     patience: Duration,
     by: Moment,
     votes: Vec<Vote>,
-    /// Largest fence that a node granted in this attempt.
+    /// Largest fencing token that a node granted in this attempt.
     largest: Option<u64>,
     phase: Phase,
-    /// See [`awaiting_all`](Self::awaiting_all).
+    /// True if the attempt waits for every node before it ends as *no quorum*; see
+    /// [`awaiting_all`](Self::awaiting_all).
     awaits_all: bool,
-    /// See [`taken_if_refused`](Self::taken_if_refused).
+    /// True if the attempt ends as *taken* only if the nodes that did not refuse are no majority;
+    /// see [`taken_if_refused`](Self::taken_if_refused).
     if_refused: bool,
 }
 
-/// Shortest and longest wait for one more answer after a majority granted with different fences.
-/// With this answer a majority may have the same fence, so that no fence has to be raised.
+/// Shortest and longest wait for one more answer after a majority granted with different fences
+/// (last fencing tokens). With this answer a majority may have the same fence, so that no node has
+/// to raise its fence.
 const HEDGE: (Duration, Duration) = (Duration::from_micros(300), Duration::from_millis(5));
 
 impl Acquire {
     /// Makes the state machine of one attempt to acquire a lock on `n` nodes. The requests leave at
     /// `sent`, and the lease, if it is won, ends at `until`. The answers to each request are
-    /// awaited for `patience`. `raise` is an op that raises a node's fence; its token is filled in
-    /// later.
+    /// awaited for `patience`. `raise` is the request that raises a node's fence (its last fencing
+    /// token); the token in it is filled in later.
     pub fn new(n: usize, sent: Moment, until: Moment, patience: Duration, raise: Op) -> Self {
         let (by, votes) = (until.min(sent + patience), vec![Vote::Silent; n]);
         let (largest, phase, awaits_all, if_refused) = (None, Phase::Asking, false, false);
@@ -123,7 +126,7 @@ impl Acquire {
         self.by
     }
 
-    /// Returns the largest fence that a node granted in this attempt.
+    /// Returns the largest fencing token that a node granted in this attempt.
     pub fn largest(&self) -> Option<u64> {
         self.largest
     }
@@ -133,8 +136,8 @@ impl Acquire {
         Self::new(self.n(), self.sent, self.until, self.patience, self.raise.clone())
     }
 
-    /// Sets the semaphore slot whose fence the op `raise` raises. The machine of a permit
-    /// (`slots.rs`) calls this.
+    /// Sets the semaphore slot whose fence (last fencing token) the op `raise` raises. The machine
+    /// of a permit (`slots.rs`) calls this.
     pub(super) fn set_slot(&mut self, to: u16) {
         if let Op::Raise { slot, .. } = &mut self.raise {
             *slot = Some(to);
@@ -147,7 +150,7 @@ impl Acquire {
     }
 
     /// Returns the moment until which the machine waits for one more answer. With this answer a
-    /// majority may agree, which saves a second request.
+    /// majority may agree on a fencing token, which saves a second request.
     pub(super) fn hedge(&self, now: Moment) -> Moment {
         now + now.since(self.sent).clamp(HEDGE.0, HEDGE.1)
     }
@@ -165,8 +168,9 @@ impl Acquire {
         self.votes.len()
     }
 
-    /// Handles a grant that arrives while the fences of the other nodes are being raised. The grant
-    /// is a further vote if the node's fence is equal to the token or can be raised to the token.
+    /// Handles a grant that arrives while the fences (last fencing tokens) of the other nodes are
+    /// being raised to the attempt's token. The grant is a further vote if the node's fence is
+    /// equal to the token or can be raised to the token.
     fn late_grant(&mut self, now: Moment, node: usize, fence: u64, token: u64) -> Step {
         if fence == token {
             self.votes[node] = Vote::Settled;
@@ -174,8 +178,8 @@ impl Acquire {
             self.ask_again(now);
             return self.raise_to(token, &[node]);
         } else {
-            // The fence is above `token`. A node never lowers its fence, so it cannot agree on
-            // `token`.
+            // The node's fence (last fencing token) is above `token`. A node never lowers its
+            // fence, so it cannot agree on `token`.
             self.votes[node] = Vote::Fell(None);
         }
         self.decide(now)
@@ -271,7 +275,7 @@ impl Acquire {
     fn lose(&mut self, now: Moment) -> Step {
         let late = now >= self.by;
         // After the time for answers, a node that granted but did not answer the request to raise
-        // its fence does not count as a node that answered.
+        // its fence (last fencing token) does not count as a node that answered.
         let unraised = late && matches!(self.phase, Phase::Raising(_));
         let spoke = self.count(|v| match v {
             Vote::Held { .. } => true,
@@ -307,8 +311,8 @@ impl Acquire {
 
     /// Returns the refusal with the earliest time at which a majority could be free. A node that
     /// granted is free, because its grant is given back, and so is a node that may still answer. A
-    /// node in quarantine is free when the quarantine ends. A node that failed does not count as
-    /// free.
+    /// node in quarantine (it grants nothing for some time) is free when the quarantine ends. A
+    /// node that failed does not count as free.
     fn taken(&self, late: bool) -> Taken {
         let need = majority(self.n());
         let mut busy: Vec<Option<Duration>> = Vec::new();
@@ -333,9 +337,10 @@ impl Acquire {
             return Taken { retry_after, foreign: false, queued: self.queued() };
         }
         let free = granted + if late { 0 } else { self.silent() };
-        // A key without an expiry may stay busy for ever, so it sorts last.
+        // A key without an expiry (`None`) may stay busy for ever, so it sorts last.
         busy.sort_by_key(|r| r.unwrap_or(Duration::MAX));
-        // If a majority of the nodes answered, `busy` has at least `must_free` entries.
+        // If a majority of the nodes answered, `busy` (the times until the nodes that refused are
+        // free) has at least `must_free` entries.
         let must_free = need.saturating_sub(free).max(1);
         let retry_after = busy.get(must_free - 1).copied().flatten();
         Taken { retry_after, foreign: any_foreign, queued: self.queued() }
@@ -428,18 +433,18 @@ impl Machine for Acquire {
     }
 }
 
-/// Next step to settle the token, derived from the grants so far.
+/// Next step to agree on the fencing token of an attempt, derived from the grants so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Settled {
-    /// A majority granted this value. It is the token.
+    /// A majority granted this value. It is the fencing token of the attempt.
     Agreed(u64),
     /// No value is on a majority. Contains the largest granted value. The nodes that granted a
-    /// smaller value must raise their fence to this value.
+    /// smaller value must raise their fence (last fencing token) to this value.
     Raise(u64),
 }
 
-/// Returns the next step to settle the token. `grants` are the fences that the nodes granted; the
-/// caller has grants of at least a majority of the `n` nodes.
+/// Returns the next step to agree on the fencing token of an attempt. `grants` are the fences that
+/// the nodes granted; the caller has grants of at least a majority of the `n` nodes.
 ///
 /// The largest granted fence is not a safe token. Example: of five nodes, three grant the fences 5,
 /// 3 and 3 to a first attempt. The majority of a second attempt may contain only one of these three

@@ -1,5 +1,6 @@
-//! The answers that a machine has received so far. A machine that only counts answers keeps the
-//! answers themselves, and asks here for their numbers and for the outcome of each node.
+//! The nodes' answers that a state machine of an operation has received so far. A machine that only
+//! counts answers keeps them in this list, which returns their numbers and the outcome of each
+//! node.
 
 use crate::error::{NodeError, NodeFault, NodeOutcome};
 use crate::op::Reply;
@@ -10,7 +11,7 @@ use crate::quorum::{Answer, majority};
 pub(super) struct Answers(Vec<Option<Answer>>);
 
 impl Answers {
-    /// Makes the list for `n` nodes. No node has answered yet.
+    /// Makes the list of answers for `n` nodes. No node has answered yet.
     pub(super) fn new(n: usize) -> Self {
         Self(vec![None; n])
     }
@@ -49,7 +50,7 @@ impl Answers {
         self.0.iter().map(Option::as_ref)
     }
 
-    /// Returns the replies, without errors.
+    /// Returns the answers that are replies, and leaves out the errors.
     pub(super) fn replies(&self) -> impl Iterator<Item = &Reply> {
         self.each().filter_map(|answer| answer?.as_ref().ok())
     }

@@ -26,7 +26,7 @@ pub struct Candidate<W> {
     pub content: W,
 }
 
-/// The state machine of one read of the list.
+/// The state machine of one read of an election's list of candidates.
 #[derive(Clone, Debug)]
 pub struct Listing<R> {
     /// Moment until which the machine waits for answers.

@@ -12,8 +12,8 @@
 //! Invariants: 1. A claim succeeds only with a majority. 2. If a node shows a record, its result is
 //! returned (replayed), stored on a majority (repaired), or stored by this claim (adopted). 3. A
 //! node that may have lost claims does not count towards "there is no record". 4. Only answers
-//! before the end of the validity count. 5. If a node shows another fingerprint, no result is
-//! replayed, repaired or adopted, because the result may belong to another request.
+//! before the end of the claim's validity count. 5. If a node shows another fingerprint, no result
+//! is replayed, repaired or adopted, because the result may belong to another request.
 
 mod forgotten;
 #[cfg(test)]
@@ -37,7 +37,7 @@ const SOON: Duration = Duration::from_millis(20);
 /// must release these grants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Denied {
-    /// The final result of the key; `None` if the result was too large to be kept.
+    /// The final result of the idempotency key; `None` if the result was too large to be kept.
     Replay(Option<Arc<[u8]>>),
     /// A result was found, but not on a majority. The caller has to claim the key again with
     /// `force`, so that nodes with a result grant the claim, too. Then the caller has to store the
@@ -115,19 +115,21 @@ pub enum Refusal {
     NoQuorum(Vec<NodeOutcome>),
 }
 
-/// The state machine that decides one claim.
+/// The state machine that decides one claim of an idempotency key.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// First answer of each node.
+    /// First answer of each node to the claim.
     answers: Answers,
-    /// Record to adopt: of all records in the grants, the one with the highest ballot.
+    /// Stored result that the claim has to adopt (to store again): of all results in the nodes'
+    /// grants, the one with the highest ballot (fencing token of its claim).
     adopt: Option<StoredRecord>,
-    /// Machine that settles one token from the grants that count.
+    /// State machine that makes a majority agree on one fencing token. It receives the grants that
+    /// count.
     grants: Acquire,
     /// True once the grants of nodes that may have lost claims count, too. The result of the claim
     /// is then marked `forgotten`.
     relaxed: bool,
-    /// True once the grants can no longer become a majority with one token.
+    /// True once the grants can no longer become a majority with one fencing token.
     lost: bool,
     /// Token that a majority granted. Set while the machine waits for nodes without an answer,
     /// because such a node may still show a result.
@@ -149,7 +151,7 @@ impl Record {
         }
     }
 
-    /// Returns the largest fence in the grants to this claim.
+    /// Returns the largest fencing token in the nodes' grants to this claim.
     pub fn largest(&self) -> Option<u64> {
         let granted = self.answers.replies().filter_map(|reply| match reply {
             Reply::Claimed { fence, .. } => Some(*fence),
@@ -168,8 +170,8 @@ impl Record {
         }
     }
 
-    /// Returns the steps to adopt: of all lists in the grants, the longest list with the highest
-    /// ballot.
+    /// Returns the handler steps that this claim adopts, because earlier attempts finished them: of
+    /// all lists in the grants, the longest list with the highest ballot.
     fn steps(&self) -> Option<&StoredSteps> {
         let lists = self.answers.replies().filter_map(|reply| match reply {
             Reply::Claimed { steps, .. } => steps.as_ref(),
@@ -304,8 +306,9 @@ impl Record {
             return refused(Refusal::Mismatch);
         }
         if let Some((best, _)) = self.shown().max_by_key(|(r, _)| r.token) {
-            // If leases still run on other nodes, the owner of the claim is storing the result now.
-            // The caller should ask again soon, at the latest when the shortest lease ends.
+            // Some nodes have a result. If the lease of a claim still runs on other nodes, its
+            // owner is storing this result now. The caller should ask again soon, at the latest
+            // when the shortest lease ends.
             return match leases.iter().min() {
                 Some(left) => refused(Refusal::InFlight { retry_after: SOON.min(*left) }),
                 None if completed + granted >= need => {
@@ -318,8 +321,8 @@ impl Record {
             return refused(Refusal::TooOld);
         }
         let running = leases.len();
-        // A node in quarantine counts as free after the quarantine, and a node that failed does not
-        // count as free. Locks have the same rule.
+        // A node in quarantine (it grants nothing for some time) counts as free after the
+        // quarantine, and a node that failed does not count as free. Locks have the same rule.
         leases.extend(answers.replies().filter_map(quarantine));
         leases.sort_unstable();
         let late = if self.awaits(now) { 0 } else { silent };
@@ -340,7 +343,8 @@ impl Machine for Record {
     fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Step {
         if self.answers.has(node) {
             // The node has granted before, so this is its answer to the request that raises its
-            // fence. A record in this answer is newer than the grant, and it must be adopted.
+            // fence (last fencing token). A record in this answer is newer than the grant, and it
+            // must be adopted.
             if let Ok(Reply::Completed(record)) = reply {
                 self.see(record);
             }

@@ -54,7 +54,7 @@ pub struct ClockCheck {
     /// ttl, and the age of the second is between one and two ttls. Consecutive readings cannot show
     /// that a clock gains slowly, but a comparison with these older readings does.
     anchors: [Option<Reading>; 2],
-    /// Time until which the node's votes do not count.
+    /// Time until which the node's votes do not count, because its clock stepped.
     discounted: Option<Moment>,
 }
 

@@ -20,8 +20,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// The error of a completion whose result is not known to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unstored {
-    /// True if no majority can accept the result, because too many nodes refused the ballot. False
-    /// if too few nodes answered.
+    /// True if no majority can accept the result, because too many nodes refused the ballot
+    /// (fencing token) of the claim. False if too few nodes answered.
     pub overtaken: bool,
     /// Answer of each node.
     pub nodes: Vec<NodeOutcome>,
@@ -34,11 +34,12 @@ pub struct Complete {
     /// Time at which the machine stops without a majority.
     end: Moment,
     /// Time at which the request to the nodes without an answer is repeated. A repetition is
-    /// harmless, because a node accepts the same ballot twice.
+    /// harmless, because a node accepts the result of the same claim twice.
     again: Option<Moment>,
     pause: Duration,
     votes: Vec<NodeOutcome>,
-    /// True after the first call of [`take_refusal`](Self::take_refusal).
+    /// True after the first call of [`take_refusal`](Self::take_refusal), which reports a refusal
+    /// only once.
     examined: bool,
 }
 
@@ -145,7 +146,7 @@ pub enum Found {
         lease: Option<Duration>,
         /// True if a result is stored on fewer nodes than a majority.
         partial: bool,
-        /// Highest ballot in the answers.
+        /// Highest ballot (fencing token of a claim) in the nodes' answers.
         promised: u64,
         /// Set if some nodes lost data, so that fewer nodes than a majority certainly have every
         /// claim of the key. Contains the time after which the lost claims would have expired on
@@ -158,7 +159,7 @@ pub enum Found {
     NoQuorum(Vec<NodeOutcome>),
 }
 
-/// The state machine of one lookup.
+/// The state machine of one read of an idempotency key's record.
 #[derive(Clone, Debug)]
 pub struct Look {
     /// Moment until which the machine waits for answers.
@@ -167,7 +168,8 @@ pub struct Look {
 }
 
 impl Look {
-    /// Makes the machine of a lookup on `n` nodes. The machine waits for answers until `by`.
+    /// Makes the machine that reads the record of an idempotency key on `n` nodes. The machine
+    /// waits for answers until `by`.
     pub fn new(n: usize, by: Moment) -> Self {
         Self { by, answers: Answers::new(n) }
     }

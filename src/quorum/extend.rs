@@ -21,7 +21,7 @@ use crate::quorum::holdings::{Known, Quarantine};
 use crate::quorum::{Answer, Machine, Progress, majority};
 use crate::time::Moment;
 
-/// Result of an extension.
+/// Result of an extension of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Extension {
     /// The lease is valid until this new deadline.
@@ -34,40 +34,42 @@ pub enum Extension {
     Unknown(Vec<NodeOutcome>),
 }
 
-/// Times that limit one extension.
+/// Times that limit one extension of a lease.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// End of the present validity. An answer after this time does not count (invariant 3 of
-    /// `quorum`).
+    /// End of the lease's present validity. An answer after this time does not count (invariant 3
+    /// of `quorum`).
     pub old: Moment,
-    /// End of the validity if this extension succeeds.
+    /// End of the lease's validity if this extension succeeds.
     pub new: Moment,
     /// Moment until which the machine waits for answers.
     pub deadline: Moment,
-    /// Longest lease of any client. Each quarantine is at least this long.
+    /// Longest lease of any client. Each quarantine (time without grants) is at least this long.
     pub max_ttl: Duration,
 }
 
-/// The state machine that decides one extension.
+/// The state machine that decides one extension of a lease.
 #[derive(Clone, Debug)]
 pub struct Extend<K> {
-    /// Op that extends the lease on a node. This op does not contain the identifier of a quarantine
-    /// yet.
+    /// Op that extends the lease on a node. This op does not contain the identifier of the node's
+    /// quarantine (time in which it grants nothing) yet.
     op: Op,
     times: Times,
-    /// Returns the known facts about the lease and about the node with this number. The machine
-    /// calls this function for each request and each answer.
+    /// Returns the known facts about the lease and about the node with this number: the end of the
+    /// lease's validity, the node's confirmation of the lease, and its last quarantine (time in
+    /// which it grants nothing). The machine calls this function for each request and each answer.
     known: K,
     votes: Vec<NodeOutcome>,
     /// Bit set of the nodes that got a second request, because the first request was past its
     /// deadline when it arrived at the node.
     late: u32,
-    /// Bit set of the nodes whose request contained the identifier of the node's quarantine, so
-    /// that the node could extend the lease in it.
+    /// Bit set of the nodes in quarantine (they may have lost leases) whose request contained the
+    /// identifier of the node's quarantine, so that the node could extend the lease in it.
     reasserted: u32,
     /// Bit set of the nodes that will not confirm the lease any more. The quarantine of such a node
-    /// ends after the lease. The holder may not extend the lease in this quarantine, because the
-    /// node's earlier confirmation of the lease ended too early.
+    /// (a time in which it grants nothing) ends after the lease. The holder may not extend the
+    /// lease in this quarantine, because the node's earlier confirmation of the lease ended too
+    /// early.
     shut: u32,
 }
 
@@ -84,9 +86,10 @@ impl<K: Fn(usize) -> Known> Extend<K> {
         (0..self.votes.len()).map(|node| (node, self.ask(node, now))).collect()
     }
 
-    /// Returns the request to a node. If the node has reported a quarantine in which the holder may
-    /// extend the lease, the request contains the identifier of this quarantine. The report may
-    /// have arrived after the last renewal was decided, if the node was not needed for a majority.
+    /// Returns the request to a node. If the node has reported a quarantine (it may have lost
+    /// leases) in which the holder may extend the lease, the request contains the identifier of
+    /// this quarantine. The report may have arrived after the last renewal was decided, if the node
+    /// was not needed for a majority.
     fn ask(&self, node: usize, now: Moment) -> Op {
         self.naming((self.known)(node).reassert(now, self.times.max_ttl))
     }

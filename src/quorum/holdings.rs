@@ -2,10 +2,11 @@
 //! of the nodes to the attempt and to its renewals.
 //!
 //! A release must go to each node that may hold the lock or the claim of the attempt, and to no
-//! other node ([`Holdings::may_hold`]). A node in quarantine extends a lease only if the renewal
-//! names the quarantine. That is allowed only if the node had confirmed the lease for long enough
-//! ([`Known::reassert`]). Answers may arrive late and in any order. So each answer is recorded with
-//! the number of its round: 0 for the grant, then 1 for the first renewal.
+//! other node ([`Holdings::may_hold`]). A node in quarantine (it may have lost leases) extends a
+//! lease only if the renewal names the quarantine. That is allowed only if the node had confirmed
+//! the lease for long enough ([`Known::reassert`]). Answers may arrive late and in any order. So
+//! each answer is recorded with the number of its round: 0 for the grant, then 1 for the first
+//! renewal.
 
 use std::time::Duration;
 
@@ -13,14 +14,15 @@ use crate::op::{QuarantineId, Reply};
 use crate::quorum::Answer;
 use crate::time::Moment;
 
-/// A quarantine that a node reported.
+/// A quarantine that a node reported: a time in which it grants nothing, because it may have lost
+/// leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quarantine {
-    /// Identifier of the quarantine. During the quarantine, the node extends a lease only if the
-    /// request contains this identifier.
+    /// Identifier of the quarantine (time in which the node grants nothing). During the quarantine,
+    /// the node extends a lease only if the request contains this identifier.
     pub id: QuarantineId,
-    /// End of the quarantine by the local clock. The real end may be earlier: at most by the time
-    /// that the node's answer needed to arrive.
+    /// End of the quarantine (time in which the node grants nothing) by the local clock. The real
+    /// end may be earlier: at most by the time that the node's answer needed to arrive.
     pub ends: Moment,
 }
 
@@ -32,7 +34,8 @@ pub struct Known {
     /// Time until which the node certainly keeps the confirmed lease; zero if the node confirmed no
     /// lease.
     pub confirmed_until: Moment,
-    /// Last quarantine that the node reported; `None` if the node reported none.
+    /// Last quarantine (time in which the node grants nothing) that the node reported; `None` if
+    /// the node reported none.
     pub quarantine: Option<Quarantine>,
 }
 
@@ -49,16 +52,17 @@ impl Known {
         stopped < self.confirmed_until
     }
 
-    /// Returns the identifier of the quarantine that the next extension must contain to count: the
-    /// last quarantine that the node reported. Returns `None` if this quarantine has ended, or if
-    /// the holder is not allowed to extend its lease in it.
+    /// Returns the identifier of the quarantine (time in which the node grants nothing) that the
+    /// next extension must contain to count: the last quarantine that the node reported. Returns
+    /// `None` if this quarantine has ended, or if the holder is not allowed to extend its lease in
+    /// it.
     pub fn reassert(&self, now: Moment, max_ttl: Duration) -> Option<QuarantineId> {
         let last = self.quarantine.filter(|quarantine| now < quarantine.ends)?;
         self.may_reassert(last, max_ttl).then_some(last.id)
     }
 }
 
-/// State of one attempt on one node.
+/// State on one node of one attempt to acquire a lock or to claim a key.
 #[derive(Clone, Debug)]
 struct Holding {
     /// True once the node's first answer has arrived, or an extension was sent to the node. After
@@ -66,22 +70,25 @@ struct Holding {
     answered: bool,
     may_hold: bool,
     confirmed_until: Moment,
-    /// Round in which the node last confirmed the lease, and the node's data history in that round.
+    /// Round (grant or renewal) in which the node last confirmed the lease, and the node's data
+    /// history (the sequence of writes behind its data) in that round.
     confirmed_in: Option<(u64, QuarantineId)>,
     /// Slot of the permit that the node gave last.
     slot: Option<u16>,
-    /// Round in which the node last reported a quarantine, and that quarantine.
+    /// Round (grant or renewal) in which the node last reported a quarantine (time in which it
+    /// grants nothing), and that quarantine.
     quarantine: Option<(u64, Quarantine)>,
 }
 
-/// State of one attempt on each node.
+/// State on each node of one attempt to acquire a lock or to claim a key.
 #[derive(Clone, Debug)]
 pub struct Holdings {
     nodes: Vec<Holding>,
     /// Semaphore slot that the attempt has won; `None` before, and for a lock or a claim. A node
     /// that gave another slot has not confirmed the lease.
     slot: Option<u16>,
-    /// Number of renewals so far. The round of the grant has the number 0.
+    /// Number of renewals so far. The requests for the grant are round 0, and each renewal is a
+    /// further round.
     rounds: u64,
 }
 
@@ -110,7 +117,7 @@ impl Holdings {
         }
     }
 
-    /// Begins a renewal, and returns the number of its round.
+    /// Begins a renewal, and returns the number of its round: 1 for the first renewal.
     pub fn next_round(&mut self) -> u64 {
         self.rounds += 1;
         self.rounds
@@ -123,8 +130,9 @@ impl Holdings {
         (self.nodes[node].may_hold, self.nodes[node].answered) = (true, true);
     }
 
-    /// Records the node's answer to the request of this round. A grant confirms the lease until
-    /// `until`. The answer arrived at `at`, and `history` is the node's data history.
+    /// Records the node's answer to the request of this round (0 is the grant, 1 the first
+    /// renewal). A grant confirms the lease until `until`. The answer arrived at `at`, and
+    /// `history` is the node's data history (the sequence of writes behind its data).
     pub fn answered(
         &mut self,
         node: usize,
@@ -155,9 +163,10 @@ impl Holdings {
         }
     }
 
-    /// Records that the node has begun a new data history, and with it this quarantine. Returns
-    /// true if the node last confirmed the lease in an earlier data history. The next extension
-    /// then contains the identifier of the quarantine, if the holder may extend the lease in it.
+    /// Records that the node has begun a new data history (by a restart, a failover or a loss of
+    /// data), and with it this quarantine. Returns true if the node last confirmed the lease in an
+    /// earlier data history. The next extension then contains the identifier of the quarantine, if
+    /// the holder may extend the lease in it.
     pub fn switched(&mut self, node: usize, quarantine: Quarantine) -> bool {
         let of = &mut self.nodes[node];
         let before = of.confirmed_in.is_some_and(|(_, history)| history != quarantine.id);
@@ -172,7 +181,8 @@ impl Holdings {
         self.nodes[node].may_hold
     }
 
-    /// Returns the known facts about the node, for a lease that is valid until `until`.
+    /// Returns the node's last confirmation of the lease and its last quarantine, for a lease that
+    /// is valid until `until`.
     pub fn known(&self, node: usize, until: Moment) -> Known {
         let Holding { confirmed_until, quarantine, .. } = self.nodes[node];
         Known { until, confirmed_until, quarantine: quarantine.map(|(_, quarantine)| quarantine) }
@@ -254,9 +264,9 @@ mod tests {
         }
     }
 
-    /// Each row has the end of the quarantine, the end of the confirmed lease and the present time,
-    /// all in ms. `named` is true if the extension contains the identifier of the quarantine. A
-    /// lease lasts at most 20 ms.
+    /// Each row has the end of the node's quarantine (it grants nothing), the end of the confirmed
+    /// lease and the present time, all in ms. `named` is true if the extension contains the
+    /// identifier of the quarantine. A lease lasts at most 20 ms.
     #[test]
     fn a_quarantine_is_named_only_by_who_outlasts_the_replaced_master() {
         for (ends, confirmed, now, named) in [

@@ -20,7 +20,7 @@ use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Result of the answers so far.
+/// Leader of an election, as it follows from the nodes' answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sight<W> {
     /// A majority names one owner, and this owner has published metadata.
@@ -56,7 +56,7 @@ impl<W, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<R> {
         Self { by, read, answers: Answers::new(n) }
     }
 
-    /// Returns the owner that the most nodes name, and the number of these nodes.
+    /// Returns the owner that most nodes name as the leader, and the number of these nodes.
     fn favourite(&self) -> (usize, Option<OwnerToken>) {
         let mut owners: Vec<OwnerToken> = self.held().map(|(owner, _)| owner).collect();
         owners.sort_unstable();
@@ -108,7 +108,8 @@ impl<W, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Machine for Leading<R> {
         let last = now >= self.by || self.answers.silent() == 0;
         let (votes, owner) = self.favourite();
         let owner = owner.filter(|_| votes >= need);
-        // Any owner may have the lock on the other nodes, or none.
+        // The other nodes gave no certain answer. So on each of them any owner may have the lock,
+        // or none.
         let unknown = self.answers.n() - self.answers.count(is_certain);
         Progress::Decided(if let Some(owner) = owner {
             match self.content_of(owner) {
@@ -129,7 +130,7 @@ impl<W, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Machine for Leading<R> {
     }
 }
 
-/// Returns true if the node certainly has neither lost the lock nor ended it early.
+/// Returns true if the node certainly has neither lost the lock nor ended its lease early.
 fn is_certain(reply: &Reply) -> bool {
     let kept = |holder: &Holder| holder.owner == Some(OwnerToken::KEPT);
     matches!(reply, Reply::Holder(holder) if !holder.as_ref().is_some_and(kept))
@@ -143,8 +144,8 @@ mod tests {
 
     /// Makes the answer of one node from its word. `a` or `b`: this owner holds the lock and has
     /// published no metadata. `a1`: the owner has metadata with the number 1. `-`: the lock is
-    /// free. `k`: the lock is kept closed after a planned handover. `q`: the node is in quarantine.
-    /// `x`: an error. `.`: no answer.
+    /// free. `k`: the lock is kept closed after a planned handover. `q`: the node is in quarantine,
+    /// so it may have lost locks. `x`: an error. `.`: no answer.
     fn reply(cell: &str, node: usize) -> Option<Result<Reply, NodeError>> {
         let held = |owner: u128, content: &str| Holder {
             owner: Some(OwnerToken::from_random(owner)),

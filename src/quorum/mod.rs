@@ -14,8 +14,9 @@
 //! 1. An attempt succeeds only with a majority of grants **and** one fencing token on a majority,
 //!    both before `send + validity` (locks 2, 3).
 //! 2. The fencing token of an attempt is a value that a majority of the nodes granted. If no value
-//!    is on a majority, it is the largest granted value, after a majority has raised its fence to
-//!    this value. A node raises its fence only for the owner of the lock (locks 3).
+//!    is on a majority, it is the largest granted value, after a majority has raised its fence (its
+//!    last fencing token) to this value. A node raises its fence only for the owner of the lock
+//!    (locks 3).
 //! 3. The validity of an extension counts from the moment at which the extension was sent. It
 //!    counts only if a majority answered before the old validity ended (renewal 1). A failed
 //!    extension releases nothing.
@@ -55,7 +56,7 @@ const _: () = assert!(majority(1) == 1 && majority(4) == 3 && majority(5) == 3);
 /// A node's reply to one op, or an error if no valid reply arrived.
 pub type Answer = Result<Reply, NodeError>;
 
-/// Next step of a machine. The caller of the machine carries out this step.
+/// Next step of a state machine. The caller of the machine carries out this step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress<D> {
     /// Wait for the next reply, at most until this moment.
@@ -73,7 +74,7 @@ pub enum Progress<D> {
 /// passes every reply to [`on_reply`](Self::on_reply). After [`Progress::Decided`] the caller
 /// stops.
 pub trait Machine {
-    /// Result of the operation.
+    /// Result of the operation that the machine decides.
     type Decision;
 
     /// Handles a reply or an error of the node with this number, and returns the next step.

@@ -18,12 +18,13 @@ use crate::quorum::{Answer, Machine, Progress, majority};
 use crate::time::Moment;
 use crate::token::FencingToken;
 
-/// Result of an attempt: the token and the slot, or the reason for which it lost.
+/// Result of an attempt to acquire a permit: the token and the slot, or the reason for which it
+/// lost.
 pub type Outcome = Result<(FencingToken, u16), Loss>;
 
 type Step = Progress<Outcome>;
 
-/// The state machine that decides one attempt.
+/// The state machine that decides one attempt to acquire a permit of a semaphore.
 #[derive(Clone, Debug)]
 pub struct AcquireSlot {
     /// Machine that decides about one slot. A grant of another slot is not passed to this machine.
@@ -39,9 +40,10 @@ pub struct AcquireSlot {
     /// Slot that the attempt tries to get on a majority; `None` before the choice. The choice does
     /// not change.
     target: Option<u16>,
-    /// For each node, true while the request to move the owner is not answered.
+    /// For each node, true while the request to move the owner to the chosen slot is not answered.
     moves: Vec<bool>,
-    /// For each node, true if it has the owner in another slot and was not asked to move it.
+    /// For each node, true if it has the owner in another slot than the chosen one, and was not
+    /// asked to move it.
     strays: Vec<bool>,
 }
 
@@ -54,7 +56,7 @@ impl AcquireSlot {
         Self { inner, acquire, first, hedge: None, target: None, moves, strays }
     }
 
-    /// Returns the largest fence that a node granted in this attempt.
+    /// Returns the largest fencing token that a node granted in this attempt.
     pub fn largest(&self) -> Option<u64> {
         self.inner.largest()
     }
@@ -150,8 +152,9 @@ impl AcquireSlot {
         for node in movers {
             (self.strays[node], self.moves[node]) = (false, true);
             let mut op = self.acquire.clone();
-            // The op still contains the caller's place in the queue. So a node that refuses the
-            // move puts the caller into its queue, and the next release wakes the caller.
+            // The op still contains the caller's place in the nodes' queue of waiters. So a node
+            // that refuses the move puts the caller into its queue, and the next release wakes the
+            // caller.
             if let Op::Acquire { mode: LockMode::Slot(slots), .. } = &mut op {
                 *slots = slots.exactly(slot);
             }

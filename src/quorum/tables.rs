@@ -1,8 +1,9 @@
-//! Tests of the machines by text tables. Each line has one history in a form that people can read.
+//! Tests of the quorum state machines by text tables. Each line has one history of nodes' answers,
+//! in a form that people can read.
 //!
-//! An example of a line is `n=3 0:grant=7@1 1:held=500@2 t@50 -> outcome`. Node 0 grants fence 7 at
-//! 1 ms. Node 1 answers at 2 ms that the lock is held for 500 ms. A timer fires at 50 ms. The
-//! outcome is the last step.
+//! An example of a line is `n=3 0:grant=7@1 1:held=500@2 t@50 -> outcome`. Node 0 grants the
+//! fencing token 7 at 1 ms. Node 1 answers at 2 ms that the lock is held for 500 ms. A timer fires
+//! at 50 ms. The outcome is the last step.
 
 use std::time::Duration;
 
@@ -118,7 +119,8 @@ fn check(table: &str, run: impl Fn(&Case) -> String) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Runs a history until the machine decides. The client side stops at the same point.
+/// Passes the answers of a history to the machine until the machine decides. The code that runs
+/// machines outside of tests stops at the same point.
 fn run<M: Machine>(mut machine: M, case: &Case) -> Progress<M::Decision> {
     let mut last = machine.on_time(at(0));
     for e in &case.events {
@@ -205,7 +207,7 @@ fn a_node_that_has_not_answered_is_told_the_slot_if_it_may_choose_another() {
     }
 }
 
-/// Returns the last step of an attempt, in the words of the tables.
+/// Returns the last step of an attempt, in the words of the test tables.
 fn attempted(step: Progress<Outcome>) -> String {
     match step {
         Progress::Wait(until) => format!("wait {}", shown(until)),
@@ -240,9 +242,9 @@ fn extend() {
         meta: None,
         reassert: None,
     };
-    // The old validity ends at 60 ms, and the new validity would end at 100 ms. The machine waits
-    // for answers until 40 ms. Each node has confirmed the lease until 70 ms. No lease is longer
-    // than 100 ms.
+    // The old validity of the lease ends at 60 ms, and its new validity would end at 100 ms. The
+    // machine waits for answers until 40 ms. Each node has confirmed the lease until 70 ms. No
+    // lease is longer than 100 ms.
     let ms = Duration::from_millis;
     let times = Times { old: at(60), new: at(100), deadline: at(40), max_ttl: ms(100) };
     let known = |_| Known { until: at(60), confirmed_until: at(70), quarantine: None };
@@ -261,8 +263,8 @@ fn extend() {
     });
 }
 
-/// A node reported a quarantine after an earlier renewal was decided. The first request of the next
-/// renewal contains the identifier of this quarantine.
+/// A node reported a quarantine (it may have lost leases) after an earlier renewal was decided. The
+/// first request of the next renewal contains the identifier of this quarantine.
 #[test]
 fn a_quarantine_that_is_known_is_named_by_the_first_request() {
     let key = std::sync::Arc::from("k");
@@ -278,7 +280,7 @@ fn a_quarantine_that_is_known_is_named_by_the_first_request() {
     let known = |node| Known {
         until: at(60),
         // Node 1 confirmed the lease for too short a time. So the holder may not extend the lease
-        // in the quarantine of this node.
+        // while this node is in quarantine (it may have lost the lease).
         confirmed_until: at(if node == 1 { 10 } else { 70 }),
         quarantine: (node < 2).then_some(Quarantine { id, ends: at(150) }),
     };
@@ -286,8 +288,8 @@ fn a_quarantine_that_is_known_is_named_by_the_first_request() {
     assert_eq!(asks.iter().map(|(_, op)| op.reasserts()).collect::<Vec<_>>(), [true, false, false]);
 }
 
-/// With a shorter ttl, the new validity may end before the old one. The wait then ends with the new
-/// validity.
+/// With a shorter ttl, the new validity of a lease may end before the old one. The wait for answers
+/// then ends with the new validity.
 #[test]
 fn an_extension_is_over_with_the_new_validity_too() {
     let (owner, token, ttl) =

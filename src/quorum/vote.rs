@@ -18,7 +18,8 @@ use crate::time::{FENCE_SLACK, token_lead};
 /// Facts about a node that decide if its answer counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Witness<'a> {
-    /// Facts that the node reported in the same batch; `None` if it reported none.
+    /// Facts about the node (clock, identity, data history) that it reported with the answer;
+    /// `None` if it reported none.
     pub facts: Option<&'a Facts>,
     /// Error because of which the votes of the node do not count; `None` if its votes count.
     pub objection: Option<&'a NodeError>,
@@ -90,12 +91,12 @@ impl Witness<'_> {
     }
 }
 
-/// Server processes that answered in one round. The index is the number of the node.
+/// Server processes that answered the requests of one call. The index is the number of the node.
 #[derive(Clone, Debug)]
 pub struct Servers(Vec<Option<Arc<str>>>);
 
 impl Servers {
-    /// Makes the list for `n` nodes. No node has answered yet.
+    /// Makes the list of server processes for `n` nodes. No node has answered yet.
     pub fn new(n: usize) -> Self {
         Self(vec![None; n])
     }
@@ -126,9 +127,9 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const TERMS: Terms = Terms { max_ttl: Duration::from_secs(6), clock_error: SECOND };
 
-    /// Returns the facts of a node whose quarantine began `age` seconds ago. With `None` the
-    /// quarantine has ended. The quarantine is 10 s long. It is `others` seconds longer if other
-    /// clients requested that.
+    /// Returns the facts of a node whose quarantine (time in which it grants nothing) began `age`
+    /// seconds ago. With `None` the quarantine has ended. The quarantine is 10 s long. It is
+    /// `others` seconds longer if other clients requested that.
     fn facts(age: Option<u32>, others: u32) -> Facts {
         let len = (10 + others) * SECOND;
         Facts {
@@ -208,7 +209,8 @@ mod tests {
             (Some(3), 0, Some(just), false),
             (Some(3), 0, Some(more), true),
             (Some(4), 0, Some(just), true),
-            // Clients that request a longer quarantine may have longer leases.
+            // Clients that request a longer quarantine (time without grants after a loss of data)
+            // may have longer leases.
             (Some(3), 1, Some(more), false),
             (Some(3), 1, Some(SECOND + more), true),
         ] {

@@ -38,19 +38,20 @@ pub(crate) struct Asker {
     inquiry: Inquiry,
     machine: Discovery,
     open: BTreeMap<Address, SentinelConn>,
-    /// Sentinels that gave no answer in the last round.
+    /// Sentinels that gave no answer in the last round of requests.
     silent: BTreeSet<Address>,
     events: Arc<Events>,
     logged_poll_only: AtomicBool,
 }
 
-/// Result of one round of requests.
+/// Result of one round of requests to the Sentinels.
 pub(crate) struct Round {
     pub(crate) decision: Result<Master, NodeError>,
     pub(crate) known: usize,
     pub(crate) reachable: usize,
     /// True if more Sentinels than a minority report that the master is down or that a failover
-    /// runs. At least one of these Sentinels must be right, so the next round comes sooner.
+    /// runs. At least one of these Sentinels must be right, so the next round of requests comes
+    /// sooner.
     pub(crate) troubled: bool,
 }
 
@@ -138,11 +139,11 @@ impl Asker {
     /// Without `hurry`, each Sentinel has its whole deadline, so that there is time to connect to a
     /// distant Sentinel. With `hurry`, a frozen minority must not delay every caller:
     /// - Once the answers so far give a decision, the other Sentinels have only another fifth of
-    ///   the deadline. One of them might report a higher epoch.
-    /// - If a minority of the Sentinels was silent in the last round, and all other Sentinels have
-    ///   answered, the round ends at once if their answers give a decision. Without a decision, the
-    ///   silent Sentinels get a fifth of the deadline. A longer wait is of no use: a failover may
-    ///   be in progress, and the next round may give a decision.
+    ///   the deadline. One of them might report a higher configuration epoch.
+    /// - If a minority of the Sentinels was silent in the last round of requests, and all other
+    ///   Sentinels have answered, the round ends at once if their answers give a decision. Without
+    ///   a decision, the silent Sentinels get a fifth of the deadline. A longer wait is of no use:
+    ///   a failover may be in progress, and the next round may give a decision.
     /// - In all other cases each Sentinel has its whole deadline.
     ///
     /// At the end of the wait, the requests without an answer and their connections are dropped.

@@ -18,7 +18,7 @@ use crate::error::{NodeError, NodeFault};
 /// Largest number of known Sentinels, including the configured Sentinels.
 pub const SENTINELS_MAX: usize = 16;
 
-/// Answer of one Sentinel in one round.
+/// Answer of one Sentinel in one round of requests to all Sentinels.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Answer {
     /// Address at which the client asked the Sentinel.
@@ -104,7 +104,8 @@ pub(crate) struct Master {
     pub replicas: Option<u32>,
 }
 
-/// State of discovery: the known Sentinels, and the highest epoch of the decisions so far.
+/// State of discovery: the known Sentinels, and the highest configuration epoch of the decisions so
+/// far.
 #[derive(Clone, Debug)]
 pub(crate) struct Discovery {
     /// Sentinels in the order of the requests. The Sentinel that replied first has the first place.
@@ -206,7 +207,7 @@ impl Discovery {
         reported.max(self.configured).max(voices.len()).max(1)
     }
 
-    /// Decides on the master by the answers of one round.
+    /// Decides on the master by the answers of one round of requests.
     ///
     /// # Errors
     /// The Sentinels name no master, or do not agree. The detail contains the answer of every
@@ -220,11 +221,11 @@ impl Discovery {
         let Some((first, _)) = named.first() else {
             return Err(no_master_named(&voices, answers));
         };
-        // An answer below the epoch of an earlier decision is stale. The Sentinel has not received
-        // the last failover, and its answer would lead back to the replaced master (sentinel 1). A
-        // higher epoch without a majority decides nothing: either the other Sentinels will soon
-        // receive it, or it is wrong. Epochs decrease only when an operator resets the Sentinels.
-        // Then all Sentinels report the lower epoch.
+        // An answer below the configuration epoch of an earlier decision is stale. The Sentinel has
+        // not received the last failover, and its answer would lead back to the replaced master
+        // (sentinel 1). A higher epoch without a majority decides nothing: either the other
+        // Sentinels will soon receive it, or it is wrong. Epochs decrease only when an operator
+        // resets the Sentinels. Then all Sentinels report the lower epoch.
         let top = named.iter().filter_map(|(_, v)| v.epoch()).max();
         let all_agree =
             named.len() >= known && named.iter().all(|(at, v)| at == first && v.epoch() == top);
@@ -263,8 +264,8 @@ pub(crate) fn minority(sentinels: usize) -> usize {
     sentinels.saturating_sub(1) / 2
 }
 
-/// Returns the highest epoch that at least `needed` Sentinels have reached. If fewer Sentinels
-/// report an epoch, returns the highest epoch that all of these have reached.
+/// Returns the highest configuration epoch that at least `needed` Sentinels have reached. If fewer
+/// Sentinels report an epoch, returns the highest epoch that all of these have reached.
 fn agreed_epoch(by: &[&Voice<'_>], needed: usize) -> Option<u64> {
     let mut epochs: Vec<u64> = by.iter().filter_map(|v| v.epoch()).collect();
     epochs.sort_unstable_by(|a, b| b.cmp(a));
@@ -336,7 +337,7 @@ impl Answer {
     }
 
     /// Returns true if the Sentinel reports that the master is down or that a failover runs. The
-    /// next round then comes sooner.
+    /// next round of requests then comes sooner.
     pub(crate) fn troubled(&self) -> bool {
         match &self.reply {
             SentinelReply::Master { facts, .. } => facts.as_ref().is_some_and(|f| f.troubled),

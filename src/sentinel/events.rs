@@ -116,8 +116,8 @@ impl Events {
 }
 
 enum Due {
-    /// Ask the Sentinels now. Contains the number of Sentinels whose events caused a round within
-    /// the last three seconds.
+    /// Ask the Sentinels now. Contains the number of Sentinels whose events caused a round of
+    /// requests within the last three seconds.
     Now(usize),
     At(Instant),
     Never,

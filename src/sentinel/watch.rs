@@ -1,5 +1,5 @@
-//! Watches a group by polling its Sentinels. After an event of a Sentinel, the next poll comes
-//! sooner.
+//! Watches a group (a master and its replicas) by polling its Sentinels. After an event of a
+//! Sentinel, the next poll comes sooner.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,21 +22,22 @@ const ALARMED: Duration = Duration::from_millis(150);
 /// Number of polls with the pause [`ALARMED`].
 const ALARM_POLLS: u32 = 20;
 
-/// State of the group after the last rounds of requests.
+/// State of the Sentinel group after the last rounds of requests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
-    /// The master of the last decision.
+    /// The master that the Sentinels' answers decided last.
     pub(crate) master: Option<Master>,
-    /// Error of the last round; `None` if the round decided on a master.
+    /// Error of the last round of requests to the Sentinels; `None` if the round decided on a
+    /// master.
     pub(crate) error: Option<NodeError>,
     pub(crate) known: usize,
     pub(crate) reachable: usize,
-    /// A new master, with the time of the last round that confirmed it. `None` after a caller has
-    /// taken this value.
+    /// A new master, with the time of the last round of requests that confirmed it. `None` after a
+    /// caller has taken this value.
     news: Option<(Moment, Master)>,
 }
 
-/// A watched group. Dropping this value ends the watching task.
+/// A Sentinel group that is watched. Dropping this value ends the watching task.
 pub(crate) struct Watch {
     shared: Arc<Shared>,
     poll_every: Duration,
@@ -48,8 +49,8 @@ struct Shared {
     events: Arc<Events>,
     seen: SyncMutex<Seen>,
     env: Arc<dyn Env>,
-    /// Number that increases with each decision on another master or epoch. The present connection
-    /// must then not be used any more.
+    /// Number that increases with each decision on another master or configuration epoch. The
+    /// present connection must then not be used any more.
     version: watch::Sender<u64>,
 }
 
@@ -72,9 +73,9 @@ impl Watch {
         Self { shared, poll_every, task: SyncMutex::new(None) }
     }
 
-    /// Returns the master. If a round has just decided on another master, the first call returns
-    /// this master at once. Otherwise the call asks the Sentinels now. The first call starts the
-    /// watching task.
+    /// Returns the master. If a round of requests has just decided on another master, the first
+    /// call returns this master at once. Otherwise the call asks the Sentinels now. The first call
+    /// starts the watching task.
     pub(crate) async fn resolve(&self) -> Result<Master, NodeError> {
         self.start();
         let news = self.shared.seen.lock().news.take();
@@ -88,12 +89,14 @@ impl Watch {
         self.shared.seen.lock().clone()
     }
 
-    /// Returns the replicas of the group. Asks the Sentinels that answered the last round.
+    /// Returns the replicas of the group. Asks the Sentinels that answered the last round of
+    /// requests.
     pub(crate) async fn replicas(&self) -> Replicas {
         self.shared.asker.lock().await.replicas().await
     }
 
-    /// Returns the version. It increases with each decision on another master or epoch.
+    /// Returns the version. It increases with each decision on another master or configuration
+    /// epoch.
     pub(crate) fn changed(&self) -> watch::Receiver<u64> {
         self.shared.version.subscribe()
     }
@@ -125,7 +128,8 @@ impl Shared {
     async fn round(&self, hurry: bool) -> Round {
         let mut asker = self.asker.lock().await;
         let round = asker.round(hurry).await;
-        // The mutex is still locked, so that states are published in the order of the rounds.
+        // The mutex is still locked, so that states are published in the order of the rounds of
+        // requests.
         self.publish(&round);
         round
     }
@@ -167,13 +171,13 @@ async fn keep_asking(shared: Arc<Shared>, every: Duration) {
             biased;
             by = shared.events.reason() => {
                 reported = true;
-                // A single Sentinel causes one round and no faster polling, because it could send
-                // events without end.
+                // A single Sentinel causes one round of requests and no faster polling, because it
+                // could send events without end.
                 if by > minority(shared.known()).max(1) {
                     alarm = ALARM_POLLS;
                 }
                 // Events come in bursts, and the other Sentinels may be slower than the first one.
-                // So the round begins a moment later.
+                // So the round of requests begins a moment later.
                 sleep(Duration::from_millis(20)).await;
             }
             () = sleep(jittered(pause, &*shared.env)) => alarm = alarm.saturating_sub(1),

@@ -1,5 +1,5 @@
-//! Builds a handle from the settings of a deployment. The settings come from addresses, from
-//! environment variables or from a file.
+//! Builds a handle (`Redlock`) from the settings of a deployment. The settings come from addresses,
+//! from environment variables or from a file.
 
 mod span;
 pub(crate) mod url;
@@ -14,7 +14,7 @@ use crate::error::ConfigError;
 use crate::redlock::{Redlock, RedlockBuilder};
 use crate::time::Drift;
 
-/// Settings of a handle. A program can read them as a part of its own configuration.
+/// Settings of a handle (`Redlock`). A program can read them as a part of its own configuration.
 ///
 /// Serde can deserialize this type from any format. Durations are text with a unit (`250ms`, `15s`,
 /// `1m 30s`, `1h`). `urls` is a list, or one text with white space between the addresses. A missing
@@ -42,19 +42,20 @@ pub struct Settings {
     pub sentinel_username: Option<String>,
     /// Password for the Sentinels.
     pub sentinel_password: Option<String>,
-    /// Value for [`RedlockBuilder::ttl`].
+    /// Lease length of a lock without a ttl of its own ([`RedlockBuilder::ttl`]).
     pub ttl: Option<Duration>,
-    /// Value for [`RedlockBuilder::max_ttl`].
+    /// Longest lease that any client of the nodes may use ([`RedlockBuilder::max_ttl`]).
     pub max_ttl: Option<Duration>,
-    /// Value for [`RedlockBuilder::node_deadline`].
+    /// Longest time that one node may take to answer ([`RedlockBuilder::node_deadline`]).
     pub node_deadline: Option<Duration>,
-    /// Value for [`RedlockBuilder::clock_error`].
+    /// E, the largest error of any clock against true time ([`RedlockBuilder::clock_error`]).
     pub clock_error: Option<Duration>,
-    /// Value for [`RedlockBuilder::drift`], in parts per million.
+    /// Largest error of the rate of a node's clock, in parts per million
+    /// ([`RedlockBuilder::drift`]).
     pub drift_ppm: Option<u32>,
-    /// Value for [`RedlockBuilder::prefix`].
+    /// Text before the name of each lock, election and key ([`RedlockBuilder::prefix`]).
     pub prefix: Option<String>,
-    /// Value for [`RedlockBuilder::allow_even_nodes`].
+    /// True if the number of nodes may be even ([`RedlockBuilder::allow_even_nodes`]).
     pub allow_even_nodes: bool,
 }
 
@@ -74,7 +75,7 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// The settings in the form of a file.
+/// The settings as text: the form in which a file or another source contains the settings.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Written {
@@ -310,7 +311,8 @@ impl Redlock {
         Settings::new(urls.as_ref().split_whitespace()).build()
     }
 
-    /// Builds a handle from environment variables. [`Settings::from_env`] lists the variables.
+    /// Builds a handle (`Redlock`) from environment variables. [`Settings::from_env`] lists the
+    /// variables.
     ///
     /// # Errors
     /// [`ConfigError`] with the variable, its value (possible secrets are hidden) and the accepted

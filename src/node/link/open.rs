@@ -36,7 +36,8 @@ pub(super) struct Turn<R: Resolver> {
 
 impl<R: Resolver> Turn<R> {
     pub(super) fn new(shared: &Arc<Shared<R>>) -> Self {
-        // The version is read before the address, so a later change makes the session outdated.
+        // The resolver's version, which changes with the master, is read before the address, so a
+        // later change makes the session outdated.
         let version = *shared.changed.borrow();
         Self { shared: Arc::clone(shared), version, outcome: None }
     }

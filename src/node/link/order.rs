@@ -1,4 +1,5 @@
-//! Sends batches in the order of the calls. Batches that wait for a connection keep this order.
+//! Sends batches (ops in one script call) in the order of the calls. Batches that wait for a
+//! connection keep this order.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ pub(super) struct Waiting {
 /// The connection on which a batch was sent, and the future answer to the batch.
 pub(super) type OnItsWay = (Arc<Current>, Sent);
 
-/// State of a batch after the call of [`Shared::place`]: sent, waiting for a connection, or
+/// State of a batch that was given to [`Shared::place`]: sent, waiting for a connection, or
 /// refused.
 pub(super) enum Place {
     Sent(OnItsWay),

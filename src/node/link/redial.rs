@@ -12,8 +12,8 @@ use crate::time::Moment;
 pub(super) const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 /// Longest pause between tries to connect if there is no call. The pauses grow up to this limit.
 const IDLE_PAUSE: Duration = Duration::from_secs(10);
-/// Number of consecutive sessions without an answer after which the next try to connect has to
-/// wait.
+/// Number of consecutive sessions (connections) without an answer after which the next try to
+/// connect has to wait.
 const FLAPS: u32 = 2;
 
 /// The last try to connect, which failed.
@@ -23,7 +23,8 @@ pub(super) struct Failed {
     /// Earliest time of the next try if there is no call.
     pub(super) idle_until: Moment,
     pub(super) cause: NodeError,
-    /// Version of the resolver at the start of the try. A newer version ends the pause.
+    /// Version of the resolver (a number that changes with the master) at the start of the try. A
+    /// newer version ends the pause.
     pub(super) version: u64,
 }
 

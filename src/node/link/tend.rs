@@ -3,7 +3,7 @@
 //! call. So the first renewal after a failover finds an open connection. The holder of a lease
 //! learns within one round trip if the new master still has the lease. While there are no calls,
 //! the pauses between tries to reach an unreachable server become longer. The task ends with the
-//! link.
+//! link (the node's connection).
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

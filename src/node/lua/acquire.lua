@@ -1,8 +1,8 @@
 -- Slow path of acquire. The kinds differ in what happens if the lock is held: A nothing, V the
 -- client watches the lock, W it waits in the queue, O it waits in the order of tickets (fair), T it
 -- takes the lock from the owner that it names. The fast path has granted the first `rest` acquires.
--- If it has also set the lock and the fence of the next acquire, but the previous value of this
--- fence has to be checked, `found` is this value.
+-- If it has also set the lock and the fence (last fencing token) of the next acquire, but the
+-- previous value of this fence has to be checked, `found` is this value.
 -- KEYS  per op: 1 lock   2 fence   3 queue (V, W, O) or metadata of the holder (T)
 -- ARGV  as in acquire_fast.lua. Each op has further arguments after its owner and proposal:
 --       W: 3 µs for which the client has waited  4 its handle, in 16 hex digits
@@ -20,7 +20,8 @@
 --       O puts two more numbers after ms: the ticket of the client on this server, 0 if it has no
 --       place in the queue, and the number of places ahead
 if find('AVWOT', kind, 1, true) then
-  -- Completes a grant for which the fence was set to `p`. `old` is the previous value of the fence.
+  -- Completes a grant for which the fence (the lock's last fencing token) was set to `p`. `old` is
+  -- the previous value of the fence.
   -- Returns the fence for the answer, which has to be above `old`. If another program wrote `old`,
   -- undoes the grant and returns WRONG_TYPE.
   local function above(lock, fence, old, p)
@@ -38,7 +39,7 @@ if find('AVWOT', kind, 1, true) then
     return p
   end
 
-  -- A lock that is reserved for this handle is free for it.
+  -- A lock that is reserved for this handle (client) is free for it.
   if (kind == 'W' or kind == 'O') and left <= 0
     and look(KEYS[k + 1], '22') == '------' .. ARGV[a + 8] then
     call('DEL', KEYS[k + 1])
@@ -86,8 +87,8 @@ if find('AVWOT', kind, 1, true) then
     else
       local value = look(lock, '22')
       if value == owner then
-        -- The owner has the lock from an earlier request. A fence is kept longer than its lock. So
-        -- if there is no fence, another program has deleted it.
+        -- The owner has the lock from an earlier request. A fence (last fencing token) is kept
+        -- longer than its lock. So if there is no fence, another program has deleted it.
         local given = stored(fence)
         put(given and given > 0 and given or WRONG_TYPE)
       else

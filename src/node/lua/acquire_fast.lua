@@ -1,7 +1,8 @@
--- Fast path of acquire: takes free locks if the data history is as the client expects. Stops at the
--- first op that is not executed as requested; acquire.lua continues there. The range of a proposal
--- is not checked here, because prelude.lua has checked it (ARGV 2 and 3 of prelude.lua). The
--- function has no upvalues, because it is created anew on every call of the script (helpers.lua).
+-- Fast path of acquire: takes free locks if the data history (the sequence of writes behind this
+-- server's data) is as the client expects. Stops at the first op that is not executed as requested;
+-- acquire.lua continues there. The range of a proposal is not checked here, because prelude.lua has
+-- checked it (ARGV 2 and 3 of prelude.lua). The function has no upvalues, because it is created
+-- anew on every call of the script (helpers.lua).
 -- KEYS     per op: 1 lock   2 fence
 -- ARGV     1 kind  2 number of ops  3 ttl ms  4 fence kept for ms, then per op: 1 owner  2 proposal
 --          (proposed fencing token). Parameter `reserved` (W, O): value of a lock that is free, but

@@ -1,6 +1,7 @@
--- Makes the state that the slow paths of a batch share. The state is created only if the marker or
--- the clock of the server is not as the client expects, or if an op has no fast path. In the first
--- case the parameter `out` is nil. In the second case `out` is the list of the results so far.
+-- Makes the state that the slow paths of a batch share. The state is created only if the marker
+-- (record of the data history) or the clock of the server is not as the client expects, or if an op
+-- has no fast path. In the first case the parameter `out` is nil. In the second case `out` is the
+-- list of the results so far.
 -- KEYS[1]  palisade:generation, the marker (quarantine.lua)
 -- ARGV[4]  numbers from the client, separated by one space:
 --          1 number of good replicas that are needed
@@ -34,8 +35,8 @@ return {
   since = since,
   floor = tonumber(sub(marker, 56, 71)), -- no token is below it
   left = left, -- ms until the quarantine ends, 0 outside of one
-  -- Name of this data history. It is also the name of the quarantine at the beginning of the
-  -- history.
+  -- Name of this data history (the sequence of writes behind this server's data). It is also the
+  -- name of the quarantine at the beginning of the history.
   id = sub(replid, 1, 16) .. ':' .. string.format('%.0f', since),
   clock_error = clock_error,
   apart = math.ceil(clock_error / 500), -- largest difference between two servers' clocks, in ms

@@ -19,7 +19,8 @@
 if kind == 'C' then
   local owner, fp = ARGV[a + 1], ARGV[a + 5]
   if is_anothers(fp) then return put(MISMATCH) end
-  -- A stored result is returned even during a quarantine.
+  -- A stored result is returned even during a quarantine (a time in which the server grants
+  -- nothing).
   if rf and ARGV[a + 6] ~= '1' then return put_completed(shown()) end
   if left > 0 then return put(QUARANTINED) end
   -- Soon after a planned handover the lease may be measured by the clock of the previous master.

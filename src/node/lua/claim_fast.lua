@@ -1,6 +1,7 @@
--- Fast path of claim, for a key without a record, if the data history is as the client expects.
--- claim_replay.lua handles a key with a result, and claim.lua handles all other cases. The function
--- has no upvalues, because it is created anew on every call of the script (helpers.lua).
+-- Fast path of claim, for a key without a record, if the data history (the sequence of writes
+-- behind this server's data) is as the client expects. claim_replay.lua handles a key with a
+-- result, and claim.lua handles all other cases. The function has no upvalues, because it is
+-- created anew on every call of the script (helpers.lua).
 -- KEYS     1 record
 -- ARGV     1 kind, then as in claim.lua
 --          Parameters: `id`: name of the data history; `now_ms`: clock in ms

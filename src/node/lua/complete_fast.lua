@@ -1,8 +1,9 @@
 -- Fast path of complete (kind c), steps (s) and extend_claim (x). It handles an op only if the
 -- owner still has the claim, the op's ballot is the last ballot of the record, and the data history
--- is as the client expects. For complete and steps, it does not extend the expiry of the record:
--- while the lease runs, the expiry that the claim has set is late enough (claim.lua). The function
--- has no upvalues, because it is created anew on every call of the script (helpers.lua).
+-- (sequence of writes) is as the client expects. For complete and steps, it does not extend the
+-- expiry of the record: while the lease runs, the expiry that the claim has set is late enough
+-- (claim.lua). The function has no upvalues, because it is created anew on every call of the script
+-- (helpers.lua).
 -- KEYS     1 record
 -- ARGV     1 kind, then as in complete.lua, steps.lua or extend_claim.lua
 --          Parameters: `id`: name of the data history; `now_ms`: clock in ms
@@ -31,7 +32,8 @@ local function complete(k, a, id, now_ms)
       call('HSET', key, 'rf', 's' .. ballot, 'val', ARGV[a + 4])
     end
   else
-    -- This branch extends a claim. extend_claim.lua handles an extension that names a quarantine.
+    -- This branch extends a claim. extend_claim.lua handles an extension that names a quarantine (a
+    -- time in which only confirmed leases are extended).
     if ARGV[a + 7] ~= '' then return false end
     call('HSET', key, 'till', string.format('%.0f', now_ms + ARGV[a + 4]))
     if call('PTTL', key) < tonumber(ARGV[a + 5]) then call('PEXPIRE', key, ARGV[a + 5]) end

@@ -1,4 +1,4 @@
--- Helpers of the slow paths of ops on locks.
+-- Helpers of the slow paths (cases that no fast path handles) of ops on locks.
 -- KEYS, ARGV  as for the op
 -- Returns     see the comment of each function
 
@@ -23,8 +23,9 @@ local function is_ownerless(value)
   return type(value) == 'string' and find(value, '^%-%-%-%-%-%-[%-%xr]') and #value == 22
 end
 
--- Returns the number in a fence key: 0 if the key is absent, nil if another program wrote its
--- value. A fence is a whole number below 1e18, so that an answer can represent it.
+-- Returns the number in a fence key (last fencing token of a lock): 0 if the key is absent, nil if
+-- another program wrote its value. A fence is a whole number below 1e18, so that an answer can
+-- represent it.
 local function stored(key)
   local v = look(key, '18')
   if not v then return 0 end

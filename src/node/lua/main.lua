@@ -34,8 +34,9 @@ end
 local sizes = 'C18 c16 s15 x16 r12 u12 L11 X46 R22 I41 M31 E14 H34 P2: Y26 F23 U13'
 local k, a, last = 1, 4, #ARGV
 local whole = 0 -- number of runs executed as requested, while there is no list of results
--- `life`: time in ms for which a fence is kept. `id`: name of the data history. `now_ms`: clock in
--- ms. Each is set when it is first needed.
+-- `life`: time in ms for which a fence (last fencing token of a lock) is kept. `id`: name of the
+-- data history (sequence of writes behind the data). `now_ms`: clock in ms. Each is set when it is
+-- first needed.
 local life, id, now_ms
 while a < last do
   local kind, rest, count, keys, args, found, slot = ARGV[a + 1], true

@@ -1,5 +1,6 @@
 -- Several locks under one owner and one fencing token, all or none: acquire (N), raise the fences
--- to the token (J), extend (K). A release is a run of releases (release_fast.lua).
+-- (last fencing tokens) to the token (J), extend (K). A release is a run of releases
+-- (release_fast.lua).
 -- KEYS  each lock, then in the same order the fence of each lock
 -- ARGV  1 number of names  2 owner  3 ttl ms  4 N: proposed token; J, K: token of the owner
 --       5 N: the owner of the names that this call has already collected one by one, or ''. If
@@ -50,7 +51,8 @@ if find('NJK', kind, 1, true) then
   end
 
   -- Returns true if the call may take the lock although its key has a value: the lock is only
-  -- reserved, or `from` has it for no longer than the ttl of the call.
+  -- reserved, or the owner `from`, whose names this call takes over, has it for no longer than the
+  -- ttl of the call.
   local from = ARGV[a + 5]
   local function is_given(lock, value)
     if from == '' or type(value) ~= 'string' then return false end
@@ -62,7 +64,7 @@ if find('NJK', kind, 1, true) then
   local code, longest, mine = nil, 0, 0
   for at = k + 1, last do
     local lock, value = KEYS[at], values[at]
-    -- A lock that is reserved is free, so it may have to be kept, too.
+    -- A lock that is reserved is free, so it may have to be kept for its old holder, too.
     if from ~= '' and is_ownerless(value) and value ~= KEPT
       and is_to_be_kept(lock, KEYS[at + n])
     then
@@ -90,8 +92,9 @@ if find('NJK', kind, 1, true) then
   end
   local p
   if mine == n then
-    -- This is a repeated request, because the owner already has all locks. A fence is kept longer
-    -- than its lock. So if there is no fence, another program has deleted the fences.
+    -- This is a repeated request, because the owner already has all locks. A fence (last fencing
+    -- token) is kept longer than its lock. So if there is no fence, another program has deleted the
+    -- fences.
     if most == 0 then return put(WRONG_TYPE) end
     p = digits(most)
   else

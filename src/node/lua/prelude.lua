@@ -43,8 +43,9 @@ if find(ARGV[4], '0', 1, true) ~= 1 then
 end
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
--- Reads at most one byte more than our longest marker, even if the value is larger. '0' and '476'
--- are strings, because Lua would format numbers at each call.
+-- Reads at most one byte more than our longest marker (the value with the facts about the data
+-- history), even if the value is larger. '0' and '476' are strings, because Lua would format
+-- numbers at each call.
 local marker = redis.pcall('GETRANGE', KEYS[1], '0', '476')
 local at = find(info, 'master_replid:', 1, true) + 14
 local expected = marker == ARGV[1] and marker ~= ''

@@ -1,4 +1,5 @@
--- Checks the marker of this server, and rewrites it if it is outdated (slow path).
+-- Checks the marker of this server (a record of the history of its data), and rewrites it if it is
+-- outdated (slow path).
 -- KEYS[1]  palisade:generation, the marker. Its fields have a fixed width, and one space between
 --          two fields. In this list the position of a field comes before its name, its width after
 --          it:
@@ -41,8 +42,8 @@ local function history(marker, replid, now_us, now_ms)
   local known = false -- the marker is one that an honest client can have written
   -- E is the largest clock error. The clocks of two servers differ by at most 2E. Two readings of
   -- one clock, before and after a clock step, also differ by at most 2E; one more second is for
-  -- rounding. The floor may be later than the end of the quarantine by at most 2E, measured by the
-  -- clock that set the floor.
+  -- rounding. The floor (smallest fencing token of a history) may be later than the end of the
+  -- quarantine by at most 2E, measured by the clock that set the floor.
   local apart = clock_error / 500
   local latest = now_ms + apart + 1000
   if type(marker) == 'string' and #marker >= 140 and #marker <= 476
@@ -103,9 +104,10 @@ local function history(marker, replid, now_us, now_ms)
     else
       if not known then note, losses = 0, '' end
       losses = losses .. format(' %013.0f-%013.0f-%013.0f', note, now_ms, now_ms)
-      -- If there are more than eight losses, two neighbours are merged into one loss. The script
-      -- chooses the pair for which (length of the merged loss) / (age of this loss) is smallest. It
-      -- never merges the latest loss, nor a loss of everything (from 0), which stays the first.
+      -- If there are more than eight losses (ranges of lost writes), two neighbours are merged into
+      -- one loss. The script chooses the pair for which (length of the merged loss) / (age of this
+      -- loss) is smallest. It never merges the latest loss, nor a loss of everything (from 0),
+      -- which stays the first.
       if #losses > 336 then
         local least, pair, both
         for at = tonumber(sub(losses, 2, 14)) == 0 and 43 or 1, 253, 42 do
@@ -119,25 +121,27 @@ local function history(marker, replid, now_us, now_ms)
         end
         losses = sub(losses, 1, pair - 1) .. both .. sub(losses, pair + 84)
       end
-      -- `first_q` counts, too. It is the length if each server with unknown settings has the
-      -- longest possible ones. The marker may be older than the settings of the server that was
-      -- just replaced.
+      -- `first_q` counts, too. It is the length of the quarantine (time without grants) if each
+      -- server with unknown settings has the longest possible ones. The marker (this server's
+      -- record of its data history) may be older than the settings of the server that was just
+      -- replaced.
       q = math.max(q, tonumber(first_q), known and seen_q or 0)
-      -- The floor is this clock + 2E + q. The 2E (E: largest clock error) are needed because this
-      -- clock may be behind, and the clock from which an earlier token came may have been ahead.
-      -- The q is needed because a replaced server may still grant locks for a part of q.
+      -- The floor (smallest fencing token of the new history) is this clock + 2E + q. The 2E (E:
+      -- largest clock error) are needed because this clock may be behind, and the clock from which
+      -- an earlier token came may have been ahead. The q is needed because a replaced server may
+      -- still grant locks for a part of q.
       since, floor = now_ms, now_us + 2 * clock_error + q * 1000
     end
     agreed, waited = now_ms + 2 * q, known and waited or 0
   end
-  -- During a quarantine the latest loss ends at the beginning of the history plus the longest L
-  -- that a client states (L: time for which a replaced server may still write). The length of the
-  -- quarantine is also the longest that a client asks for.
+  -- During a quarantine (a time without grants) the latest loss ends at the beginning of the
+  -- history plus the longest L that a client states (L: time for which a replaced server may still
+  -- write). The length of the quarantine is also the longest that a client asks for.
   if #losses > 0 and now_ms < since + q and since + window > tonumber(sub(losses, -13)) then
     write, losses = true, sub(losses, 1, -14) .. format('%013.0f', since + window)
   end
-  -- The marker says that the data were empty when this history began. But this client saw a marker
-  -- on this server before that time, so earlier data were lost.
+  -- The marker (the facts about this server's data) says that the data were empty when this history
+  -- began. But this client saw a marker on this server before that time, so earlier data were lost.
   if began == 'e' and knows > 0 then
     if knows < (tonumber(sub(losses, 16, 28)) or 0) then write, began = true, 'l' end
   end
@@ -145,9 +149,10 @@ local function history(marker, replid, now_us, now_ms)
     local new = format('%s %013.0f %016.0f %09.0f %013.0f %013.0f %s %s%013.0f %013.0f%s',
       replid, since, floor, q, agreed, waited, began, settling and 's' or '-', settling or 0,
       now_ms, losses)
-    -- If the server refuses this write, the batch fails only if the marker has to change (`write`).
-    -- If only the note is old, the batch continues. Ops that need a new note are writes, and the
-    -- server refuses them as well. Ops that only read or release may still be executed.
+    -- If the server refuses this write, the batch fails only if the marker (facts about the data
+    -- history) has to change (`write`). If only the note (the clock in the marker) is old, the
+    -- batch continues. Ops that need a new note are writes, and the server refuses them as well.
+    -- Ops that only read or release may still be executed.
     if write then
       call('SET', KEYS[1], new)
       marker = new

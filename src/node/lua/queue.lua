@@ -1,5 +1,5 @@
--- The queue of the handles that wait for a lock: reads it, adds and removes places, and registers
--- clients for a hint. wake.lua describes its form.
+-- The queue of the handles (clients) that wait for a lock: reads it, adds and removes places, and
+-- registers clients for a hint (wake-up message). wake.lua describes its form.
 -- KEYS, ARGV  as for the op
 -- Returns     see the comment of each function
 
@@ -9,7 +9,8 @@ local function queued(queue)
   return type(v) == 'string' and #v % 48 == 1 and find(v, '^[01]') and v
 end
 
--- Publishes a hint to the clients that watch the lock, because its metadata have changed.
+-- Publishes a hint (wake-up message) to the clients that watch the lock, because its metadata have
+-- changed.
 local function hint(queue, key)
   local v = queued(queue)
   if v and sub(v, 1, 1) == '1' then
@@ -18,13 +19,13 @@ local function hint(queue, key)
   end
 end
 
--- Ms for which a place in the queue is fresh after the last request of its handle. A place that is
--- not fresh keeps no later waiter out.
+-- Ms for which a place in the queue of waiters is fresh after the last request of its client. A
+-- place that is not fresh keeps no later waiter out.
 local FRESH = 3000
 
--- Returns the time in ms until which the place that begins at `at` is fresh: at most FRESH from
--- now, even if this clock has stepped back since the handle asked; 0 if another program wrote the
--- time.
+-- Returns the time in ms until which the waiter whose place in the queue begins at `at` counts as
+-- fresh (asking): at most FRESH from now, even if this clock has stepped back since its client
+-- asked; 0 if another program wrote the time.
 local function fresh_till(v, at)
   local till = sub(v, at + 35, at + 47)
   return find(till, '%D') and 0 or math.min(tonumber(till), b.now_ms + FRESH)
@@ -50,7 +51,7 @@ local function standing(queue, handle, ticket)
   return digits(math.min(here, 2 ^ 53)), ahead, last - now_ms
 end
 
--- Removes the place of a fair waiter from the queue.
+-- Removes the place of a fair waiter from the queue of a lock.
 local function give_up(queue, handle)
   local v = queued(queue)
   local own = v and find(v, 'X' .. handle, 1, true)
@@ -68,8 +69,8 @@ end
 -- - with `known`: the number of slots that a waiter for a permit knows.
 -- Returns true if the waiter has a place. The queue has 64 places; further handles have none, and
 -- ask again. The queue is kept for `ms`, but at most for an hour, even if another program's lock
--- lasts longer, because clients ask again long before.
--- Also records in the marker until when a client waits on this server. That time is later than
+-- lasts longer, because clients ask again long before. Also records in the marker (this server's
+-- key `palisade:generation`) until when a client waits on this server. That time is later than
 -- needed, so that the marker is seldom written.
 local function wait_for_hint(queue, ms, waited, handle, needs, mode, known, ticket)
   local v = queued(queue)
@@ -80,8 +81,8 @@ local function wait_for_hint(queue, ms, waited, handle, needs, mode, known, tick
     since = string.format('%016.0f', since)
     local own = find(v, '[xsX]' .. handle)
     if own then v = sub(v, 1, own - 17) .. sub(v, own + 32) end
-    -- Removes readers and fair waiters that have stopped asking, because their places would in time
-    -- leave no place for others.
+    -- Removes readers and fair waiters that have stopped asking, because such waiters would in time
+    -- fill the queue, so that others find no place in it.
     local now = string.format('%013.0f', b.now_ms)
     local latest = string.format('%013.0f', b.now_ms + FRESH)
     while at < #v do

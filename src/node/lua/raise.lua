@@ -1,5 +1,5 @@
--- Sets the fence to the owner's token. Refuses unless the owner holds the lock, alone or as a
--- reader, and the fence is not above the token.
+-- Sets the fence (the lock's last fencing token) to the owner's token. Refuses unless the owner
+-- holds the lock, alone or as a reader, and the fence is not above the token.
 -- KEYS  1 lock   2 fence
 -- ARGV  1 owner  2 fencing token of the owner
 -- Puts  DONE
@@ -10,7 +10,8 @@ if kind == 'R' then
   if left > 0 then return put(QUARANTINED) end
   local value = try('GETRANGE', KEYS[k + 1], '0', '22')
   if value ~= ARGV[a + 1] then
-    -- The value is an error, because the key holds no string. It may hold the readers of the lock.
+    -- The value that was read from the lock's key is an error, because the key holds no string. It
+    -- may hold the readers of the lock.
     local till = type(value) == 'table' and tonumber(try('ZSCORE', KEYS[k + 1], ARGV[a + 1]))
     if not till or till <= now_ms then return put(NOT_OWNER) end
   end

@@ -1,6 +1,6 @@
--- Helpers of the ops on idempotency records: all ops that the earlier files do not handle. Reads
--- the fields of the record. If a field has a form that this script never writes, or the key belongs
--- to another program, puts WRONG_TYPE and ends the op.
+-- Helpers of the ops on idempotency records: all ops that the files before this one in the script
+-- do not handle. Reads the fields of the record of the op's key. If a field has a form that this
+-- script never writes, or the key belongs to another program, puts WRONG_TYPE and ends the op.
 -- KEYS  1 record
 -- ARGV  see the file of each op
 -- Puts  WRONG_TYPE
@@ -61,8 +61,8 @@ end
 
 -- Returns true if the record has a higher ballot than `ballot`, or has this ballot with another
 -- owner. If the ballot of the record is from an earlier data history, the server may have lost a
--- higher ballot. Every lost ballot is below the floor, so the larger of the floor and the ballot of
--- the record counts.
+-- higher ballot. Every lost ballot is below the floor (the smallest ballot of this history), so the
+-- larger of the floor and the ballot of the record counts.
 local function is_overtaken(ballot, owner)
   local promised = b.floor > fence and h[6] ~= b.id and b.floor or fence
   return promised > ballot or (promised == ballot and h[1] ~= owner)
@@ -76,12 +76,13 @@ local function wake()
   redis.pcall('PUBLISH', 'palisade:changed', key)
 end
 
--- Returns true if the record has the fingerprint of another request.
+-- Returns true if the idempotency record has the fingerprint of another request.
 local function is_anothers(fp)
   return fp ~= '' and h[7] and h[7] ~= fp
 end
 
--- Stores the fingerprint if the record has none. A stored fingerprint is never replaced.
+-- Stores the fingerprint of the request if the record has none. A stored fingerprint is never
+-- replaced.
 local function know(fp)
   if fp ~= '' and not h[7] then redis.call('HSET', key, 'fp', fp) end
 end

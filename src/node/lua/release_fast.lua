@@ -1,9 +1,9 @@
 -- Deletes the owners' locks, and wakes clients that wait for a lock that is free afterwards, even
--- if there was nothing to delete (wake.lua). Kind D deletes a run in two commands, without a look
--- at the queues. Kind Q is for a server on which a client may wait. The function has no upvalues,
--- because it is created anew on every call of the script (helpers.lua).
--- A reserved lock has six dashes and the handle as its value. A handle that does not need the lock
--- any more releases it as if this value were its owner.
+-- if there was nothing to delete (wake.lua). Kind D deletes all locks of a run in two commands,
+-- without a look at the queues. Kind Q is for a server on which a client may wait. The function has
+-- no upvalues, because it is created anew on every call of the script (helpers.lua). A reserved
+-- lock has six dashes and the handle (number of the client) as its value. A handle that does not
+-- need the lock any more releases it as if this value were its owner.
 -- KEYS     per op: 1 lock   2 queue (Q only: each key costs as much as a small command)
 -- ARGV     1 kind  2 number of ops, then per op: 1 owner
 --          Parameters: `each`: number of KEYS per op; `awaited`: true if the marker says that a

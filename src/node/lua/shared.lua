@@ -2,8 +2,8 @@
 -- The readers of a lock are a sorted set at the lock's key. Its members are the owners, and the
 -- score of an owner is the end of its grant by this clock, in ms. The key expires with the last
 -- reader. So a lock has an owner, or readers, or neither. A reader's grants and renewals prolong
--- the life of the fence, because after a planned handover a name is kept for its holders only if it
--- has a fence (quarantine 11).
+-- the life of the fence (last fencing token), because after a planned handover a name is kept for
+-- its holders only if it has a fence (quarantine 11).
 -- KEYS  1 lock   S, H: 2 fence  3 queue   G: 2 queue
 -- ARGV  S: 1 kind  2 number of ops  3 ttl ms  4 proposed fence of the first op
 --          5 w: waits in the queue, v: watches the lock, '': neither
@@ -58,7 +58,7 @@ if find('SHG', kind, 1, true) then
       end
     end
 
-    -- Sets the expiry of the key to the end of the last reader's grant.
+    -- Sets the expiry of the lock's key to the end of the last reader's grant.
     local function expire(last)
       call('PEXPIREAT', lock, last)
     end

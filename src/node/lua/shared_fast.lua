@@ -1,7 +1,7 @@
--- Fast paths of a reader's acquire (S), extend (H) and release (G), if the data history is as the
--- client expects and, for S and G, no client waits on this server. A run of several ops is executed
--- at once. S needs a fence that exists, because readers do not raise it. H needs a fence that is
--- not below the owner's token. shared.lua handles all other cases.
+-- Fast paths of a reader's acquire (S), extend (H) and release (G), if the data history (sequence
+-- of writes) is as the client expects and, for S and G, no client waits on this server. A run of
+-- several ops is executed at once. S needs a fence that exists, because readers do not raise it. H
+-- needs a fence that is not below the owner's token. shared.lua handles all other cases.
 -- KEYS     as in shared.lua
 -- ARGV     1 kind, then as in shared.lua
 -- Returns  S: nil and the fence, if all owners are readers now; else 0, and nothing was changed
@@ -13,7 +13,7 @@ if kind == 'G' then
   local lock, gone = KEYS[k + 1], 0
   while gone < count and try('ZREM', lock, ARGV[a + 3 + gone]) == 1 do gone = gone + 1 end
   if gone > 0 then
-    -- The key has to expire when the grant of the last reader ends.
+    -- The lock's key has to expire when the grant of the last reader ends.
     local last = call('ZRANGE', lock, '-1', '-1', 'WITHSCORES')
     if last[1] then call('PEXPIREAT', lock, last[2]) end
   end
@@ -45,9 +45,9 @@ if kind == 'S' then
   local lock, ttl, proposal = KEYS[k + 1], ARGV[a + 3], ARGV[a + 4]
   local first, left = try('ZRANGE', lock, '0', '0', 'WITHSCORES'), -1
   local given = try('GETRANGE', KEYS[k + 2], '0', '18')
-  -- Tokens with equally many digits can be compared as strings (acquire_fast.lua). A fence that is
-  -- not above the proposal needs no further check, because prelude.lua has checked the range of the
-  -- proposal.
+  -- Tokens with equally many digits can be compared as strings (acquire_fast.lua). A fence (last
+  -- fencing token) that is not above the proposal needs no further check, because prelude.lua has
+  -- checked the range of the proposal.
   if first.err or #given ~= #proposal or given > proposal or given < string.sub(marker, 56, 71)
     or find(given, '%D') then return 0 end
   if first[1] then

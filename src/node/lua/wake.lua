@@ -13,7 +13,7 @@
 --                  permit, the number of slots that the waiter knows (slots.lua)
 -- A waiter without a connection is skipped. If the user lacks the permission to publish to a
 -- handle, the op does not fail, because a hint may be lost. In this case all waiters are woken on
--- the common channel, and nothing is reserved.
+-- the common channel `palisade:changed`, and nothing is reserved.
 -- KEYS, ARGV  not read. Parameters: `lock` and `queue` are keys, `v` is the value of the queue;
 --             `beside` is true if the lock is not free, because its writer has become a reader:
 --             then only readers are woken

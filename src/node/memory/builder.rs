@@ -42,7 +42,7 @@ impl MemoryNodeBuilder {
     }
 
     /// Sets clocks and randomness other than the machine's, for tests and simulators. The handle
-    /// that uses the node must have the same `env`.
+    /// (`Redlock`) that uses the node must have the same `env`.
     pub fn env(mut self, env: Arc<dyn Env>) -> Self {
         self.env = env;
         self

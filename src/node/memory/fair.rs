@@ -1,4 +1,4 @@
-//! The order of fair waiters on a node in memory.
+//! The order of fair waiters, who get a lock in the order of their tickets, on a node in memory.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use super::quarantine::Header;
 use crate::op::{Place, Queued};
 use crate::token::OwnerToken;
 
-/// Largest ticket. The script computes with doubles, which represent every whole number up to this
-/// one.
+/// Largest ticket, the number that orders fair waiters. The script computes with doubles, which
+/// represent every whole number up to this number.
 const TICKET_MAX: u64 = 1 << 53;
 
 impl Entry {
     /// Returns the ticket of a fair waiter on this node, and the number of fair places ahead of it
-    /// that are fresh: their handles asked in the last 3 s (fair 1 to 3). Also returns the time
+    /// that are fresh: their clients asked in the last 3 s (fair 1 to 3). Also returns the time
     /// until none of these places is fresh any more.
     pub(super) fn standing(
         &self,

@@ -1,5 +1,6 @@
 //! Faults and operator actions (restart, flush, failover, stepped clock) as methods of a node in
-//! memory, so that tests and simulations see the same quarantines as production.
+//! memory, so that tests and simulations see the same quarantines (times without grants after a
+//! loss of data) as production.
 
 use std::time::Duration;
 
@@ -16,8 +17,9 @@ pub struct MemorySnapshot(Data);
 
 /// Methods that cause faults. They need the feature `test-util`.
 impl MemoryNode {
-    /// Restarts the node without its data. It begins a quarantine, and gives no fence below a new
-    /// floor, which is above all fences that it may have given before.
+    /// Restarts the node without its data. It begins a quarantine (a time without grants), and
+    /// gives no fence (fencing token) below a new floor, which is above all fences that it may have
+    /// given before.
     pub fn restart_empty(&self) {
         self.reborn(|state| state.data = Data::default());
     }
@@ -31,7 +33,7 @@ impl MemoryNode {
     }
 
     /// Restarts the node with all its data. Nothing is lost, but no client can know that, so a
-    /// quarantine begins.
+    /// quarantine (a time without grants) begins.
     pub fn restart_keeping(&self) {
         self.reborn(|_| ());
     }
@@ -50,11 +52,12 @@ impl MemoryNode {
     }
 
     /// Completes a planned handover: another server takes over in a new data history, with data
-    /// that are certainly complete, so no quarantine begins.
+    /// that are certainly complete, so no quarantine (time without grants) begins.
     pub fn hand_over(&self) {
         let now = self.clock(&self.state()).now;
         self.reborn(|state| {
-            // Id of the data history that `reborn` begins.
+            // Id of the data history (sequence of writes behind the node's data) that `reborn`
+            // begins.
             let history_id = state.seed.wrapping_add(state.lives + 1);
             if let Some(marker) = &mut state.data.marker {
                 marker.continue_in(history_id, now);
@@ -62,9 +65,9 @@ impl MemoryNode {
         });
     }
 
-    /// Returns the time until which the node is closed for a planned handover, as its marker states
-    /// it, even if this time has passed. [`Self::open`] and [`Self::finish_handover`] identify the
-    /// closing by this time.
+    /// Returns the time until which the node is closed for a planned handover, as its marker (facts
+    /// about its data) states it, even if this time has passed. [`Self::open`] and
+    /// [`Self::finish_handover`] identify the closing by this time.
     #[doc(hidden)]
     pub fn closing(&self) -> Option<u64> {
         self.state().data.marker.and_then(|marker| marker.closing())
@@ -81,9 +84,10 @@ impl MemoryNode {
     }
 
     /// Does the last step of a planned handover on the server that was promoted. This server
-    /// continues without a quarantine at the state of the closed server. Returns false if its
-    /// marker does not have this `closing`, or if less than `apart` (the largest difference between
-    /// two clocks) is left until the closing ends.
+    /// continues without a quarantine (time without grants) at the state of the closed server.
+    /// Returns false if its marker does not state `closing` as the time until which it is closed,
+    /// or if less than `apart` (the largest difference between two clocks) is left until the
+    /// closing ends.
     #[doc(hidden)]
     #[must_use = "it may begin a quarantine"]
     pub fn finish_handover(&self, closing: u64, apart: Duration) -> bool {
@@ -99,7 +103,7 @@ impl MemoryNode {
         self.state().data = Data::default();
     }
 
-    /// Returns a copy of the present data.
+    /// Returns a copy of the node's present data.
     pub fn snapshot(&self) -> MemorySnapshot {
         MemorySnapshot(self.state().data.clone())
     }

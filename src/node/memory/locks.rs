@@ -12,10 +12,10 @@ use crate::name::LockKeys;
 use crate::op::{Holder, IfHeld, LockMode, Place, QuarantineId, Reply};
 use crate::token::{FencingToken, OwnerToken};
 
-/// Largest number of handles in the queue of one lock. Further handles have no place in the queue,
-/// and ask again from time to time.
+/// Largest number of handles (clients) in the queue of one lock. Further handles have no place in
+/// the queue, and ask again from time to time.
 const PLACES: usize = 64;
-/// Longest waiting time that counts for a handle's place in the queue of a lock.
+/// Longest waiting time that counts for the place of a handle (client) in the queue of a lock.
 const WAITED_MAX: Duration = Duration::from_secs(3600);
 
 /// Time after its last request for which an exclusive waiter keeps out readers that began to wait
@@ -26,20 +26,20 @@ const FRESH: Duration = Duration::from_secs(3);
 /// without an end, and true if another program has it.
 pub(super) type Busy = (Option<Duration>, bool);
 
-/// Handles to notify because a lock has changed: with `watchers` all handles that watch the lock,
-/// and in `waiters` the first handle of the queue, or the readers at its head.
+/// Handles (clients) to notify because a lock has changed: with `watchers` all handles that watch
+/// the lock, and in `waiters` the first handle of the queue, or the readers at its head.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wake {
     pub(super) watchers: bool,
     pub(super) waiters: Vec<u64>,
 }
 
-/// A handle in the queue of a lock.
+/// A handle (client) that waits in the queue of a lock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiter {
     pub(super) mode: LockMode,
     pub(super) place: Place,
-    /// Start of the wait by the node's wall clock, in µs; the ticket of a fair waiter.
+    /// Start of the wait by the node's wall clock, in µs; for a fair waiter, its ticket instead.
     pub(super) since: u64,
     pub(super) is_fair: bool,
     /// End of the time for which this waiter keeps out waiters that come later.
@@ -58,7 +58,7 @@ impl Waiter {
     }
 
     /// Returns true if the waiter keeps its place. Readers and fair waiters lose their places when
-    /// they have stopped asking, so that other handles find a place.
+    /// they have stopped asking, so that other clients find a place in the queue.
     fn stays(&self, now: u64) -> bool {
         !(self.mode.is_shared() || self.is_fair) || self.fresh_till > now
     }
@@ -67,23 +67,24 @@ impl Waiter {
 /// All data under one lock's keys.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entry {
-    /// The exclusive grant.
+    /// The exclusive grant, if the lock has one.
     pub(super) held: Option<Held>,
     /// The shared grants, each with its end, in the order in which they were first given. Grants
     /// that have ended may be in the list until the next acquire or release.
     pub(super) readers: Vec<(OwnerToken, u64)>,
-    /// The slots of a semaphore. They expire with the fence.
+    /// The slots of a semaphore. They expire with the fence (last fencing token).
     pub(super) slots: Vec<Slot>,
     pub(super) fence: u64,
     fence_till: u64,
     /// Time until which a client watches the lock.
     watched_till: u64,
-    /// Queue of the handles that wait; the longest wait first.
+    /// Queue of the handles (clients) that wait; the longest wait first.
     pub(super) queue: Vec<Waiter>,
-    /// Time until which the queue is kept. Each request of a waiting handle sets a later time.
+    /// Time until which the queue is kept. Each request of a waiting handle (client) sets a later
+    /// time.
     queue_till: u64,
-    /// Value in the owner's place while the lock is reserved for a handle or for readers, and the
-    /// end of the reservation. A reserved lock has no holder.
+    /// Value in the owner's place while the lock is reserved for a handle (client) or for readers,
+    /// and the end of the reservation. A reserved lock has no holder.
     pub(super) reserved: Option<(OwnerToken, u64)>,
     /// Set while the free lock is kept for its old holder after a planned handover, because its
     /// lease may have ended too early by this server's clock: the data history in which this began,
@@ -164,12 +165,12 @@ impl Entry {
         self.fence_till = h.fence_till();
     }
 
-    /// Returns the time for which the fence and the slots are still kept.
+    /// Returns the time for which the fence (last fencing token) and the slots are still kept.
     pub(super) fn fence_left(&self, h: &Header) -> Duration {
         h.until(self.fence_till)
     }
 
-    /// Returns true if a client watches the lock, and ends the watch: it is for one hint.
+    /// Returns true if a client watches the lock, and ends the watch: it is for one message.
     pub(super) fn was_watched(&mut self, h: &Header) -> bool {
         std::mem::take(&mut self.watched_till) > h.now
     }
@@ -246,7 +247,8 @@ impl Entry {
         self.closed(h).or(readers).or_else(|| self.kept(h).map(kept))
     }
 
-    /// Refuses an acquire, and registers the hint that its `if_held` asks for.
+    /// Refuses an acquire, and registers the caller for the hint (wake-up message) that its
+    /// `if_held` asks for.
     pub(super) fn refuse(
         &mut self,
         h: &Header,
@@ -269,8 +271,8 @@ impl Entry {
         Reply::Held { remaining, foreign }
     }
 
-    /// Gives the handle a place in the queue by its ticket, or else by the time for which it has
-    /// waited. Any place that it had before is removed. Returns false if the queue is full.
+    /// Gives the handle (client) a place in the queue by its ticket, or else by the time for which
+    /// it has waited. Any place that it had before is removed. Returns false if the queue is full.
     fn queue(&mut self, h: &Header, mode: LockMode, place: Place, ticket: Option<u64>) -> bool {
         let (since, is_fair) = (ticket.unwrap_or_else(|| since(h, &place)), ticket.is_some());
         self.queue.retain(|other| other.place.waiter != place.waiter && other.stays(h.now));
@@ -285,9 +287,9 @@ impl Entry {
         at < PLACES
     }
 
-    /// Returns the handles to wake because the lock is free. Takes the first waiter out of the
-    /// queue, unless it is a fair one, and reserves the lock for it. If the first waiter is a
-    /// reader, takes out all readers before the first exclusive waiter that asked lately, and
+    /// Returns the handles (clients) to wake because the lock is free. Takes the first waiter out
+    /// of the queue, unless it is a fair one, and reserves the lock for it. If the first waiter is
+    /// a reader, takes out all readers before the first exclusive waiter that asked lately, and
     /// reserves the lock for readers.
     pub(super) fn wake(&mut self, h: &Header) -> Wake {
         let watchers = self.was_watched(h);
@@ -313,7 +315,7 @@ impl Entry {
     }
 }
 
-/// Returns the time at which the handle began to wait, in µs by the node's wall clock.
+/// Returns the time at which the handle (client) began to wait, in µs by the node's wall clock.
 pub(super) fn since(h: &Header, place: &Place) -> u64 {
     h.facts.node_micros.saturating_sub(place.waited.min(WAITED_MAX).as_micros() as u64)
 }
@@ -400,7 +402,7 @@ impl Locks {
     }
 
     /// Extends a lock, or several locks together, all or none. Returns the answer, and the handles
-    /// to wake because the metadata changed.
+    /// (clients) to wake because the metadata changed.
     pub(super) fn extend(
         &mut self,
         h: &Header,
@@ -435,7 +437,8 @@ impl Locks {
         (Reply::Done, wake)
     }
 
-    /// Releases a lock. Returns the answer, and the handles to wake because the lock is free.
+    /// Releases a lock. Returns the answer, and the handles (clients) to wake because the lock is
+    /// free.
     pub(super) fn release(
         &mut self,
         h: &Header,

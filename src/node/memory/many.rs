@@ -9,7 +9,7 @@ use crate::name::LockKeys;
 use crate::op::{IfHeld, LockMode, Reply};
 use crate::token::OwnerToken;
 
-/// Names whose locks are free now, each with the handles to wake.
+/// Names whose locks are free now, each with the handles (clients) to wake.
 pub(super) type Woken = Vec<(LockKeys, Wake)>;
 
 fn takes(if_held: Option<IfHeld>) -> bool {
@@ -57,7 +57,8 @@ impl Locks {
         let fences: Vec<_> = entries().map(|lock| self.0.open(lock, h.now).fence).collect();
         let most = fences.iter().copied().max().unwrap_or(0);
         let mut is_owned = |lock| self.0.open(lock, h.now).is_owned_by(owner);
-        // A repeated takeover is granted again, with a new fence, as a takeover of one name is.
+        // A repeated takeover is granted again, with a new fence (fencing token), as a takeover of
+        // one name is.
         let is_repeated = !takes(if_held) && entries().all(&mut is_owned);
         let fence = if is_repeated { most } else { h.next_fence(most, proposal) };
         for lock in entries() {

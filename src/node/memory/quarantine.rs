@@ -1,7 +1,7 @@
 //! First step of every batch on a [`MemoryNode`](super::MemoryNode): checks the marker, which says
 //! since when the node's data are complete. From the marker it derives the quarantine after a loss
-//! of data, and the floor, below which no fence is given. `lua/quarantine.lua` has the same rules
-//! for Redis.
+//! of data, and the floor, below which no fence (fencing token) is given. `lua/quarantine.lua` has
+//! the same rules for Redis.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,26 +13,28 @@ use crate::time::{FENCE_SLACK, raise_lead, token_lead};
 /// The marker of a node: the stored facts about the node's data history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Marker {
-    /// Data history in which the marker was written.
+    /// Identifier of the data history (sequence of writes behind the node's data) in which this
+    /// marker was written.
     pub(super) history_id: u64,
     /// Time on the expiry clock, by which leases end, at which the data history began; zero if the
     /// node was created empty and has lost nothing since.
     pub(super) since: u64,
-    /// Smallest fence that the node gives; no fence of an earlier history can be above it.
+    /// Smallest fence (fencing token) that the node gives; no fence of an earlier history can be
+    /// above it.
     pub(super) floor: u64,
     /// Length of a quarantine (the time after a loss of data in which the node grants nothing): the
     /// longest that any client asked for lately.
     pub(super) quarantine: Duration,
-    /// Time on the expiry clock until which `quarantine` is kept although no client asks for that
-    /// length any more.
+    /// Time on the expiry clock until which the length in `quarantine` is kept although no client
+    /// asks for that length any more.
     pub(super) agreed: u64,
     /// State of the data when this data history began: known, because a person marked the node as
     /// new; empty; or lost.
     pub(super) began: Began,
     /// State of the node around a planned handover; `None` if there is none.
     pub(super) handover: Option<Handover>,
-    /// Wall clock (milliseconds since 1970) when a batch last stored it here; 0: never. If the data
-    /// are restored from a copy, everything written before this time is in them.
+    /// Reading of the wall clock (milliseconds since 1970) that a batch stored here last; 0: none.
+    /// If the data are restored from a copy, everything written before this time is in them.
     note: u64,
     /// Ranges of writes that these data may lack.
     losses: Losses,
@@ -43,9 +45,9 @@ pub(super) struct Marker {
 pub(super) struct Losses([Option<Loss>; LOSSES]);
 
 impl Losses {
-    /// Adds a later loss. If the list is full, two neighbours are merged first into one range that
-    /// contains both: the pair whose merged range is shortest for its age. A loss of everything,
-    /// always the first, is not merged.
+    /// Adds a later loss (range of lost writes). If the list is full, two neighbours are merged
+    /// first into one range that contains both: the pair whose merged range is shortest for its
+    /// age. A loss of everything, always the first, is not merged.
     fn and(mut self, latest: Loss) -> Self {
         let all = &mut self.0;
         if all[LOSSES - 1].is_some() {
@@ -70,8 +72,8 @@ impl Losses {
         self
     }
 
-    /// Extends the latest loss to at least `window` (ms) after the beginning of the data history
-    /// that followed it.
+    /// Extends the latest loss (range of writes that the data may lack) to at least `window` (ms)
+    /// after the beginning of the data history that followed it.
     fn with_window(mut self, window: u64) -> Self {
         if let Some(latest) = self.0.iter_mut().rev().flatten().next() {
             latest.to = latest.to.max(latest.began.saturating_add(window));
@@ -84,18 +86,19 @@ impl Losses {
     }
 }
 
-/// Largest number of losses in a marker. A loss is a range of writes that the data may lack.
+/// Largest number of losses in a marker (the stored facts about the data). A loss is a range of
+/// writes that the data may lack.
 const LOSSES: usize = 8;
-/// Largest age in milliseconds of the marker's `note`, the clock time that it contains. If the note
-/// is older, a batch stores the clock again.
+/// Largest age in milliseconds of the `note` in the marker (facts about the data history): the
+/// clock when a batch last stored it. If the note is older, a batch stores the clock again.
 const NOTED: u64 = 1_000;
 
 /// State of a node around a planned handover, with the time on the expiry clock at which it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "test-util"), expect(dead_code, reason = "only tests hand over"))]
 pub(super) enum Handover {
-    /// The node refuses every batch, and so does every server that receives this marker by
-    /// replication.
+    /// The node refuses every batch, and so does every server that receives this marker (the facts
+    /// about the data history) by replication.
     Closed(u64),
     /// The handover is done, and the data are complete. But leases that were given before the
     /// handover may end too early by this server's clock.
@@ -103,8 +106,8 @@ pub(super) enum Handover {
 }
 
 impl Marker {
-    /// Makes the marker of a node that is created now: it has granted nothing, so it has forgotten
-    /// nothing.
+    /// Makes the marker (the facts about the data history) of a node that is created now: it has
+    /// granted nothing, so it has forgotten nothing.
     pub(super) fn born(history_id: u64) -> Self {
         Self {
             history_id,
@@ -119,9 +122,10 @@ impl Marker {
         }
     }
 
-    /// Closes the node for `span`. Returns false in a quarantine, because the node may not know all
-    /// leases. Also returns false while the node settles after an earlier handover, because the
-    /// marker states only one of the two: closed or settling.
+    /// Closes the node for `span`. Returns false in a quarantine (a time without grants), because
+    /// the node may not know all leases. Also returns false while the node settles after an earlier
+    /// handover, because the marker (facts about the data) states only one of the two: closed or
+    /// settling.
     #[cfg(feature = "test-util")]
     pub(super) fn close(&mut self, now: u64, span: Duration) -> bool {
         let settles = self.settles(now);
@@ -132,17 +136,17 @@ impl Marker {
         true
     }
 
-    /// Opens the node that was closed until `till`. If it was closed in an earlier data history,
-    /// the next batch begins a quarantine.
+    /// Opens the node that was closed for a planned handover until `till`. If it was closed in an
+    /// earlier data history, the next batch begins a quarantine.
     #[cfg(feature = "test-util")]
     pub(super) fn open(&mut self, till: u64) {
         self.handover.take_if(|state| *state == Handover::Closed(till));
     }
 
-    /// Continues without a quarantine in the later data history `history_id`, if the node was
-    /// closed until `till`, was not opened since, and at least `apart` is left until `till`. Then
-    /// no other server that has this marker can have opened by itself. Returns true if it
-    /// continues.
+    /// Continues without a quarantine (time without grants) in the later data history `history_id`,
+    /// if the node was closed until `till`, was not opened since, and at least `apart` is left
+    /// until `till`. Then no other server that has this marker (facts about the data) can have
+    /// opened by itself. Returns true if it continues.
     #[cfg(feature = "test-util")]
     pub(super) fn finish(&mut self, history_id: u64, till: u64, now: u64, apart: Duration) -> bool {
         let holds = self.handover == Some(Handover::Closed(till));
@@ -154,8 +158,8 @@ impl Marker {
         may
     }
 
-    /// Continues in the data history `history_id` without a quarantine, because the data are
-    /// certainly complete.
+    /// Continues in the data history `history_id` without a quarantine (time without grants),
+    /// because the data are certainly complete.
     #[cfg(feature = "test-util")]
     pub(super) fn continue_in(&mut self, history_id: u64, now: u64) {
         self.history_id = history_id;
@@ -180,7 +184,7 @@ impl Marker {
         }
     }
 
-    /// Returns true if leases given before a handover may still last.
+    /// Returns true if leases given before a planned handover may still last.
     fn settles(&self, now: u64) -> bool {
         matches!(self.handover, Some(Handover::Settling(till)) if now < till)
     }
@@ -193,9 +197,9 @@ impl Marker {
         if self.settles(now) { nanos(self.quarantine) } else { 0 }
     }
 
-    /// Records that a client saw data on this node at `known_since` (µs, by the node's clock). If
-    /// that was before the present data began, earlier data were lost. `new`: the present data
-    /// begin with this batch.
+    /// Records in the marker (facts about the data) that a client saw data on this node at
+    /// `known_since` (µs, by the node's clock). If that was before the present data began, earlier
+    /// data were lost. `new`: the present data begin with this batch.
     fn remember(&mut self, known_since: Option<u64>, new: bool) {
         let began = self.losses.0[0].map_or(0, |first| first.began);
         let earlier = known_since.is_some_and(|at| new || at / 1_000 < began);
@@ -211,10 +215,10 @@ impl Marker {
         Duration::from_nanos(self.since.saturating_add(nanos(self.quarantine)).saturating_sub(now))
     }
 
-    /// Updates the length of a quarantine by the length that this batch asks for. All clients of a
-    /// node share one length, the longest. It is kept for one length after the last client that
-    /// asked for it, and never shrinks during a quarantine. Returns true if a shorter length was
-    /// raised.
+    /// Updates the length of a quarantine (time without grants after a loss) by the length that
+    /// this batch asks for. All clients of a node share one length, the longest. It is kept for one
+    /// length after the last client that asked for it, and never shrinks during a quarantine.
+    /// Returns true if a shorter length was raised.
     fn agree(&mut self, asked: Duration, now: u64) -> bool {
         let before = self.quarantine;
         if asked >= before {
@@ -230,7 +234,7 @@ impl Marker {
     }
 }
 
-/// Readings of the clocks at the start of a batch.
+/// Readings of the node's clocks at the start of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     /// Expiry clock in nanoseconds; never zero.
@@ -239,17 +243,17 @@ pub(super) struct Clock {
     pub(super) micros: u64,
 }
 
-/// Failover windows (L): times for which a server that this one replaced may still grant.
+/// Failover windows (L): times for which a server that was replaced may still grant.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Windows {
-    /// Longest window of all servers whose settings are known.
+    /// Longest failover window of all servers whose settings are known.
     pub(super) read: Duration,
-    /// Longest window if servers whose settings are not known are included; it counts when a data
-    /// history begins.
+    /// Longest failover window if servers whose settings are not known are included; it counts when
+    /// a data history begins.
     pub(super) longest: Duration,
 }
 
-/// Properties of a node that each batch needs.
+/// Properties of a node that do not depend on the batch, but that each batch needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Nature {
     pub(super) history_id: u64,
@@ -259,13 +263,12 @@ pub(super) struct Nature {
 /// State that all ops of one batch share.
 #[derive(Clone, Debug)]
 pub(super) struct Header {
-    /// Facts that the answer to the batch contains.
+    /// Facts about the node (clock, identity, data history) that the answer to the batch contains.
     pub(super) facts: Facts,
-    /// Time on the expiry clock.
+    /// Time in ns on the expiry clock, by which leases end.
     pub(super) now: u64,
     pub(super) floor: u64,
-    /// True if the batch arrived after its deadline. Then only ops that give something back are
-    /// executed.
+    /// True if the batch arrived after its deadline. Then only releases and unclaims are executed.
     pub(super) late: bool,
     /// True if leases given before a planned handover may have ended early by this clock.
     pub(super) settling: bool,
@@ -273,8 +276,9 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Checks whether the marker is of the node's present data history, and replaces it if it is
-    /// not. Returns the state for the ops of the batch.
+    /// Checks that the marker (the stored facts about the data) is of the node's present data
+    /// history, and replaces a marker of an earlier history. Returns the state for the ops of the
+    /// batch.
     pub(super) fn open(
         marker: &mut Option<Marker>,
         nature: Nature,
@@ -332,7 +336,8 @@ impl Header {
         !self.facts.quarantine.is_zero()
     }
 
-    /// Returns the reply of a node in quarantine to a request for a grant.
+    /// Returns the reply of a node in quarantine (it may have lost leases) to a request for a
+    /// grant.
     pub(super) fn quarantined(&self) -> Reply {
         let (remaining, began) = (self.facts.quarantine, self.facts.began);
         Reply::Quarantined { remaining, id: self.id(), began }
@@ -354,8 +359,8 @@ impl Header {
         Duration::from_nanos(till.saturating_sub(self.now))
     }
 
-    /// Returns the time until which the node keeps a fence that is used now. After that time even a
-    /// client whose clock is behind proposes a larger fence.
+    /// Returns the time until which the node keeps a fence (last fencing token of a lock) that is
+    /// used now. After that time even a client whose clock is behind proposes a larger fence.
     pub(super) fn fence_till(&self) -> u64 {
         let lead = token_lead(self.terms.clock_error);
         self.after(self.terms.max_ttl + lead + FENCE_SLACK)
@@ -374,21 +379,22 @@ impl Header {
         2 * self.terms.clock_error
     }
 
-    /// Returns this node's losses and clock, from which the caller derives if a claim of a key may
-    /// be lost.
+    /// Returns this node's losses of data and its clock, from which the caller derives if a claim
+    /// of a key may be lost.
     pub(super) fn lost_claims(&self) -> LostClaims {
         let Facts { losses, began, node_micros, .. } = &self.facts;
         LostClaims::new(Arc::clone(losses), *began, self.terms.clock_error, node_micros / 1_000)
     }
 
     /// Returns true if a request made at `created` (milliseconds since 1970) is older than the
-    /// retention.
+    /// retention, the time for which records are kept.
     pub(super) fn is_too_old(&self, created: Option<u64>, retention: Duration) -> bool {
         created.is_some_and(|at| at + millis(retention) < self.facts.node_micros / 1_000)
     }
 
-    /// Returns the fence of a new grant: the largest of `fence + 1`, the proposal, and the floor.
-    /// The proposal is first limited to this node's clock ± E, the largest clock error.
+    /// Returns the fence (fencing token) of a new grant: the largest of `fence + 1`, the proposal,
+    /// and the floor (smallest token of this data history). The proposal is first limited to this
+    /// node's clock ± E, the largest clock error.
     pub(super) fn next_fence(&self, fence: u64, proposal: u64) -> u64 {
         let error = micros(self.terms.clock_error);
         let low = self.facts.node_micros.saturating_sub(error);
@@ -396,8 +402,8 @@ impl Header {
         fence.saturating_add(1).max(proposal.clamp(low, high)).max(self.floor)
     }
 
-    /// Returns true if a token is further ahead of this node's clock than honest clocks and nodes
-    /// can bring it.
+    /// Returns true if a token is further ahead of this node's clock than correct clocks and nodes
+    /// can produce.
     pub(super) fn is_ahead(&self, token: u64) -> bool {
         token > self.facts.node_micros.saturating_add(micros(raise_lead(self.terms.clock_error)))
     }
@@ -411,8 +417,8 @@ fn begin(
     clock: Clock,
     terms: &Terms,
 ) -> Marker {
-    // The marker may be older than the settings of the server that was replaced just now, so the
-    // longest window counts.
+    // The marker (record of the data history) may be older than the settings of the server that was
+    // replaced just now, so the longest failover window counts.
     let q = terms.max_ttl + windows.longest;
     let quarantine = before.map_or(q, |m| m.quarantine.max(q));
     // The floor is ahead by 2E, where E is the largest clock error: this clock may be behind by E,

@@ -37,7 +37,7 @@ impl Entry {
         ahead.map(|writer| h.until(writer.fresh_till(h))).max()
     }
 
-    /// Returns the shared grants for an inspection.
+    /// Returns the shared grants for the answer to `Inspect`.
     pub(super) fn readers(&self, h: &Header) -> Readers {
         let live = self.readers.iter().filter(|(_, till)| *till > h.now);
         let mut listed: Vec<_> = live

@@ -1,6 +1,6 @@
 //! The ops on idempotency records of a node in memory. Each key is a single-decree consensus on its
-//! result: a claim is the promise, and a completion the accept. A ballot is a pair of fence and
-//! owner.
+//! result: a claim is the promise, and a completion the accept. A ballot is a pair of fencing token
+//! and owner.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,15 +27,16 @@ pub enum RecordChange {
     PurgeUnfinished,
 }
 
-/// All data under one record's key.
+/// All data under the key of one idempotency record.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entry {
     /// Owner of the last promised ballot; `None` if its claim was ended before its time.
     own: Option<OwnerToken>,
-    /// Fencing token of the highest promised ballot. The node refuses requests with a lower one.
+    /// Fencing token of the highest ballot that the node has promised (accepted for a claim). The
+    /// node refuses requests with a lower one.
     fence: u64,
     /// End of the claim's lease. The field keeps this time after the lease has ended, so that a
-    /// lapsed claim is recognised.
+    /// lapsed claim (one that ended without a result) is recognised.
     till: Option<u64>,
     attempt: u32,
     fingerprint: Option<FingerprintBytes>,
@@ -45,8 +46,8 @@ pub(super) struct Entry {
     /// True if a caller waits for the end of the claim.
     awaited: bool,
     /// Data history in which the last promise was made. If that is an earlier history, the node may
-    /// have forgotten a higher promise. So the promise then counts as at least the floor of this
-    /// history.
+    /// have forgotten a higher promise. So the promise then counts as at least the floor (smallest
+    /// token) of this history.
     promised_in: Option<QuarantineId>,
     expires: u64,
 }
@@ -150,7 +151,7 @@ impl Entry {
     }
 }
 
-/// All records of a node.
+/// All idempotency records of a node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Records(Shelf<Entry>);
 

@@ -11,8 +11,8 @@ use crate::token::{FencingToken, OwnerToken};
 /// A slot of a semaphore.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Slot {
-    /// Owner token, or the value in its place while the slot is reserved for a handle; `None` after
-    /// a release.
+    /// Owner token, or the value in its place while the slot is reserved for a handle (client);
+    /// `None` after a release.
     owner: Option<OwnerToken>,
     /// End of the grant or of the reservation.
     till: u64,
@@ -79,7 +79,7 @@ impl Entry {
     }
 
     /// Removes the waiter at position `number` from the queue, and reserves the free slot for it.
-    /// Returns the waiter's handle.
+    /// Returns the number of the waiter's handle (client).
     fn wake_for(&mut self, h: &Header, number: usize, slot: usize) -> u64 {
         let Place { waiter, needs, .. } = self.queue.remove(number).place;
         let needs = needs.min(Place::RESERVED_MAX);
@@ -97,10 +97,10 @@ impl Entry {
         slots.map(|(i, slot)| (slot.free(), i).1).collect()
     }
 
-    /// Returns the handles to wake because these slots are free: one waiter for each slot, and all
-    /// that watch the semaphore. A waiter knows the slots below the number of permits in its
-    /// request. It gets the highest free slot that it knows, so that lower slots are left for
-    /// waiters that know fewer slots.
+    /// Returns the handles (clients) to wake because these slots are free: one waiter for each
+    /// slot, and all that watch the semaphore. A waiter knows the slots below the number of permits
+    /// in its request. It gets the highest free slot that it knows, so that lower slots are left
+    /// for waiters that know fewer slots.
     fn hand_on(&mut self, h: &Header, mut free: Vec<usize>) -> Wake {
         if free.is_empty() {
             return Wake::default();
@@ -116,7 +116,7 @@ impl Entry {
         Wake { watchers: self.was_watched(h), waiters }
     }
 
-    /// Returns the permits for an inspection.
+    /// Returns the permits for the answer to `Inspect`.
     pub(super) fn permits(&self, h: &Header) -> Vec<SlotGrant> {
         let grant = |(i, slot): (usize, &Slot)| {
             let owner = slot.owner.filter(|owner| !owner.is_ownerless() && slot.till > h.now)?;
@@ -179,7 +179,7 @@ impl Locks {
         (Reply::Permit { fence, slot }, Wake::default())
     }
 
-    /// Raises the fence of the owner's slot (semaphore 3).
+    /// Raises the fence (last fencing token) of the owner's slot (semaphore 3).
     pub(super) fn raise_slot(
         &mut self,
         h: &Header,
@@ -206,7 +206,7 @@ impl Locks {
     }
 
     /// Extends a permit. The owner then has this slot and no other, or no slot if another owner has
-    /// this one (semaphore 4). Returns the answer, and the handles to wake.
+    /// this one (semaphore 4). Returns the answer, and the handles (clients) to wake.
     pub(super) fn extend_slot(
         &mut self,
         h: &Header,
@@ -240,7 +240,8 @@ impl Locks {
         (Reply::Done, Wake::default())
     }
 
-    /// Frees the owner's slots. Returns the answer, and the handles to wake (semaphore 5).
+    /// Frees the owner's slots. Returns the answer, and the handles (clients) to wake (semaphore
+    /// 5).
     pub(super) fn release_slots(
         &mut self,
         h: &Header,

@@ -1,4 +1,5 @@
-//! Tests with a clock that they set: bounded memory, quarantine, floor, lifetime of a fence.
+//! Tests of a node in memory, with a clock that they set: use of memory, quarantine and floor
+//! (smallest fencing token) after a loss of data, lifetime of a fence (last fencing token).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -102,8 +103,8 @@ fn a_million_names_do_not_pile_up() {
         hand.pass(Duration::from_millis(50));
         most = most.max(node.len());
     }
-    // A fence is kept for 271 s, in which this test uses 5 420 names. A sweep comes when the map
-    // has doubled, so at most twice as many are in memory.
+    // A fence (last fencing token of a name) is kept for 271 s, in which this test uses 5 420
+    // names. A sweep comes when the map has doubled, so at most twice as many are in memory.
     assert!(most <= 12_000, "{most} names in memory");
 }
 
@@ -127,8 +128,9 @@ fn a_new_node_grants_at_once_and_a_restarted_one_after_the_quarantine() {
     hand.pass(MAX_TTL.saturating_sub(last));
     assert!(matches!(ask(&node, acquire("a", 1, 0)), Reply::Quarantined { .. }));
     hand.pass(last);
-    // The floor is the wall clock at the restart + 2E (twice the clock error) + the length of the
-    // quarantine, which is above every fence that was granted before.
+    // The floor (smallest token after the restart) is the wall clock at the restart + 2E (twice the
+    // clock error) + the length of the quarantine, which is above every fence that was granted
+    // before.
     assert_eq!(fence(&ask(&node, acquire("a", 2, 0))), EPOCH + 120_000_000 + 30_000_000);
     assert_eq!(facts(&node, TERMS).quarantine, Duration::ZERO);
 }
@@ -159,7 +161,8 @@ fn the_longest_quarantine_asked_for_wins() {
     assert_eq!(rest(&ask(&node, acquire("a", 1, 0))), Duration::from_secs(12));
 }
 
-/// Checks that a quarantine is long enough for servers whose settings the client has not read.
+/// Checks that a quarantine (time without grants after a loss) is long enough for servers whose
+/// settings the client has not read.
 #[test]
 fn a_history_begins_with_what_may_be_unknown_of_the_group() {
     let (known, longest) = (Duration::from_secs(4), Duration::from_secs(12));
@@ -167,8 +170,9 @@ fn a_history_begins_with_what_may_be_unknown_of_the_group() {
     let b = MemoryNode::builder().env(hand).quarantined().build();
     a.set_failover_windows(known, known);
     assert_eq!(facts(&a, TERMS).quarantine_len, MAX_TTL + known);
-    // The marker in the copy is older than the settings of the replaced server, which this client
-    // has not read. So the longest possible window counts.
+    // The marker (the record of the data history) in the copy is older than the settings of the
+    // replaced server, which this client has not read. So the longest possible failover window
+    // counts.
     b.restore(a.snapshot());
     b.set_failover_windows(known, longest);
     assert_eq!(facts(&b, TERMS).quarantine, MAX_TTL + longest);
@@ -185,19 +189,20 @@ fn a_loss_keeps_the_window_with_which_it_began() {
     let first = facts(&b, TERMS);
     let ends = first.node_micros / 1_000 + 12_000;
     assert_eq!(first.losses.last().map(|loss| loss.to), Some(ends));
-    // In a quarantine the longest failover window (L) that a client asks for counts.
+    // In a quarantine (a time without grants) the longest failover window (L) that a client asks
+    // for counts.
     let longer = longest + Duration::from_secs(1);
     b.set_failover_windows(known, longer);
     let first = facts(&b, TERMS);
     let ends = ends + 1_000;
     assert_eq!(first.losses.last().map(|loss| loss.to), Some(ends));
-    // The settings of the group were lowered; the loss does not change.
+    // The settings of the group were lowered; the recorded loss of data does not change.
     b.set_failover_windows(Duration::ZERO, Duration::ZERO);
     assert_eq!(facts(&b, TERMS).losses, first.losses);
-    // The beginning of the loss, which is its name for operators, does not change either.
+    // The beginning of the loss of data, which is its name for operators, does not change either.
     assert_eq!(first.losses[0].began, first.node_micros / 1_000);
-    // With more than eight losses two are merged. The merged loss contains both, even if the second
-    // one ends earlier.
+    // With more than eight losses of data, two are merged. The merged loss contains both, even if
+    // the second one ends earlier.
     for _ in 0..8 {
         b.restore(b.snapshot());
         facts(&b, TERMS);
@@ -248,8 +253,8 @@ fn of_nine_losses_those_become_one_that_are_the_shortest_for_their_age() {
     let nine = lose();
     let both = Loss { from: all[0].from, ..all[1] };
     assert_eq!(nine[..7], [&[both], &all[2..]].concat());
-    // Minutes later two other losses are merged: neither the recent ones, about which an operator
-    // decides, nor the loss that was merged before.
+    // Minutes later two other losses of data are merged: neither the recent ones, about which an
+    // operator decides, nor the loss that was merged before.
     hand.pass(Duration::from_secs(600));
     let ten = lose();
     let both = Loss { from: all[2].from, ..all[3] };
@@ -288,8 +293,8 @@ fn every_loss_of_data_or_continuity_opens_a_quarantine() {
             _ => node.restore(held),
         }
         assert!(matches!(ask(&node, acquire("a", 1, 0)), Reply::Quarantined { .. }), "{how}");
-        // The present holder may extend its lease if it names the quarantine. Then it still has the
-        // lock when the quarantine ends.
+        // The present holder may extend its lease if it names the quarantine (the time without new
+        // grants). Then it still has the lock when the quarantine ends.
         let extend = |reassert| Op::Extend {
             mode: LockMode::Exclusive,
             keys: LockKeys::new("a"),
@@ -327,8 +332,8 @@ fn a_fence_outlives_its_lock_and_expires_later() {
     hand.pass(TTL);
     assert_eq!(fence(&ask(&node, acquire("a", 2, 0))), high + 1);
     assert_eq!((node.len(), node.is_empty()), (1, false));
-    // The node has forgotten the fence after max_ttl + 4E + 1 s, where E is the clock error. Then
-    // even a client with the slowest clock proposes a larger fence.
+    // The node has forgotten the fence (last fencing token) after max_ttl + 4E + 1 s, where E is
+    // the clock error. Then even a client with the slowest clock proposes a larger fence.
     hand.pass(MAX_TTL + 4 * E + Duration::from_secs(1));
     assert!(fence(&ask(&node, acquire("a", 3, 0))) > high + 1);
 }
@@ -348,8 +353,8 @@ fn a_jump_of_the_clock_expires_leases_early() {
     assert!(fence(&ask(&node, acquire("a", 2, 0))) > first);
 }
 
-/// Checks that the node stores its clock again after the clock was set back. So a loss begins at
-/// the new time, and covers no write that came after it.
+/// Checks that the node stores its clock again after the clock was set back. So a loss of data
+/// begins at the new time, and covers no write that came after it.
 #[test]
 fn a_clock_that_was_set_back_is_noted() {
     let (node, hand) = node();
@@ -436,8 +441,8 @@ fn after_a_handover_what_was_in_use_is_kept_for_twice_the_clock_error() {
     assert!(node.close(TTL));
 }
 
-/// Checks the conditions for finishing a handover. The promoted server has the data of the closed
-/// server in a new data history.
+/// Checks the conditions for finishing a planned handover to another server. The promoted server
+/// has the data of the closed server in a new data history.
 #[test]
 fn a_handover_is_finished_by_the_data_that_hold_its_closing_while_enough_of_it_is_left() {
     const APART: Duration = Duration::from_secs(2);

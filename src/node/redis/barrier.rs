@@ -31,19 +31,20 @@ use crate::time::Moment;
 /// Shortest remaining time of a caller for which another round (one `WAIT`) starts. A caller with
 /// less time left receives the result of the last round.
 const LAST: Duration = Duration::from_millis(100);
-/// Longest part of a round's time that is reserved for the transfer of the answer. The part is an
-/// eighth of the time, up to this limit.
+/// Longest part of the time of a round (one `WAIT`) that is reserved for the transfer of the
+/// answer. The part is an eighth of the time, up to this limit.
 const WAY_BACK: Duration = Duration::from_millis(90);
-/// Longest `WAIT` of a round if too few replicas were connected in the round before.
+/// Longest `WAIT` of a round (a write, a `WAIT`, an `INFO`) if too few replicas were connected in
+/// the round before.
 const LOOK: Duration = Duration::from_millis(5);
-/// Largest number of callers in one queue, and in one round.
+/// Largest number of callers in one queue, and in one round (one `WAIT`).
 const WISHES_MAX: usize = 8_192;
-/// Largest number of queues. Each queue is for another number of replicas.
+/// Largest number of queues of callers. Each queue is for another number of replicas.
 const QUEUES_MAX: usize = 64;
 /// Time after which a connection without work is closed.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Barriers at the server process of one session.
+/// The barriers (waits for replicas) at the server process of one session.
 pub(crate) struct Barriers {
     server: Server,
     /// Number of replicas that were connected, in any state, in the last report of the server.
@@ -71,9 +72,9 @@ struct Wish {
 }
 
 impl Barriers {
-    /// Makes the barriers at the server process `run_id` with the address `at`. `connected` is the
-    /// present number of connected replicas. `most` is the largest number of replicas that were
-    /// online at one time. This function opens no connection.
+    /// Makes the barriers (waits for replicas) at the server process `run_id` with the address
+    /// `at`. `connected` is the present number of connected replicas. `most` is the largest number
+    /// of replicas that were online at one time. This function opens no connection.
     pub(crate) fn new(
         at: Endpoint,
         run_id: Arc<str>,
@@ -146,7 +147,8 @@ impl Barriers {
         }
     }
 
-    /// Waits for the end of the next round for `k` replicas, and returns the result of the round.
+    /// Waits for the end of the next round (one `WAIT`) for `k` replicas, and returns the result of
+    /// the round.
     async fn round(&self, k: u32, history_id: u64, deadline: Moment) -> Result<Round, NodeError> {
         let (done, round) = oneshot::channel();
         self.submit(k, Wish { history_id, deadline, done });
@@ -191,13 +193,14 @@ impl Wish {
     }
 }
 
-/// The task that sends the results to the callers of one queue. The task ends with the session.
+/// The task that waits for replicas, and sends the results to the callers of one queue. The task
+/// ends with the session (the node's connection).
 struct Waiter {
     server: Server,
     k: u32,
     wishes: mpsc::Receiver<Wish>,
     wire: Option<Wire>,
-    /// Number of replicas that were attached in the last round.
+    /// Number of replicas that were attached in the last round (one `WAIT`).
     connected: u32,
 }
 
@@ -241,9 +244,9 @@ impl Waiter {
         }
     }
 
-    /// Returns true if this round is the last one for the caller: the round has enough replicas,
-    /// another round could not find more replicas, or the caller has too little time for another
-    /// round.
+    /// Returns true if this round (one `WAIT`) is the last one for the caller: the round has enough
+    /// replicas, another round could not find more replicas, or the caller has too little time for
+    /// another round.
     fn is_final(&self, round: &Round, wish: &Wish, now: Moment) -> bool {
         round.have >= self.k
             || round.connected() < self.k
@@ -263,9 +266,9 @@ impl Waiter {
         self.wishes.recv().await
     }
 
-    /// Runs one round, which ends before `first`, the earliest deadline of the callers. If the
-    /// round needs a new connection, connecting may take until `last`, the latest deadline of the
-    /// callers.
+    /// Runs one round (a write, a `WAIT` and an `INFO`), which ends before `first`, the earliest
+    /// deadline of the callers. If the round needs a new connection, connecting may take until
+    /// `last`, the latest deadline of the callers.
     async fn round(&mut self, first: Moment, last: Moment) -> Result<Round, NodeError> {
         loop {
             let kept = self.wire.take().filter(|wire| !wire.is_lost());
@@ -276,8 +279,8 @@ impl Waiter {
             };
             let left = first.since(self.server.env.now());
             let within = if self.connected < self.k {
-                // Too few replicas were connected in the last round. This round can only succeed if
-                // another replica has just connected, so the round is short.
+                // Too few replicas were connected in the last round (one `WAIT`). This round can
+                // only succeed if another replica has just connected, so the round is short.
                 left.min(LOOK)
             } else {
                 left.saturating_sub(WAY_BACK.min(left / 8))
@@ -288,8 +291,8 @@ impl Waiter {
                     self.wire = Some(wire);
                     return Ok(round);
                 }
-                // The kept connection was closed while it was idle. The round is repeated on a new
-                // connection. A second `WAIT` does no harm.
+                // The kept connection was closed while it was idle. The round (a write, a `WAIT`
+                // and an `INFO`) is repeated on a new connection. A second `WAIT` does no harm.
                 Err(e) if !is_new && e.fault() == NodeFault::Disconnected => {}
                 Err(e) if e.is_ambiguous() => return Err(e),
                 Err(e) => return Err(e.after_execution()),
@@ -306,8 +309,8 @@ impl Waiter {
     }
 }
 
-/// Returns the error for a barrier that too few replicas passed. The error names the replicas that
-/// lack the grant, and tells the operator the next step.
+/// Returns the error for a barrier (a wait for replicas) in which too few replicas confirmed the
+/// grant. The error names the replicas that lack the grant, and tells the operator the next step.
 fn too_few(round: &Round, count: &Count, level: Durability, took: Duration) -> NodeError {
     let Count { have, all, behind, absent } = count;
     let connected = round.connected();

@@ -1,8 +1,8 @@
 //! Codes of results. In the script's answer the result of an op begins with one of these numbers,
-//! or with a fence in place of [`DONE`], or with [`AS_ASKED`]. The script gets the same table, as
-//! Lua text.
+//! or with a fence (fencing token) in place of [`DONE`], or with [`AS_ASKED`]. The script gets the
+//! same table, as Lua text.
 
-/// Calls the macro `$use` with the names and numbers of all codes.
+/// Calls the macro `$use` with the names and numbers of all codes of results.
 macro_rules! codes {
     ($use:ident) => {
         $use! {
@@ -27,14 +27,14 @@ macro_rules! codes {
     };
 }
 
-/// Makes a constant for each code.
+/// Makes a constant for each code of a result.
 macro_rules! constants {
     ($($name:ident = $number:literal, $meaning:literal;)*) => {
         $(#[doc = $meaning] pub(super) const $name: i64 = $number;)*
     };
 }
 
-/// Makes the Lua text that has a local variable for each code.
+/// Makes the Lua text that has a local variable for each code of a result.
 macro_rules! lua_text {
     ($($name:ident = $number:literal, $meaning:literal;)*) => {
         concat!($("local ", stringify!($name), " = ", stringify!($number), "\n"),*)

@@ -21,11 +21,12 @@ use crate::op::{
 use crate::token::{FencingToken, OwnerToken};
 
 /// First number that is too large for a fencing token. The script counts in doubles, which
-/// represent every whole number only up to this one.
+/// represent every whole number only up to this number.
 const TOKEN_END: u64 = 1 << 53;
 
 /// Decodes the answer to `ops`. `seen` is the marker (the server's stored facts about its data
-/// history) that the client had seen when it sent them. Also returns the server's present marker.
+/// history) that the client had seen when it sent the ops. Also returns the server's present
+/// marker.
 pub(crate) fn replies(
     answer: Value,
     ops: &[Op],
@@ -34,8 +35,8 @@ pub(crate) fn replies(
     seen: Option<Arc<Seen>>,
 ) -> Result<(Replies, Arc<Seen>), NodeError> {
     let (items, node_micros, bits, seen) = match (answer, seen) {
-        // If the answer is only the server's clock, the marker is as expected, and each op was
-        // executed as requested.
+        // If the answer is only the server's clock, the marker (the stored facts about the data
+        // history) is as expected, and each op was executed as requested.
         (Value::Int(clock), Some(seen)) => {
             let asked: Vec<_> = runs(ops).map(|_| Value::Int(AS_ASKED)).collect();
             let clock = u64::try_from(clock).map_err(|_| garbage("a clock before 1970"))?;
@@ -85,8 +86,8 @@ pub(crate) fn replies(
 type Opened = (std::vec::IntoIter<Value>, u64, u64, Arc<Seen>);
 
 /// Reads the values with which an answer in the form of a list begins: the server's clock, its
-/// marker (nil if it is still the marker in `seen`), and the bits that `lua/main.lua` explains.
-/// Returns these values, and the rest of the list.
+/// marker, which has the facts about its data history (nil if still as in `seen`), and the bits
+/// that `lua/main.lua` explains. Returns these values, and the rest of the list.
 fn opened(
     items: Vec<Value>,
     clock_error: Duration,
@@ -116,7 +117,8 @@ fn facts(seen: &Seen, node_micros: u64, bits: u64, identity: &Arc<str>) -> Facts
         identity: Arc::clone(identity),
         quarantine: seen.left(node_micros),
         quarantine_len,
-        // The length that the client asked for is not in the answer; `Sent::answer` sets it.
+        // The length of the quarantine that the client asked for is not in the answer;
+        // `Sent::answer` sets it.
         quarantine_asked: quarantine_len,
         new_history: bits & 1 != 0,
         marker_missing: bits & 2 != 0,
@@ -240,8 +242,8 @@ fn reply(
     Ok(reply)
 }
 
-/// Returns true if the answer to the op is data (a fence, a holder, a record or a list), and never
-/// `DONE` or `NOT_OWNER`.
+/// Returns true if the answer to the op is data (a fencing token, a holder, a record or a list),
+/// and never `DONE` or `NOT_OWNER`.
 fn shows(op: &Op) -> bool {
     matches!(
         op,
@@ -304,7 +306,8 @@ struct Reader {
 
 impl Reader {
     /// Reads a whole number that decides which values follow it. It is an integer or a text of
-    /// digits, because the script returns a fence in the form in which it is stored.
+    /// digits, because the script returns a fence (fencing token) in the form in which it is
+    /// stored.
     fn code(&mut self) -> Result<i64, NodeError> {
         self.maybe_integer()?.ok_or_else(|| garbage("no number where one belongs"))
     }
@@ -380,7 +383,7 @@ impl Reader {
     }
 
     fn maybe_record(&mut self) -> Result<Option<StoredRecord>, NodeError> {
-        // The number is the ballot of the result, which follows; 0 means that there is no result.
+        // The number is the ballot of the result that follows it; 0 means that there is no result.
         match self.code()? {
             0 => Ok(None),
             rf => {

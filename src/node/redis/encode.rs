@@ -1,4 +1,4 @@
-//! Encodes a [`Batch`] as one `EVALSHA`. The order of keys and arguments is the one that
+//! Encodes a [`Batch`] as one `EVALSHA`. The order of keys and arguments is the order that
 //! `lua/main.lua` reads.
 
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::op::{
 use crate::time::{FENCE_SLACK, token_lead};
 use crate::token::OwnerToken;
 
-/// Key under which a server stores since when its data are complete, the marker (quarantine 2).
+/// Key of the marker, in which a server stores since when its data are complete (quarantine 2).
 pub(crate) const MARKER: &str = crate::name::MARKER;
 
 /// Most ops in one run (see [`runs`]). Lua passes at most some thousand values to a command, and a
@@ -29,13 +29,15 @@ pub(crate) struct GroupTerms {
     /// read.
     pub(crate) failover_window: Duration,
     /// Failover window (L) if each server whose settings could not be read has the longest that is
-    /// possible. It counts where a data history begins, because the marker of a promoted server may
-    /// be older than the settings of the server that it replaced.
+    /// possible. It counts where a data history begins, because the marker (stored facts about the
+    /// data) of a promoted server may be older than the settings of the server that it replaced.
     pub(crate) unread_window: Duration,
-    /// Longest failover window (L) that any client with the same settings for this group can state.
+    /// Longest failover window (L: time for which a replaced server may still write) that any
+    /// client with the same settings for this group can state.
     pub(crate) widest_window: Duration,
-    /// True if a server without a marker counts as new, so that it begins without a quarantine. A
-    /// marker is missing on a new server, and on a server that lost all its data.
+    /// True if a server without a marker (the key with the facts about its data) counts as new, so
+    /// that it begins without a quarantine. A marker is missing on a new server, and on a server
+    /// that lost all its data.
     pub(crate) trust_fresh: bool,
     /// Number of replicas that must have acknowledged lately before a batch is executed, and the
     /// largest age of their acknowledgements in seconds.
@@ -43,7 +45,7 @@ pub(crate) struct GroupTerms {
 }
 
 impl GroupTerms {
-    /// Terms of a node without replicas.
+    /// Values for a node that is not in a group of servers.
     pub(crate) const ALONE: Self = Self {
         failover_window: Duration::ZERO,
         unread_window: Duration::ZERO,
@@ -65,8 +67,9 @@ impl GroupTerms {
     }
 }
 
-/// Encodes the batch for a server whose marker was last `seen`. `not_after` is the batch's deadline
-/// in µs by that server's clock; `None` if the batch has no deadline.
+/// Encodes the batch for a server whose marker (stored facts about its data history) was last
+/// `seen`. `not_after` is the batch's deadline in µs by that server's clock; `None` if the batch
+/// has no deadline.
 pub(crate) fn batch(
     batch: &Batch,
     not_after: Option<u64>,
@@ -74,8 +77,9 @@ pub(crate) fn batch(
     seen: Option<&Seen>,
 ) -> Cmd {
     let n = batch.ops.len();
-    // A client may be waiting for a hint from this server; the server's marker says until when. As
-    // long as this client has not seen the marker, it has to assume that a client waits.
+    // A client may be waiting for a hint (wake-up message) from this server; the server's marker
+    // (stored facts) says until when. As long as this client has not seen the marker, it has to
+    // assume that a client waits.
     let awaited = seen.is_none_or(Seen::is_awaited);
     // Room for about four keys and four arguments per op. A wrong guess only costs a reallocation.
     let mut cmd = Cmd::with_capacity(14 + 9 * n, 240 + 160 * n);
@@ -120,13 +124,15 @@ struct Lives {
 }
 
 impl Lives {
-    /// Returns the time in ms for which a record with this retention is kept after its last write.
+    /// Returns the time in ms for which an idempotency record with this retention is kept after its
+    /// last write.
     fn record(self, retention: Duration) -> u64 {
         millis(retention).saturating_add(self.apart + 1).max(self.fence)
     }
 }
 
-/// Returns the length in ms that this client requests for a quarantine of the server.
+/// Returns the length in ms that this client requests for a quarantine of the server (its time
+/// without grants after a loss of data).
 pub(super) fn asked_quarantine(terms: &Terms, group_terms: GroupTerms) -> u64 {
     millis(group_terms.quarantine(terms))
 }
@@ -306,8 +312,9 @@ fn keys(op: &Op, awaited: bool, mut each: impl FnMut(&str)) {
     }
 }
 
-/// Adds the name of the quarantine in which the holder renews its lease (re-asserts it), in the
-/// form that the script compares; without a name, adds an empty argument.
+/// Adds the name of the quarantine (the node's time without grants) in which the holder renews its
+/// lease (re-asserts it), in the form that the script compares; without a name, adds an empty
+/// argument.
 fn named(cmd: &mut Cmd, reassert: Option<QuarantineId>) -> &mut Cmd {
     match reassert {
         Some(QuarantineId { history, since }) => cmd.arg(format!("{history:016x}:{since}")),
@@ -344,8 +351,8 @@ fn held<'c>(cmd: &'c mut Cmd, then: Option<&IfHeld>) -> &'c mut Cmd {
     }
 }
 
-/// Adds the handle of the place, and the time in ms for which a released lock is to be reserved for
-/// it.
+/// Adds the number of the waiting handle (client), and the time in ms for which a released lock is
+/// to be reserved for it.
 fn place<'c>(cmd: &'c mut Cmd, if_held: Option<&IfHeld>) -> &'c mut Cmd {
     let Some(Place { waiter, needs, .. }) = if_held.and_then(IfHeld::place) else { return cmd };
     cmd.arg(format!("{waiter:016x}")).arg(whole_millis(*needs))
@@ -390,7 +397,8 @@ fn args(cmd: &mut Cmd, op: &Op, lives: Lives) {
         Op::Raise { owner, token, slot: Some(slot), .. } => {
             cmd.arg("U").arg(owner.as_str()).arg(token.get()).arg(*slot)
         }
-        // The kind of the run and the arguments that its ops share were added by `run_args`.
+        // The kind of the run (ops that are sent as one) and the arguments that its ops share were
+        // added by `run_args`.
         Op::Acquire { mode: LockMode::Shared, owner, .. }
         | Op::Release { mode: LockMode::Shared, owner, .. }
         | Op::Release { owner, meta: false, .. } => cmd.arg(owner.as_str()),

@@ -1,6 +1,6 @@
-//! Facts that a server reports about itself: its process, its data history, its replicas and its
-//! settings. The node reads these facts on each new connection, and again while it uses the
-//! connection.
+//! Facts that a server reports about itself: its process, its data history (sequence of writes),
+//! its replicas and its settings. The node reads these facts on each new connection, and again
+//! while it uses the connection.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(crate) type Version = (u32, u32, u32);
 pub(crate) struct ServerFacts {
     /// `run_id`: identity of the process.
     pub(crate) run_id: Arc<str>,
-    /// `master_replid`: identity of the data history.
+    /// `master_replid`: identity of the data history (sequence of writes).
     pub(crate) replid: String,
     /// Version in `redis_version`. A Valkey server reports the Redis version with which it is
     /// compatible.

@@ -103,9 +103,9 @@ fn lacking(e: &RedisError) -> Option<String> {
     plain.then(|| format!("+{command}"))
 }
 
-/// Like [`lacking`], for a refusal inside the script by a server before Redis 7.2. The message of
-/// such a server names only the line of the script, so this function returns all commands on that
-/// line.
+/// Returns the commands that the user may lack, for a refusal inside the script by a server before
+/// Redis 7.2. The message of such a server names only the line of the script, so all commands on
+/// that line are returned.
 fn lacking_in_script(detail: &str) -> Option<String> {
     if !detail.contains(script::SCRIPT.get_hash()) {
         return None;
@@ -297,7 +297,7 @@ mod tests {
             let detail = format!("{why} script: {hash}, on @user_script:{line}.");
             calling(&server("ERR", &detail), &Secrets::default())
         };
-        // For each line, the error names each command that the line calls.
+        // For each line of the script, the error names each command that the line calls.
         let mut named = std::collections::BTreeSet::new();
         for line in 1..1_000 {
             let (e, commands) = (at(line), script::commands_at(line));

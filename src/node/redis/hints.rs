@@ -33,11 +33,12 @@ use crate::node::NodeSignal;
 use crate::op::{IfHeld, Op, Place};
 use crate::sync::SyncMutex;
 
-/// Channel of the hints for all callers that watch a lock, a claim or a list. Each handle that
-/// waits in a queue has a channel of its own: this name, a colon, and the number of the handle.
+/// Channel of the hints (wake-up messages) for all callers that watch a lock, a claim or a list.
+/// Each handle (client) that waits in a queue has a channel of its own: this name, a colon, and the
+/// number of the handle.
 const CHANGED: &str = "palisade:changed";
 /// Largest number of waiting handles whose channels one node subscribes to. Further handles receive
-/// no hints, and ask again when their timers end.
+/// no hints (wake-up messages), and ask again when their timers end.
 const HANDLES_MAX: usize = 64;
 /// Longest time for one try to connect and subscribe.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -50,7 +51,8 @@ const EARLY_MAX: usize = 256;
 /// requests are deleted, and their waiters ask again when their timers end.
 const AWAITED_MAX: usize = 65_536;
 
-/// Receiver of the hints for one session. The task of the receiver ends with the session.
+/// Receiver of the hints (wake-up messages) for one session, a node's connection. The task of the
+/// receiver ends with the session.
 pub(super) struct Hints {
     line: Arc<Line>,
     task: SyncMutex<Option<JoinHandle<()>>>,
@@ -62,23 +64,25 @@ struct Line {
     /// True while the connection receives hints. Also true after the server has refused the
     /// subscription; then it stays true.
     settled: AtomicBool,
-    /// Keys for which a hint was requested while `settled` was false, the oldest first.
+    /// Keys for which a hint (wake-up message) was requested while `settled` was false (no
+    /// subscription yet), the oldest first.
     early: SyncMutex<VecDeque<Arc<str>>>,
     awaited: Arc<Awaited>,
-    /// Numbers of the handles that have waited for a lock. Most programs have only one handle.
-    handles: SyncMutex<Vec<u64>>,
-    /// Notified when another handle begins to wait. The task then subscribes to the channel of that
+    /// Numbers of the handles (clients) that have waited for a lock. Most programs have only one
     /// handle.
+    handles: SyncMutex<Vec<u64>>,
+    /// Notified when another handle (client) begins to wait. The task then subscribes to the
+    /// channel of that handle.
     joined: Notify,
 }
 
-/// Keys for which a hint was requested and has not arrived, each with the callers that requested
-/// it.
+/// Keys for which a hint (wake-up message) was requested and has not arrived, each with the callers
+/// that requested it.
 #[derive(Debug, Default)]
 struct Awaited(SyncMutex<HashMap<Arc<str>, HintRequest>>);
 
-/// Callers that requested a hint for one key: true if a caller watches the key, and the handles
-/// that wait in the queue of the key.
+/// Callers that requested a hint (wake-up message) for one key: true if a caller watches the key,
+/// and the handles (clients) that wait in the queue of the key.
 #[derive(Debug, Default)]
 struct HintRequest {
     watched: bool,
@@ -103,10 +107,10 @@ impl Awaited {
         }
     }
 
-    /// Returns the key if this hint was requested, and deletes the request. `waiter` is the handle
-    /// for which the hint was published; it is `None` for a hint on the common channel. A hint on
-    /// the common channel answers the callers that watch the key. If no caller watches the key, the
-    /// hint answers the waiters of the queue.
+    /// Returns the key if this hint (wake-up message) was requested, and deletes the request.
+    /// `waiter` is the handle for which the hint was published; it is `None` for a hint on the
+    /// common channel. A hint on the common channel answers the callers that watch the key. If no
+    /// caller watches the key, the hint answers the waiters of the queue.
     fn take(&self, key: &[u8], waiter: Option<u64>) -> Option<Arc<str>> {
         let key = std::str::from_utf8(key).ok()?;
         let mut keys = self.0.lock();
@@ -127,7 +131,8 @@ impl Awaited {
 }
 
 impl Hints {
-    /// Makes the receiver for a session. This function opens no connection.
+    /// Makes the receiver of hints (wake-up messages) for a session. This function opens no
+    /// connection.
     pub(super) fn new(endpoint: Endpoint, events: broadcast::Sender<NodeSignal>) -> Self {
         let (settled, early) = (AtomicBool::new(false), SyncMutex::default());
         let (awaited, handles, joined) = (Arc::default(), SyncMutex::default(), Notify::new());
@@ -135,8 +140,8 @@ impl Hints {
         Self { line: Arc::new(line), task: SyncMutex::default() }
     }
 
-    /// Registers the hints that these ops request. Call this function within a tokio runtime,
-    /// before the ops are sent.
+    /// Registers the hints (wake-up messages) that these ops request. Call this function within a
+    /// tokio runtime, before the ops are sent.
     pub(super) fn expect(&self, ops: &[Op]) {
         let mut expected = ops.iter().filter_map(awaited).peekable();
         if expected.peek().is_none() {
@@ -168,9 +173,9 @@ impl Drop for Hints {
     }
 }
 
-/// Returns the key for which the op requests a hint, and the place of the op in the queue of a
-/// lock. The place is `None` if the op does not wait in a queue. Returns `None` if the op requests
-/// no hint.
+/// Returns the key for which the op requests a hint (wake-up message), and the place of the op in
+/// the queue of a lock. The place is `None` if the op does not wait in a queue. Returns `None` if
+/// the op requests no hint.
 fn awaited(op: &Op) -> Option<(&str, Option<&Place>)> {
     match op {
         Op::Acquire {
@@ -187,7 +192,8 @@ fn awaited(op: &Op) -> Option<(&str, Option<&Place>)> {
 }
 
 impl Line {
-    /// Adds a handle that waits for a lock. The task then subscribes to the channel of the handle.
+    /// Adds a handle (client) that waits for a lock. The task then subscribes to the channel of the
+    /// handle.
     fn join(&self, handle: u64) {
         let mut handles = self.handles.lock();
         if !handles.contains(&handle) && handles.len() < HANDLES_MAX {
@@ -262,8 +268,8 @@ impl Line {
         let con = self.endpoint.dial(config, Limits::EVENTS).await?;
         ask(&con, redis::cmd("SUBSCRIBE").arg(CHANGED)).await?;
         let own: Vec<String> = {
-            // All handles that joined until now are in the list, so their notification is not
-            // needed any more.
+            // All waiting handles (clients) that joined until now are in the list, so their
+            // notification is not needed any more.
             let handles = self.handles.lock();
             let _ = self.joined.notified().now_or_never();
             handles.iter().map(|handle| format!("{CHANGED}:{handle:016x}")).collect()
@@ -277,8 +283,9 @@ impl Line {
                 return Err(e);
             }
         }
-        // It is no error if the user has no permission for the channels of the handles. Such a user
-        // may not publish there either, so its releases publish their hints on the common channel.
+        // It is no error if the user has no permission for the channels of the handles (clients).
+        // Such a user may not publish there either, so its releases publish their hints on the
+        // common channel.
         Ok(con)
     }
 }
@@ -312,7 +319,8 @@ fn listener(
     }
 }
 
-/// Returns the number of the handle in the name of the channel; `None` for the common channel.
+/// Returns the number of the waiting handle (client) in the name of the channel; `None` for the
+/// common channel.
 fn waiter(channel: &[u8]) -> Option<u64> {
     let handle = std::str::from_utf8(channel).ok()?.strip_prefix(CHANGED)?.strip_prefix(':')?;
     u64::from_str_radix(handle, 16).ok()

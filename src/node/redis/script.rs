@@ -1,6 +1,6 @@
 //! The Lua script that executes a batch. The script is assembled from several files. One call
-//! executes a whole batch, so the script reads the clock and the data history only once, and the
-//! ops keep their order.
+//! executes a whole batch, so the script reads the clock and the data history (sequence of writes)
+//! only once, and the ops keep their order.
 
 use std::sync::LazyLock;
 

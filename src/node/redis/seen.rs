@@ -1,5 +1,5 @@
-//! The marker (quarantine 2) in a server's answer, and the checks that the next batches can skip
-//! because of this marker.
+//! The marker in a server's answer, which shows since when the server's data are complete
+//! (quarantine 2), and the checks that the next batches can skip because of this marker.
 //!
 //! A batch contains the marker that the client saw last and a range of the server's clock. If the
 //! marker and the data history are still the same, and the clock is in this range, nothing needs a
@@ -16,13 +16,14 @@ use crate::op::{Batch, Began, Claim, Loss, Op};
 
 /// Length in bytes of a marker (the server's stored facts about its data history) without losses.
 const SHORTEST: usize = 140;
-/// Length in bytes of one loss in the marker. A loss is a range of writes that the data may lack.
+/// Length in bytes of one loss in the marker (the facts about the server's data). A loss is a range
+/// of writes that the data may lack.
 const LOSS: usize = 42;
-/// Largest number of losses in a marker.
+/// Largest number of losses in a marker, which has the facts about a server's data.
 const LOSSES: usize = 8;
-/// Largest age, in ms, of the marker's note at which a batch may take effect. The note is the
-/// server's clock at the last write of the marker. If the note is older, the script first writes
-/// the marker again.
+/// Largest age, in ms, of the note in the marker (facts about the server's data) at which a batch
+/// may take effect. The note is the server's clock at the last write of the marker. If the note is
+/// older, the script first writes the marker again.
 const NOTED: u64 = 1_000;
 
 /// A marker, its fields, and the server's clock when the script read it. The marker is the value in
@@ -30,9 +31,11 @@ const NOTED: u64 = 1_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     text: String,
-    /// The server's clock, in µs, when the script read the marker.
+    /// The server's clock, in µs, when the script read the marker (the facts about the data
+    /// history).
     at: u64,
-    /// Clock error (E) of the batch for which the script last validated the marker.
+    /// Clock error (E) of the batch for which the script last validated the marker (the facts about
+    /// the data history).
     clock_error: Duration,
     pub(super) history_id: u64,
     /// Beginning of the data history in ms, by the server's clock; 0 if the server never lost data.
@@ -40,19 +43,22 @@ pub(crate) struct Seen {
     pub(super) quarantine: u64,
     agreed: u64,
     waited: u64,
-    /// Floor of this data history, in µs. No fencing token of this history is smaller.
+    /// Floor of this data history (sequence of writes), in µs. No fencing token of this history is
+    /// smaller.
     floor: u64,
     pub(super) began: Began,
     /// True if the server is closed for a planned handover, or settles after one: leases from
     /// before the handover may still run (quarantine 11).
     is_around_a_handover: bool,
-    /// The server's clock, in ms, at the last write of the marker.
+    /// The server's clock, in ms, at the last write of the marker (the facts about the data
+    /// history).
     note: u64,
     pub(super) losses: Arc<[Loss]>,
 }
 
 impl Seen {
-    /// Parses the marker in the script's answer; `None` if the marker is not valid.
+    /// Parses the marker (the facts about the data history) in the script's answer; `None` if the
+    /// marker is not valid.
     pub(super) fn read(text: Vec<u8>, at: u64, clock_error: Duration) -> Option<Self> {
         let text = String::from_utf8(text).ok()?;
         let number = |from: usize, to: usize| {
@@ -90,9 +96,10 @@ impl Seen {
         })
     }
 
-    /// Records that the server still had this marker at the time `at` of the server's clock.
+    /// Records that the server still had this marker (the facts about its data) at the time `at` of
+    /// the server's clock.
     pub(super) fn again(self: Arc<Self>, at: u64) -> Arc<Self> {
-        // The time `at` is needed only while a client waits for a hint.
+        // The time `at` is needed only while a client waits for a hint (wake-up message).
         if self.is_awaited() { Arc::new(Self { at, ..(*self).clone() }) } else { self }
     }
 
@@ -100,14 +107,14 @@ impl Seen {
         &self.text
     }
 
-    /// Returns the time until the quarantine ends, at the time `node_micros` of the server's clock;
-    /// zero if no quarantine runs.
+    /// Returns the time until the quarantine (time without grants) ends, at the time `node_micros`
+    /// of the server's clock; zero if no quarantine runs.
     pub(super) fn left(&self, node_micros: u64) -> Duration {
         let till = if self.since > 0 { self.since + self.quarantine } else { 0 };
         Duration::from_millis(till.saturating_sub(node_micros / 1_000))
     }
 
-    /// Returns true if a client may wait for a hint from this server.
+    /// Returns true if a client may wait for a hint (wake-up message) from this server.
     pub(super) fn is_awaited(&self) -> bool {
         self.waited > self.at / 1_000
     }
@@ -122,15 +129,17 @@ impl Seen {
         group_terms: GroupTerms,
     ) -> Option<(u64, u64)> {
         let (from, until) = self.window_of_any_note(batch, not_after, group_terms)?;
-        // A write needs a note that is at most a second older than the write, and not newer
-        // (quarantine 13). A note is newer if the server's clock has stepped back. If the server
-        // then refused to write the note again, its writes would count as older than the note.
+        // A write needs a note (the clock at the last write of the marker) that is at most a second
+        // older than the write, and not newer (quarantine 13). A note is newer if the server's
+        // clock has stepped back. If the server then refused to write the note again, its writes
+        // would count as older than the note.
         let from = from.max(self.note * 1_000);
         let until = until.min((self.note + NOTED) * 1_000);
         (from <= until).then_some((from, until))
     }
 
-    /// Returns the range of [`window`](Self::window), without the limits that depend on the note.
+    /// Returns the range of [`window`](Self::window), without the limits that depend on the note,
+    /// the server's clock at the last write of the marker.
     fn window_of_any_note(
         &self,
         batch: &Batch,
@@ -138,30 +147,32 @@ impl Seen {
         group_terms: GroupTerms,
     ) -> Option<(u64, u64)> {
         let (terms, asked) = (&batch.terms, encode::asked_quarantine(&batch.terms, group_terms));
-        // The script validated the marker with the clock error (E) of an earlier batch. If this
-        // batch has another E, the script has to validate the marker again.
+        // The script validated the marker (facts about the server's data) with the clock error (E)
+        // of an earlier batch. If this batch has another E, the script has to validate the marker
+        // again.
         if self.is_around_a_handover || terms.clock_error != self.clock_error {
             return None;
         }
-        // The marker says that the data began empty, but this client saw a marker of this server
-        // before that time. So the script has to record that data were lost.
+        // The marker (facts about the server's data) says that the data began empty, but this
+        // client saw a marker of this server before that time. So the script has to record that
+        // data were lost.
         let empty_since = self.losses.first().filter(|_| self.began == Began::Empty);
         let is_earlier = |micros: u64| empty_since.is_some_and(|loss| micros / 1_000 < loss.began);
         if batch.known_since.is_some_and(is_earlier) {
             return None;
         }
-        // Time (ms) until which the length of the quarantine is agreed, so that the script need not
-        // write it again (quarantine 7).
+        // Time (ms) until which the clients have agreed on the length of the quarantine (time
+        // without grants), so that the script need not write it again (quarantine 7).
         let agreed = match asked.cmp(&self.quarantine) {
             std::cmp::Ordering::Greater => return None,
             std::cmp::Ordering::Equal => self.agreed.checked_sub(asked)?,
             std::cmp::Ordering::Less => self.agreed,
         };
         let error = encode::micros(terms.clock_error);
-        // A batch may grant only after the end of the quarantine. After the floor plus E (the clock
-        // error), every proposal within E of the clock is above the floor. The range never begins
-        // before `at`: at an earlier time of the server's clock a client may have waited for a
-        // hint.
+        // A batch may grant only after the end of the quarantine (time without grants). After the
+        // floor (smallest token) plus E (the clock error), every proposal within E of the clock is
+        // above the floor. The returned range of the server's clock never begins before `at`: at an
+        // earlier time of the server's clock a client may have waited for a hint.
         let granting = if self.since > 0 { (self.since + self.quarantine) * 1_000 } else { 0 };
         let mut from = self.at.max(granting).max(self.floor.saturating_add(error));
         let mut until = (agreed * 1_000).min(not_after.unwrap_or(u64::MAX));
@@ -184,8 +195,9 @@ mod tests {
     const TERMS: Terms =
         Terms { max_ttl: Duration::from_secs(30), clock_error: Duration::from_secs(1) };
 
-    /// Makes a marker that is seen at `NOW`. The data history began `ago` ms earlier. `q` is the
-    /// length of the quarantine in ms, and this length is agreed for another `agreed` ms.
+    /// Makes a marker (facts about a server's data) that is seen at `NOW`. The data history began
+    /// `ago` ms earlier. `q` is the length of the quarantine in ms, and this length is agreed for
+    /// another `agreed` ms.
     fn seen(ago: u64, q: u64, agreed: u64, tail: &str) -> Seen {
         let since = NOW / 1_000 - ago;
         let floor = (since + 2_000 + q) * 1_000;
@@ -217,8 +229,8 @@ mod tests {
     fn there_is_nothing_to_check_until_the_length_is_agreed_on_again() {
         let old = seen(3_600_000, 30_000, 50_000, "n -0000000000000");
         assert_eq!(window(&old, None, &[]), Some((NOW, NOW + 20_000_000)));
-        // If the server has a longer quarantine than this client requests, it keeps the longer one
-        // until `agreed`. If it has a shorter one, the script has to raise it.
+        // If the server has a longer quarantine (time without grants) than this client requests, it
+        // keeps the longer one until `agreed`. If it has a shorter one, the script has to raise it.
         let longer = seen(3_600_000, 40_000, 50_000, "n -0000000000000");
         assert_eq!(window(&longer, None, &[]), Some((NOW, NOW + 50_000_000)));
         assert_eq!(window(&seen(3_600_000, 29_999, 50_000, "n -0000000000000"), None, &[]), None);
@@ -238,12 +250,12 @@ mod tests {
 
     #[test]
     fn nothing_is_expected_in_a_quarantine_below_the_floor_or_around_a_handover() {
-        // The quarantine ends in ten seconds, and the floor (no fence is below it) is 2E above that
-        // time.
+        // The quarantine (time without grants) ends in ten seconds, and the floor (no fencing token
+        // is below it) is 2E above that time.
         let young = seen(20_000, 30_000, 60_000, "e -0000000000000");
         assert_eq!(window(&young, None, &[]), Some((NOW + 13_000_000, NOW + 30_000_000)));
-        // The length of the quarantine was raised to 60 s after the floor was written, so the
-        // quarantine ends after the floor.
+        // The length of the quarantine (time without grants) was raised to 60 s after the floor
+        // (smallest token) was written, so the quarantine ends after the floor.
         let text = young.text().replace(" 000030000 ", " 000060000 ");
         let raised = Seen::read(text.into_bytes(), NOW, TERMS.clock_error).unwrap();
         assert_eq!(window(&raised, None, &[]), Some((NOW + 40_000_000, NOW + 60_000_000)));

@@ -110,8 +110,8 @@ impl Session {
         self.proved.load(Ordering::Acquire)
     }
 
-    /// Stops sending on this session. Requests under way may still be answered. The first call
-    /// reports `NodeEvent::Down`.
+    /// Stops sending on this session (connection). Requests under way may still be answered. The
+    /// first call reports `NodeEvent::Down`.
     pub(crate) fn abandon(&self) {
         if !self.abandoned.swap(true, Ordering::AcqRel) {
             self.wire.give_up();
@@ -126,9 +126,9 @@ impl Session {
         self.abandon();
     }
 
-    /// Sends a batch without ops. The server then checks its marker, and writes the marker if its
-    /// data history is new. [`first_facts`](Self::first_facts) or the answer to the next batch
-    /// returns the facts in the answer.
+    /// Sends a batch without ops. The server then checks its marker (the facts about its data), and
+    /// writes the marker if its data history is new. [`first_facts`](Self::first_facts) or the
+    /// answer to the next batch returns the facts in the answer.
     pub(crate) async fn touch(
         self: &Arc<Self>,
         terms: Terms,
@@ -190,9 +190,9 @@ impl Sent {
             Ok(answer) => answer,
             Err(e) => {
                 if faults::is_noscript(&e) {
-                    // The wire loads a missing script and sends the batch again. Here the second
-                    // try failed, or a later batch was sent before the second try. So the session
-                    // ends, and the node makes a new connection.
+                    // The lower layer, `wire`, loads a missing script and sends the batch again.
+                    // Here the second try failed, or a later batch was sent before the second try.
+                    // So the session ends, and the node makes a new connection.
                     session.abandon();
                 }
                 return Err(calling(e));
@@ -203,8 +203,9 @@ impl Sent {
         let (mut replies, seen) = decode::replies(answer, &batch.ops, identity, clock_error, seen)?;
         *session.seen.lock() = Some(seen);
         if let Some(facts) = &mut replies.facts {
-            // The longest quarantine that a client with the same settings can request. If the
-            // quarantine of the node is longer, another client has other settings.
+            // The longest quarantine (time without grants after a loss) that a client with the same
+            // settings can request. If the quarantine of the node is longer, another client has
+            // other settings.
             facts.quarantine_asked = batch
                 .terms
                 .max_ttl

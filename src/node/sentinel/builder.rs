@@ -20,7 +20,7 @@ const CONNECT: Duration = Duration::from_secs(1);
 /// Settings of a [`SentinelNode`]. [`SentinelNode::builder`] returns this type.
 pub type SentinelNodeBuilder = NodeBuilder<GroupSettings>;
 
-/// Addresses and logins of a group.
+/// Addresses and logins of a Sentinel group.
 #[derive(Clone)]
 pub struct GroupAccess {
     /// Name of the group in the configuration of the Sentinels.

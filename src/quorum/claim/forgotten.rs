@@ -41,7 +41,8 @@ impl Record {
     }
 
     /// Returns the facts about lost claims in the grants: the time after which the lost claims
-    /// would have expired on enough nodes, and the losses of the nodes that may lack a claim.
+    /// would have expired on enough nodes, and the losses of data of the nodes that may lack a
+    /// claim.
     pub(super) fn forgotten(&self) -> Forgetting {
         let granted = self.answers.replies().filter_map(|reply| match reply {
             Reply::Claimed { unsure, .. } => Some(*unsure),
@@ -55,8 +56,9 @@ impl Record {
             match reply {
                 Reply::Claimed { unsure, losses, .. } if !unsure.is_zero() => {
                     if losses.is_empty() {
-                        // This node did not report its losses. An operator decides about each loss
-                        // by its name, so an incomplete list is not enough, and it is left empty.
+                        // This node did not report its losses (ranges of lost writes). An operator
+                        // decides about each loss by its name, so an incomplete list is not enough,
+                        // and it is left empty.
                         all.clear();
                         break;
                     }

@@ -1,5 +1,6 @@
-//! Runs `testdata/{record,complete,look}.txt`. Each line has one history, and its last step is the
-//! outcome.
+//! Tests of the state machines of idempotency keys. Each line of
+//! `testdata/{record,complete,look}.txt` has one history of nodes' answers, and the expected last
+//! step of the machine.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Runs `testdata/*.txt`. Each case has a list of Sentinels, their answers, and the expected
-//! decision.
+//! Tests of the decision on a group's master. Each case of `testdata/*.txt` has a list of
+//! Sentinels, their answers, and the expected decision.
 
 use std::fmt::Write as _;
 

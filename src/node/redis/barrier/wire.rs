@@ -1,5 +1,6 @@
-//! The connection for barriers. A round on this connection has three steps: a write, a `WAIT` for
-//! replicas that have received the write, and an `INFO` that shows these replicas.
+//! The connection for barriers (waits until replicas have a grant). A round on this connection has
+//! three steps: a write, a `WAIT` for replicas that have received the write, and an `INFO` that
+//! shows these replicas.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -28,20 +29,23 @@ const LIFE: u32 = 1_000;
 /// Extra time after the time-out of a `WAIT`. After this time the client sends another command,
 /// which makes the server answer an overdue `WAIT`.
 const LATE: Duration = Duration::from_millis(2);
-/// Longest time to wait for the answers after that other command.
+/// Longest time to wait for the answers after the command that makes the server answer an overdue
+/// `WAIT`.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// Result of one round (a write, a `WAIT` and an `INFO replication`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Round {
-    /// Number in the answer to `WAIT`: replicas that have everything written before the round.
+    /// Number in the answer to `WAIT`: replicas that have everything written before the round
+    /// (write and `WAIT`).
     pub(super) have: u32,
     /// Replicas that were attached after the `WAIT`, in any state.
     pub(super) attached: Vec<Attached>,
-    /// Replication offset of the master when the round began. A replica that has acknowledged this
-    /// offset has everything written before the round.
+    /// Replication offset of the master when the round (write and `WAIT`) began. A replica that has
+    /// acknowledged this offset has everything written before the round.
     pub(super) offset: u64,
-    /// Identity of the server's data history, the same number as in the facts of a batch.
+    /// Identity of the server's data history (sequence of writes), the same number as in the facts
+    /// of a batch.
     pub(super) history_id: u64,
 }
 
@@ -56,8 +60,8 @@ impl Round {
     }
 }
 
-/// An open connection to one server process. Only barriers use this connection, because a blocked
-/// `WAIT` blocks all later requests on its connection.
+/// An open connection to one server process. Only barriers (waits for replicas) use this
+/// connection, because a blocked `WAIT` blocks all later requests on its connection.
 pub(super) struct Wire {
     con: Line,
     lost: Arc<AtomicBool>,

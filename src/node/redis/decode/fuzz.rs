@@ -1,6 +1,6 @@
-//! Property tests of decoding. No answer of a script causes a panic. A malformed answer is an error
-//! which states that the batch may have run, and never a grant. Replies that were read from an
-//! answer and are written again give the same answer.
+//! Property tests of decoding the script's answers. No answer of a script causes a panic. A
+//! malformed answer is an error which states that the batch may have run, and never a grant.
+//! Replies that were read from an answer and are written again give the same answer.
 
 mod op;
 
@@ -17,18 +17,18 @@ use crate::op::{Ballot, Began, Claim, ClaimEnd, Enlist, Place};
 /// `d`, `S` or `G` form a run.
 const KINDS: &str = "AORXDIECrxcsuLaaaddSHGPYFU";
 const SECOND: Duration = Duration::from_secs(1);
-/// Time for which the node may lack a claim of the key, in all answers of these tests. The loss
-/// ends at 5 ms, the server's clock shows 0 ms, the retention is 1 s, and the end has to be passed
-/// by 1 ms.
+/// Time for which the node may lack a claim of the key, in all answers of these tests. The loss of
+/// data ends at 5 ms, the server's clock shows 0 ms, the retention is 1 s, and the end has to be
+/// passed by 1 ms.
 const UNSURE: Duration = Duration::from_millis(1_006);
 
-/// Makes the values with which an answer begins: the server's clock (9 µs), the marker and the
-/// bits. The quarantine has 70 ms left.
+/// Makes the values with which an answer begins: the server's clock (9 µs), the marker (facts about
+/// its data) and the bits. The quarantine (time without grants) has 70 ms left.
 fn header() -> Vec<Value> {
     vec![Value::Int(9), marker("00000000000000ff"), Value::Int(1)]
 }
 
-/// Makes the marker of a data history whose `replid` begins with `history`.
+/// Makes the marker (facts about the data) of a data history whose `replid` begins with `history`.
 fn marker(history: &str) -> Value {
     let zeros = "0".repeat(24);
     text(&format!(
@@ -37,7 +37,7 @@ fn marker(history: &str) -> Value {
     ))
 }
 
-/// Returns the loss that the marker of `header` lists.
+/// Returns the loss of data that the marker (facts about the data) of `header` lists.
 fn lost() -> Vec<Loss> {
     vec![Loss::between(0, 5)]
 }
@@ -198,7 +198,8 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
     let plain = |all: &'static [Reply]| proptest::sample::select(all).boxed();
     let verdict = || plain(&[Reply::Done, Reply::NotOwner]);
     match kind {
-        // Three of four replies are as requested, so that often a whole run is.
+        // Three of four replies are as requested, so that often all replies of a run are as
+        // requested.
         'a' => prop_oneof![3 => Just(Reply::Granted { fence: 1 }), 1 => any_reply('A')].boxed(),
         'd' => prop_oneof![3 => Just(Reply::Done), 1 => any_reply('D')].boxed(),
         'A' | 'S' => prop_oneof![
@@ -267,14 +268,14 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
     }
 }
 
-/// Generates kinds with a valid reply to each.
+/// Generates kinds of ops, each with a valid reply.
 fn batch() -> impl Strategy<Value = (Vec<char>, Vec<Reply>)> {
     let kind = proptest::sample::select(KINDS.chars().collect::<Vec<_>>());
     let one = kind.prop_flat_map(|kind| (Just(kind), any_reply(kind)));
     proptest::collection::vec(one, 1..8).prop_map(|all| all.into_iter().unzip())
 }
 
-/// Returns the number of ops at the beginning that form one run.
+/// Returns the number of ops at the beginning that form one run (are sent to the script as one).
 fn run(kinds: &[char]) -> usize {
     let alike = kinds.iter().take_while(|k| **k == kinds[0]).count();
     if matches!(kinds[0], 'a' | 'd' | 'S' | 'G') { alike } else { 1 }
@@ -311,14 +312,16 @@ fn spoken(mut kinds: &[char], mut replies: &[Reply]) -> Value {
     Value::Array(all)
 }
 
-/// Returns true if the replies `read` are exactly those of the values `stood` in the answer.
+/// Returns true if the replies in `read` are exactly those that the values of the answer, in
+/// `stood`, mean.
 fn stood_there(mut kinds: &[char], mut read: &[Reply], mut stood: &[Value]) -> bool {
     while !kinds.is_empty() {
         let n = run(kinds);
         if stood.first().is_some_and(|first| same(&Value::Int(-9), first)) {
             stood = &stood[1..];
             if kinds[0] == 'S' {
-                // After the code of a run of readers follows the fence that all of them have.
+                // After the code of a run of readers follows the fence (fencing token) that all of
+                // them have.
                 let fence = wire_values(&read[0]);
                 if !read[..n].iter().all(|r| *r == read[0]) || !same(&fence[0], &stood[0]) {
                     return false;

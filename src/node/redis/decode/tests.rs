@@ -34,8 +34,9 @@ fn ops() -> Vec<Op> {
 /// Clock error (E) in these tests: the clocks are exact.
 const EXACT: Duration = Duration::ZERO;
 
-/// Makes the values with which an answer begins: the server's clock (1 s), the marker and the bits.
-/// The data history began at 7 ms, with a quarantine of 1,063 ms.
+/// Makes the values with which an answer begins: the server's clock (1 s), the marker (facts about
+/// its data) and the bits. The data history began at 7 ms, with a quarantine (time without grants)
+/// of 1,063 ms.
 fn header() -> Vec<Value> {
     vec![Value::Int(1_000_000), marker('n', 0), Value::Int(1)]
 }
@@ -159,8 +160,8 @@ fn the_release_of_several_locks_has_one_reply() {
     }
 }
 
-/// Checks a list without a marker. The script leaves the marker out if it is still the one that the
-/// client sent.
+/// Checks an answer without a marker (the server's facts about its data). The script leaves the
+/// marker out if it is still the one that the client sent.
 #[test]
 fn a_list_without_a_marker_is_of_the_server_that_was_seen() {
     let run: Arc<str> = "run".into();
@@ -197,7 +198,7 @@ fn the_clock_alone_says_that_all_is_as_expected() {
     let ops = [release.clone(), release, acquire];
     let run: Arc<str> = "run".into();
     let (_, seen) = replies(Value::Array(header()), &[], &run, EXACT, None).unwrap();
-    // At 2 s the quarantine is over.
+    // At 2 s the quarantine (time without grants) is over.
     let expected =
         |ops: &[Op]| replies(Value::Int(2_000_000), ops, &run, EXACT, Some(Arc::clone(&seen)));
     let (got, still) = expected(&ops).unwrap();
@@ -206,7 +207,8 @@ fn the_clock_alone_says_that_all_is_as_expected() {
     assert_eq!((facts.node_micros, facts.history_id, facts.since), (2_000_000, 255, 7));
     assert_eq!((facts.quarantine, facts.new_history), (Duration::ZERO, false));
     assert_eq!(still, seen);
-    // The clock alone is an error as the answer to a read, and if the client expected no marker.
+    // The clock alone is an error as the answer to a read, and if the client expected no marker
+    // (facts about the server's data).
     assert!(expected(&[Op::Inspect { keys, wait: false }]).is_err());
     assert!(read(Value::Int(2_000_000), &ops).is_err());
 }

@@ -1,5 +1,5 @@
 //! Property tests of the facts: no answer to INFO and CONFIG causes a panic, and a malformed answer
-//! gives an error and no session.
+//! gives an error and no connection.
 
 use proptest::prelude::*;
 
@@ -36,7 +36,7 @@ fn settings() -> Value {
     Value::Array(all.into_iter().map(text_value).collect())
 }
 
-/// Generates the text with some bytes damaged, or any text.
+/// Generates the text `valid` with some bytes damaged, or any text.
 fn hurt(valid: &str) -> impl Strategy<Value = Value> + use<> {
     prop_oneof![
         3 => Just(text_value(valid)),

@@ -1,4 +1,4 @@
-//! One op of each kind.
+//! An op of each kind, for the tests of decoding.
 
 use super::*;
 
