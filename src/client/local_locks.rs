@@ -116,6 +116,19 @@ impl LocalGuard {
     }
 }
 
+impl Drop for LocalGuard {
+    fn drop(&mut self) {
+        drop(self.held.take());
+        let mut all = self.locks.0.lock();
+        if let Some(entry) = all.get_mut(&self.keys) {
+            entry.users -= 1;
+            if entry.users == 0 {
+                all.remove(&self.keys);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

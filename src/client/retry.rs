@@ -3,17 +3,16 @@
 //! [`retry`] makes attempts until one is granted, until a further attempt cannot succeed, until the
 //! deadline passes, or until the `Redlock` handle is closed. An [`Attempt`] defines one attempt and
 //! what its refusal means for the next one. After its first refusal the call is registered for the
-//! nodes' hints (wake-up messages). Between two attempts the call has up to four waits:
-//! - the wait for a hint, at most for the pause that [`Backoff`] returns;
-//! - after a hint, the time by which the rate limit separates wake-ups;
-//! - after a collision with the attempts of other callers, a random time;
-//! - the time by which the attempt is delayed so that preferred callers (candidates of an election
-//!   with a higher priority) go first.
+//! nodes' hints (wake-up messages). Between two attempts it waits up to four times: for a hint, at
+//! most for the pause that [`Backoff`] returns; after a hint, for the distance to other wake-ups
+//! that the rate limit requires; after a collision with other callers, for a random time; and for
+//! the time for which preferred callers (candidates with a higher priority) go first.
 //!
 //! Cancellation: a call that is dropped while it waits gives up its place in the nodes' queues. If
 //! nodes have reserved the lock for the call, they give it to the next client in the queue.
 
 mod backoff;
+mod prospect;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,16 +21,14 @@ use futures_util::FutureExt as _;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::{sleep, timeout};
 
-use self::backoff::{Backoff, HINT_MAX, is_not_durable, spread};
+use self::backoff::{Backoff, HINT_MAX, spread};
 use crate::client::Core;
 use crate::client::hints::{Line, RateLimit, Waiting};
-use crate::error::Taken;
 use crate::op::{IfHeld, LockMode};
-use crate::quorum::acquire::Loss;
 use crate::quorum::backoff::RetryPolicy;
 use crate::time::Moment;
 
-pub(crate) use self::backoff::is_crowded;
+pub(crate) use self::prospect::{Prospect, is_crowded};
 
 /// Resolution of the runtime's timers. The loop does not sleep for shorter pauses.
 const TICK: Duration = Duration::from_millis(1);
@@ -119,58 +116,6 @@ pub(crate) enum Wait {
     /// The call waits for the end of a claim, after which all callers that wait get the same
     /// answer. As the nodes' message may have been lost, a last attempt is made at the deadline.
     Answer,
-}
-
-/// Prospect that a further attempt gets the lock or the claim, after a refused attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Prospect {
-    /// Another owner has the lock or key, for at most this time unless the owner renews it; `None`:
-    /// no end is known.
-    Held(Option<Duration>),
-    /// No owner has a majority, because several callers made attempts at once. All of them give
-    /// back what they were granted.
-    Collided,
-    /// The lock or key is expected to become free or decided within this time (zero: not known). No
-    /// hint (wake-up message) will announce that, so the next attempt follows after a short delay.
-    Settling(Duration),
-    /// The fair call has got its ticket (its number in the order of fair callers), so it makes the
-    /// next attempt with the ticket at once (fair 2).
-    Ticketed,
-    /// Too few nodes gave an answer that counts. `crowded` is true if some requests were not sent,
-    /// because too many requests wait in a node queue.
-    NoQuorum { crowded: bool },
-    /// Too few nodes gave an answer that counts, and a node that did grant the lock does not reach
-    /// the durability of the call. Other calls of the handle may have more success.
-    NotDurable,
-}
-
-impl Prospect {
-    /// Returns the prospect of a further attempt after a lost attempt to acquire.
-    pub(crate) fn after(loss: &Loss) -> Self {
-        match loss {
-            Loss::Taken(taken) => Self::of_taken(taken),
-            Loss::NoQuorum(outcomes) if outcomes.iter().any(is_not_durable) => Self::NotDurable,
-            Loss::NoQuorum(outcomes) => Self::NoQuorum { crowded: outcomes.iter().any(is_crowded) },
-        }
-    }
-
-    /// Returns the prospect of a further attempt after a majority of the nodes answered that
-    /// another owner has the lock or key.
-    pub(crate) fn of_taken(taken: &Taken) -> Self {
-        match taken.retry_after {
-            Some(Duration::ZERO) => Self::Collided,
-            left => Self::Held(left),
-        }
-    }
-
-    /// Returns the earliest time at which the lock or key can become free without a release. The
-    /// remaining time in the refusal is counted from `at`.
-    fn expires(&self, at: Moment) -> Moment {
-        match self {
-            Self::Held(Some(left)) => at + *left,
-            _ => at,
-        }
-    }
 }
 
 /// Last refusal of a call that makes no further attempt, and the reason for that.

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Prospect, TICK};
+use super::TICK;
+use super::prospect::Prospect;
 use crate::env::Env;
-use crate::error::{NodeFault, NodeOutcome};
 use crate::quorum::backoff::{Delays, RetryPolicy};
 
 /// Largest number of collisions in a row that counts. Each collision doubles the longest random
@@ -72,17 +72,6 @@ impl Backoff {
             | Prospect::NoQuorum { .. } => delay,
         }
     }
-}
-
-/// Returns true if the request was not sent because too many other requests wait for the node.
-pub(crate) fn is_crowded(outcome: &NodeOutcome) -> bool {
-    let NodeOutcome::Failed(e) = outcome else { return false };
-    matches!(e.fault(), NodeFault::Busy | NodeFault::Timeout) && !e.is_ambiguous()
-}
-
-/// Returns true if the node does not reach the durability that the call needs.
-pub(super) fn is_not_durable(outcome: &NodeOutcome) -> bool {
-    matches!(outcome, NodeOutcome::Failed(e) if e.fault() == NodeFault::NotDurable)
 }
 
 /// Returns a random time of up to 2 to the power of `collisions` round trips.

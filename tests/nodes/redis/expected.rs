@@ -10,8 +10,7 @@ use super::markers::replid;
 use super::*;
 use crate::support::proxy::Proxy;
 
-/// A node behind a proxy that counts the replies with the server's marker. The script returns the
-/// marker only on its long path.
+/// A node behind a proxy that counts the replies with the marker, which only the long path returns.
 struct Watched {
     node: RedisNode,
     shown: Arc<AtomicUsize>,
@@ -409,8 +408,7 @@ async fn an_expectation_changes_no_answer_and_no_key() {
     assert_eq!(a.len(), b.len());
 }
 
-/// Returns a client that has acquired and released the lock `k`. So the client has read the
-/// server's marker, and the server stores the lock's last fencing token (the fence).
+/// Returns a client that has acquired and released `k`, so it knows the marker and `k` has a fence.
 async fn acquainted(server: &Server, terms: Terms) -> RedisNode {
     let node = fresh(server);
     let a = owner();

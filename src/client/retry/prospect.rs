@@ -1,0 +1,70 @@
+//! The prospect of a further attempt after a refused one.
+
+use std::time::Duration;
+
+use crate::error::{NodeFault, NodeOutcome, Taken};
+use crate::quorum::acquire::Loss;
+use crate::time::Moment;
+
+/// Prospect that a further attempt gets the lock or the claim, after a refused attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Prospect {
+    /// Another owner has the lock or key, for at most this time unless the owner renews it; `None`:
+    /// no end is known.
+    Held(Option<Duration>),
+    /// No owner has a majority, because several callers made attempts at once. All of them give
+    /// back what they were granted.
+    Collided,
+    /// The lock or key is expected to become free or decided within this time (zero: not known). No
+    /// hint (wake-up message) will announce that, so the next attempt follows after a short delay.
+    Settling(Duration),
+    /// The fair call has got its ticket (its number in the order of fair callers), so it makes the
+    /// next attempt with the ticket at once (fair 2).
+    Ticketed,
+    /// Too few nodes gave an answer that counts. `crowded` is true if some requests were not sent,
+    /// because too many requests wait in a node queue.
+    NoQuorum { crowded: bool },
+    /// Too few nodes gave an answer that counts, and a node that did grant the lock does not reach
+    /// the durability of the call. Other calls of the handle may have more success.
+    NotDurable,
+}
+
+impl Prospect {
+    /// Returns the prospect of a further attempt after a lost attempt to acquire.
+    pub(crate) fn after(loss: &Loss) -> Self {
+        match loss {
+            Loss::Taken(taken) => Self::of_taken(taken),
+            Loss::NoQuorum(outcomes) if outcomes.iter().any(is_not_durable) => Self::NotDurable,
+            Loss::NoQuorum(outcomes) => Self::NoQuorum { crowded: outcomes.iter().any(is_crowded) },
+        }
+    }
+
+    /// Returns the prospect of a further attempt after a majority of the nodes answered that
+    /// another owner has the lock or key.
+    pub(crate) fn of_taken(taken: &Taken) -> Self {
+        match taken.retry_after {
+            Some(Duration::ZERO) => Self::Collided,
+            left => Self::Held(left),
+        }
+    }
+
+    /// Returns the earliest time at which the lock or key can become free without a release. The
+    /// remaining time in the refusal is counted from `at`.
+    pub(super) fn expires(&self, at: Moment) -> Moment {
+        match self {
+            Self::Held(Some(left)) => at + *left,
+            _ => at,
+        }
+    }
+}
+
+/// Returns true if the request was not sent because too many other requests wait for the node.
+pub(crate) fn is_crowded(outcome: &NodeOutcome) -> bool {
+    let NodeOutcome::Failed(e) = outcome else { return false };
+    matches!(e.fault(), NodeFault::Busy | NodeFault::Timeout) && !e.is_ambiguous()
+}
+
+/// Returns true if the node does not reach the durability that the call needs.
+fn is_not_durable(outcome: &NodeOutcome) -> bool {
+    matches!(outcome, NodeOutcome::Failed(e) if e.fault() == NodeFault::NotDurable)
+}
