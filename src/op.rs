@@ -45,8 +45,8 @@ pub type FingerprintBytes = [u8; 32];
 ///
 /// The keys of `Acquire`, `Raise`, `Extend` and `Release` may be those of several locks
 /// ([`LockKeys::many`]), always in exclusive mode and without metadata. Then the node executes the
-/// op for all of these locks, or for none (multi_lock 1 to 6). A grant has one fence, which is
-/// above the earlier fences of these locks. `Held` has the time of the held lock that ends last,
+/// op for all of these locks, or for none (rules multi_lock 1 to 6). A grant has one fence, which
+/// is above the earlier fences of these locks. `Held` has the time of the held lock that ends last,
 /// and the node puts no client into its queue of waiters. A release deletes the locks that the
 /// owner has, and its answer is `Done` if the owner had all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,11 +61,12 @@ pub enum Op {
     /// for.
     ///
     /// A shared acquire is granted beside other shared grants. It is refused if an exclusive waiter
-    /// that asked lately began to wait earlier (readers 1, 9). It does not raise an existing fence:
+    /// that asked lately began to wait earlier (rules readers 1, 9). It does not raise an existing
+    /// fence:
     /// `fence := max(fence, floor)`. Without a fence, `fence := max(clamp(proposal), floor)`
-    /// (readers 2). `TakeFrom` and `TakeOnly` count as `None`; no caller sends them with it.
+    /// (rule readers 2). `TakeFrom` and `TakeOnly` count as `None`; no caller sends them with it.
     ///
-    /// An acquire of a slot is answered `Permit`, with the slot (semaphore 1, 2):
+    /// An acquire of a slot is answered `Permit`, with the slot (rules semaphore 1, 2):
     /// - If the request asks for any slot, the owner gets the slot that it already has, or else a
     ///   slot that is reserved for it, or else the first free slot in its order.
     /// - If the request asks for exactly one slot, the owner gets this slot if it is free. The
@@ -79,7 +80,7 @@ pub enum Op {
         /// Keys of the lock.
         keys: LockKeys,
         /// Owner token. Each attempt has a new token, but all attempts of one takeover have the
-        /// same token (locks 13).
+        /// same token (rule locks 13).
         owner: OwnerToken,
         /// Lease length.
         ttl: Duration,
@@ -90,9 +91,9 @@ pub enum Op {
     },
     /// Sets the fence (the lock's last fencing token on the node) to `token` if the owner still has
     /// a grant, `fence ≤ token`, and `token` is at most the node's clock + 6E + 1 s. Nodes make
-    /// tokens from their clocks, so a correct token is below this limit (locks 6). In quarantine
-    /// the answer is `Quarantined`, so that the fence of a new master is not raised to a token from
-    /// before the failover (quarantine 3).
+    /// tokens from their clocks, so a correct token is below this limit (rule locks 6). In
+    /// quarantine the answer is `Quarantined`, so that the fence of a new master is not raised to a
+    /// token from before the failover (rule quarantine 3).
     Raise {
         /// Keys of the lock.
         keys: LockKeys,
@@ -101,7 +102,7 @@ pub enum Op {
         /// Fencing token of the grant, which a majority of the nodes must have as their fence.
         token: FencingToken,
         /// Slot of the owner if the grant is a permit; the fence (last fencing token) of this slot
-        /// is set (semaphore 3).
+        /// is set (rule semaphore 3).
         slot: Option<u16>,
     },
     /// Extends the owner's lock, or creates it again if the key is absent, and sets `fence :=
@@ -113,10 +114,10 @@ pub enum Op {
     ///
     /// A shared extension also turns the owner's exclusive grant into a shared one (a downgrade),
     /// and then wakes the readers that wait before the first exclusive waiter. An exclusive
-    /// extension is refused if the lock has shared grants (readers 6).
+    /// extension is refused if the lock has shared grants (rule readers 6).
     ///
     /// An extension of a slot is refused if another owner has that slot. Otherwise the owner has
-    /// this slot afterwards, and no other slot (semaphore 4).
+    /// this slot afterwards, and no other slot (rule semaphore 4).
     Extend {
         /// Mode of the grant: exclusive, shared or a slot.
         mode: LockMode,
@@ -133,7 +134,7 @@ pub enum Op {
         /// Identifier of the node's quarantine. The holder names the quarantine to keep its lock in
         /// spite of it. That is allowed only if this node has confirmed the lease until a moment
         /// later than the end of the quarantine minus `max_ttl`, even if that moment has passed
-        /// (quarantine 6). Then neither this server nor the server that it replaced can have
+        /// (rule quarantine 6). Then neither this server nor the server that it replaced can have
         /// granted the lock to another owner since.
         reassert: Option<QuarantineId>,
     },
@@ -145,11 +146,11 @@ pub enum Op {
     /// 10).
     ///
     /// A shared release removes the owner's shared grant. It also removes an exclusive grant of the
-    /// owner, which is left if a downgrade did not reach this node (readers 7).
+    /// owner, which is left if a downgrade did not reach this node (rule readers 7).
     ///
     /// A release of a permit frees all slots of the owner. For each freed slot the node notifies
     /// one waiter and reserves the slot for it. The answer is `NotOwner` only if the release names
-    /// a slot that another owner has (semaphore 5).
+    /// a slot that another owner has (rule semaphore 5).
     Release {
         /// Mode of the grant: exclusive, shared or a slot.
         mode: LockMode,
@@ -466,7 +467,8 @@ impl Reply {
 
     /// Returns true if the caller relies on the data that the reply confirms, so that replicas must
     /// have them: a grant or a stored result. A result may have been stored without the
-    /// confirmation of replicas, and must not be lost once a caller has seen it (idempotency 1).
+    /// confirmation of replicas, and must not be lost once a caller has seen it
+    /// (rule idempotency 1).
     pub(crate) fn must_last(&self) -> bool {
         match self {
             Self::Completed(_) => true,

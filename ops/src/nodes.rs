@@ -29,8 +29,9 @@ pub struct NodeData {
     /// marker could not be read. `None` if the server has no palisade data.
     pub kept: Result<Option<KeptData>, String>,
     /// The server's present data history (`master_replid`), if the server has palisade data. If the
-    /// marker has another history, the next request begins a quarantine and adds a loss to the
-    /// marker.
+    /// marker (the key `palisade:generation`) has another history, the server may have lost data.
+    /// Then the next request of a client begins a quarantine, in which the server grants nothing,
+    /// and records the loss of data in the marker.
     pub history_now: String,
 }
 

@@ -1,6 +1,7 @@
 //! Checks the facts that a node reports with each batch: its clock, its data history and its
-//! identity (clocks 4, quarantine 7). After a new data history a node is in quarantine for some
-//! time: it grants nothing, because it may have lost leases. The monitor only reports quarantines;
+//! identity (rules clocks 4, quarantine 7). After a new data history a node is in quarantine for
+//! some time: it grants nothing, because it may have lost leases. The monitor only reports
+//! quarantines;
 //! `lua/quarantine.lua` decides about them.
 
 use std::collections::BTreeSet;
@@ -96,7 +97,7 @@ impl NodeMonitor {
     }
 
     /// Returns the node's clock at the first answer to this `Redlock` handle, in µs since 1970
-    /// (quarantine 10).
+    /// (rule quarantine 10).
     pub(crate) fn known_since(&self) -> Option<u64> {
         self.known_since
     }
@@ -187,9 +188,9 @@ impl NodeMonitor {
     }
 
     /// Sends an event if this `Redlock` handle and other clients of the node use different lengths
-    /// of a quarantine; they must use the same length (quarantine 7). The node uses the longest
-    /// length. So two handles send the event: a handle with a shorter length, and the handle that
-    /// raised the length. Each pair of lengths is reported once.
+    /// of a quarantine; they must use the same length (rule quarantine 7). The node uses the
+    /// longest length. So two handles send the event: a handle with a shorter length, and the
+    /// handle that raised the length. Each pair of lengths is reported once.
     fn check_settings(&mut self, facts: &Facts) {
         let (ours, node) = (facts.quarantine_asked, facts.quarantine_len);
         // The node counts the length of its quarantine in whole milliseconds, so a difference of

@@ -104,14 +104,15 @@ pub(crate) enum Wait {
     Queue(LockMode),
     /// The call waits in the nodes' queues for an exclusive grant, like `Queue`, but in the order
     /// of tickets, which the nodes give to fair callers. It takes its place with its first attempt,
-    /// sends a request at least once a second, and gives up the place when it ends (fair 1, 4, 5).
+    /// sends a request at least once a second, and gives up the place when it ends
+    /// (rules fair 1, 4, 5).
     Fair,
     /// The call waits for any release of the lock, outside of the nodes' queues; a release wakes
     /// all callers that watch the lock.
     Watch,
     /// The call only makes pauses, and no node registers it for a hint (wake-up message). A call
     /// for several names or permits waits like this. If a node reserved one name for the call,
-    /// no caller could use that name while the call waits for another name (multi_lock 6).
+    /// no caller could use that name while the call waits for another name (rule multi_lock 6).
     Pauses,
     /// The call waits for the end of a claim, after which all callers that wait get the same
     /// answer. As the nodes' message may have been lost, a last attempt is made at the deadline.

@@ -1,4 +1,4 @@
-//! Decisions of operators about losses of data (idempotency 20). A key is forgotten if too few
+//! Decisions of operators about losses of data (rule idempotency 20). A key is forgotten if too few
 //! nodes can exclude, after a loss, that the key was used before. An operator makes one decision
 //! for all forgotten keys of a namespace: their handlers run, or the keys are parked.
 //!

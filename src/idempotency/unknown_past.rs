@@ -49,7 +49,7 @@ pub(super) enum Past<T> {
 
 /// Decides by the probe, or without a probe by the policies, if the handler may run. If the policy
 /// does not allow a run for a forgotten key (too few nodes can exclude an earlier use), an
-/// operator's decision about the losses of data may still allow it (idempotency 20).
+/// operator's decision about the losses of data may still allow it (rule idempotency 20).
 pub(super) async fn past<T, P, PF>(
     call: &Call,
     doubt: &Doubt,

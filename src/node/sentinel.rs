@@ -61,7 +61,7 @@ use crate::time::Moment;
 ///
 /// **Durability.** [`Durability::AllReplicas`] waits for every replica that the Sentinels report,
 /// including replicas that are down. It also waits for every replica that is attached to the master
-/// and that the Sentinels do not report (durability 3). A replica with priority 0 counts, too.
+/// and that the Sentinels do not report (rule durability 3). A replica with priority 0 counts, too.
 /// After a replica has left the group for good, an operator has to remove it from the Sentinels
 /// (`SENTINEL RESET`).
 ///

@@ -1,4 +1,4 @@
-//! Deadline of a batch, by the clock of the server that executes it (overview 3).
+//! Deadline of a batch, by the clock of the server that executes it (rule overview 3).
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! One claim of an idempotency key over the nodes (idempotency 1). A claim is phase 1 of the
+//! One claim of an idempotency key over the nodes (rule idempotency 1). A claim is phase 1 of the
 //! consensus on the result of the key. The fencing token is the ballot.
 //!
 //! ```text

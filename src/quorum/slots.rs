@@ -1,5 +1,5 @@
 //! One attempt to acquire a permit of a semaphore: the same slot on a majority of the nodes
-//! (semaphore 7, 8).
+//! (rules semaphore 7, 8).
 //!
 //! ```text
 //!  a majority gave the same slot ─▶ the machine of a lock (acquire.rs) decides about this slot

@@ -61,7 +61,8 @@ impl Case {
     }
 
     /// Builds the namespace with the policies of this case. Uses a preset if one fits. With
-    /// `by_call` the call sets the policies instead.
+    /// `by_call`, the namespace gets other policies, and each call for a key in it sets those of
+    /// this case.
     fn orders(&self, w: &World, by_call: bool) -> Idempotency {
         let b = w.redlock.idempotency("orders");
         let b = match (self.on_lapsed, self.on_forgotten) {

@@ -3,7 +3,7 @@
 -- score of an owner is the end of its grant by this clock, in ms. The key expires with the last
 -- reader. So a lock has an owner, or readers, or neither. A reader's grants and renewals prolong
 -- the life of the fence (last fencing token), because after a planned handover a name is kept for
--- its holders only if it has a fence (quarantine 11).
+-- its holders only if it has a fence (rule quarantine 11).
 -- KEYS  1 lock   S, H: 2 fence  3 queue   G: 2 queue
 -- ARGV  S: 1 kind  2 number of ops  3 ttl ms  4 proposed fence of the first op
 --          5 w: waits in the queue, v: watches the lock, '': neither

@@ -13,8 +13,8 @@ const TICKET_MAX: u64 = 1 << 53;
 
 impl Entry {
     /// Returns the ticket of a fair waiter on this node, and the number of fair places ahead of it
-    /// that are fresh: their clients asked in the last 3 s (fair 1 to 3). Also returns the time
-    /// until none of these places is fresh any more.
+    /// that are fresh: their clients asked in the last 3 s (rules fair 1 to 3). Also returns the
+    /// time until none of these places is fresh any more.
     pub(super) fn standing(
         &self,
         h: &Header,

@@ -19,7 +19,7 @@ const PLACES: usize = 64;
 const WAITED_MAX: Duration = Duration::from_secs(3600);
 
 /// Time after its last request for which an exclusive waiter keeps out readers that began to wait
-/// later (readers 9), and a fair waiter keeps out fair waiters with larger tickets (fair 3).
+/// later (rule readers 9), and a fair waiter those with larger tickets (rule fair 3).
 const FRESH: Duration = Duration::from_secs(3);
 
 /// Reason for which a lock is not granted: the time until it may be free, `None` for a value

@@ -25,7 +25,7 @@ fn refuse_all(busy: &[Busy]) -> Reply {
 }
 
 impl Locks {
-    /// Acquires several names: grants all of them, or none (`multi_lock` 1, 2, 6).
+    /// Acquires several names: grants all of them, or none (rules multi_lock 1, 2, 6).
     pub(super) fn acquire_all(
         &mut self,
         h: &Header,
@@ -39,7 +39,7 @@ impl Locks {
         let busy = keys.all().filter_map(|name| {
             let entry = self.0.open(name.lock(), h.now);
             // A call that takes over the names that it has collected is not refused by a
-            // reservation (multi_lock 6).
+            // reservation (rule multi_lock 6).
             let rest = entry.reserved(h, LockMode::Exclusive, None).filter(|_| !takes(if_held));
             let reserved = rest.map(|rest| (Some(rest), false));
             let busy = reserved.or_else(|| entry.busy(h, owner, (ttl, if_held)));

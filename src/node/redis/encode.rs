@@ -14,7 +14,8 @@ use crate::op::{
 use crate::time::{FENCE_SLACK, token_lead};
 use crate::token::OwnerToken;
 
-/// Key of the marker, in which a server stores since when its data are complete (quarantine 2).
+/// Key of the marker, in which a server stores since when its data are complete
+/// (rule quarantine 2).
 pub(crate) const MARKER: &str = crate::name::MARKER;
 
 /// Most ops in one run (see [`runs`]). Lua passes at most some thousand values to a command, and a

@@ -1,5 +1,5 @@
 //! A server's marker lists losses: the times in which its data may have lost writes. These tests
-//! cover the time that a loss spans, and the losses that are merged (quarantine 13).
+//! cover the time that a loss spans, and the losses that are merged (rule quarantine 13).
 
 use std::time::Duration;
 

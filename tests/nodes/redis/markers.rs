@@ -1,6 +1,6 @@
 //! Any tenant of a server can write the marker, the key `palisade:generation`. If no honest client
 //! can have written its value, the marker counts as lost, and the next batch writes a new marker
-//! (quarantine 2).
+//! (rule quarantine 2).
 
 use super::*;
 
@@ -231,7 +231,7 @@ async fn what_an_honest_client_wrote_is_believed_by_every_clock_that_is_allowed(
 
 /// The length of a quarantine is the longest that any client asks for. A shorter length replaces it
 /// after no client has asked for the longer length for as long as that length, but never during a
-/// quarantine (quarantine 7).
+/// quarantine (rule quarantine 7).
 #[tokio::test]
 async fn the_length_of_a_quarantine_rises_at_once_and_falls_when_no_client_asks_for_it() {
     let server = Server::start(&[]);

@@ -165,7 +165,8 @@ async fn a_writer_is_ahead_only_of_readers_that_began_to_wait_later() {
     assert!(matches!(got[2], Ok(Reply::Held { .. })), "the writer is ahead: {got:?}");
 }
 
-/// A value under the queue's key that no program of this library wrote does not fail a batch.
+/// Another program wrote a value to the key of a lock's queue of waiters. The requests of readers
+/// succeed as if there were no queue.
 #[tokio::test]
 async fn a_forged_queue_costs_readers_nothing() {
     let server = Server::start(&[]);

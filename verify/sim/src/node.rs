@@ -184,7 +184,7 @@ impl Node {
         let memory = &state.servers[at].memory;
         memory.set_failover_windows(read, unread);
         // If the clock was set back, it shows the deadline later, so the request may take effect
-        // later (clocks 5).
+        // later (rule clocks 5).
         let due = due + state.servers[at].clock.set_back() * 1_000;
         let ops = batch.ops.clone();
         let replies = at_once(memory, batch);

@@ -338,8 +338,8 @@ pub(crate) enum Policy {
 pub(crate) enum Steps {
     #[default]
     None,
-    /// Small steps within the drift. Their effect on a lease is the same as that of a wrong clock
-    /// rate.
+    /// Steps so small that their sum stays within the clock drift for which the library is set.
+    /// Their effect on a lease is the same as that of a clock that runs too fast or too slow.
     Small,
     /// Large steps. Each client has read the clock shortly before a step, and so notices it.
     Noticed,

@@ -1,5 +1,5 @@
 //! Checks that observers of an election receive terms and values in order. If an observer may have
-//! missed some of them, the next value that it receives is marked with a gap (election 5).
+//! missed some of them, the next value that it receives is marked with a gap (rule election 5).
 
 use std::collections::BTreeMap;
 
