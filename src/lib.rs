@@ -47,6 +47,7 @@ mod durability;
 pub mod error;
 mod name;
 mod op;
+mod retry_policy;
 mod safe_text;
 mod sync;
 mod time;
@@ -119,7 +120,7 @@ pub use lock::{
     WriteGuard,
 };
 pub use op::Queued;
-pub use quorum::backoff::RetryPolicy;
+pub use retry_policy::RetryPolicy;
 pub use token::FencingToken;
 
 // Elections. See also module `election`.

@@ -25,7 +25,7 @@ use self::backoff::{Backoff, HINT_MAX, spread};
 use crate::client::Core;
 use crate::client::hints::{Line, RateLimit, Waiting};
 use crate::op::{IfHeld, LockMode};
-use crate::quorum::backoff::RetryPolicy;
+use crate::retry_policy::RetryPolicy;
 use crate::time::Moment;
 
 pub(crate) use self::prospect::{Prospect, is_crowded};

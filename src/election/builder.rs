@@ -9,8 +9,8 @@ use super::{CampaignError, Election, Leadership};
 use crate::durability::Durability;
 use crate::error::{ConfigError, Resource};
 use crate::name::{LockKeys, check_election};
-use crate::quorum::backoff::RetryPolicy;
 use crate::redlock::Redlock;
+use crate::retry_policy::RetryPolicy;
 
 /// Settings of an [`Election`], made by [`Redlock::election`].
 ///

@@ -62,8 +62,8 @@ use crate::client::Core;
 use crate::durability::Durability;
 use crate::error::Resource;
 use crate::name::LockKeys;
-use crate::quorum::backoff::RetryPolicy;
 use crate::quorum::leader::Sight;
+use crate::retry_policy::RetryPolicy;
 
 pub use builder::ElectionBuilder;
 pub use campaign::TryCampaign;

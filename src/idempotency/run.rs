@@ -31,9 +31,9 @@ use crate::client::claim::{ClaimTerms, Held};
 use crate::client::retry::{Attempt, AttemptTerms, GivenUp, Prospect, RetryTerms, Wait, retry};
 use crate::durability::Achieved;
 use crate::op::ClaimEnd;
-use crate::quorum::backoff::RetryPolicy;
 use crate::quorum::claim::{Denied, Promise, Refusal};
 use crate::quorum::complete::{Found, Unstored};
+use crate::retry_policy::RetryPolicy;
 use crate::span::{self, operation};
 use crate::time::Moment;
 

@@ -15,8 +15,8 @@ use super::unknown_past::Doubt;
 use super::{Call, NotRecorded};
 use crate::client::claim::ClaimTerms;
 use crate::error::NodeOutcome;
-use crate::quorum::backoff::RetryPolicy;
 use crate::quorum::claim::{Denied, Refusal};
+use crate::retry_policy::RetryPolicy;
 
 #[derive(Debug)]
 pub(super) enum Store {

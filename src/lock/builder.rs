@@ -9,7 +9,7 @@ use crate::client::Core;
 use crate::durability::Durability;
 use crate::error::{AcquireError, ConfigError};
 use crate::name::{LockKeys, check_lock};
-use crate::quorum::backoff::RetryPolicy;
+use crate::retry_policy::RetryPolicy;
 
 /// A kind of lock that a [`MutexBuilder`] builds.
 pub trait Built: Sized {

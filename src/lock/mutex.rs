@@ -21,8 +21,8 @@ use crate::lock::acquiring::Acquiring;
 use crate::name::LockKeys;
 use crate::op::{LockMode, Queued};
 use crate::quorum::acquire::Loss;
-use crate::quorum::backoff::RetryPolicy;
 use crate::quorum::leader::Sight;
+use crate::retry_policy::RetryPolicy;
 use crate::span::{Call, operation};
 use crate::time::Moment;
 

@@ -23,8 +23,7 @@
 //! 4. A failed attempt ends as "taken" only if a majority answered. An attempt to take over the
 //!    lock by a ticket of its holder ends as "taken" only if the nodes that did not refuse are no
 //!    majority, because "taken" is final for this attempt (rule hand_over 5). In all other cases
-//! the
-//!    result is "no quorum", with the answer of each node (rule locks 7).
+//!    the result is "no quorum", with the answer of each node (rule locks 7).
 
 use crate::error::NodeError;
 use crate::op::{Op, Reply};
@@ -32,7 +31,6 @@ use crate::time::Moment;
 
 pub mod acquire;
 mod answers;
-pub mod backoff;
 pub mod candidates;
 pub mod claim;
 pub mod clock;

@@ -5,7 +5,18 @@ use crate::rules::Finding;
 /// The top modules, the lowest layer first. A module may import modules of lower layers. Modules of
 /// the same layer may import each other only if `TOGETHER` permits it.
 const LAYERS: [&[&str]; 13] = [
-    &["name", "token", "time", "op", "error", "config", "durability", "safe_text", "sync"],
+    &[
+        "name",
+        "token",
+        "time",
+        "op",
+        "error",
+        "config",
+        "durability",
+        "retry_policy",
+        "safe_text",
+        "sync",
+    ],
     &["env", "tls", "fuzzing", "metrics", "span"],
     &["dial"],
     &["sentinel", "quorum"],

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::TICK;
 use super::prospect::Prospect;
 use crate::env::Env;
-use crate::quorum::backoff::{Delays, RetryPolicy};
+use crate::retry_policy::{Delays, RetryPolicy};
 
 /// Largest number of collisions in a row that counts. Each collision doubles the longest random
 /// delay of the callers, up to 32 round trips.
