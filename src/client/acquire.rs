@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::SemaphorePermit;
-use tokio::time::timeout;
+use tokio::time::{Sleep, timeout};
 
 use crate::client::Core;
 use crate::client::fair::Fair;
@@ -99,7 +99,9 @@ impl LockAttempt<'_> {
     /// is rolled back. Only an attempt with the owner token `taker` is not: it takes the lock from
     /// another owner, and the call that makes the attempt decides what is released (rule locks 13).
     pub(crate) async fn once(&self, terms: AttemptTerms) -> Result<Lease, Loss> {
-        let won = self.ask(terms).await;
+        let timer = self.core.timer().map_err(Loss::NoQuorum)?;
+        let _permit = self.core.attempt_permit(terms.left).await?;
+        let won = self.ask(terms.if_held, timer).await;
         if let Some(fair) = &self.fair {
             fair.attempted(&won, self.level, self.core.env.now());
         }
@@ -107,17 +109,14 @@ impl LockAttempt<'_> {
     }
 
     /// Sends the requests of one attempt, and returns the lease if the attempt wins.
-    async fn ask(&self, terms: AttemptTerms) -> Result<Lease, Loss> {
+    async fn ask(&self, if_held: Option<IfHeld>, timer: Sleep) -> Result<Lease, Loss> {
         let Self { core, keys, mode, ttl, level, awaits_all, taker, .. } = *self;
-        let AttemptTerms { if_held, left } = terms;
         let if_held = match (&self.fair, if_held) {
             (Some(Fair { ticket, .. }), Some(IfHeld::Queue(place))) => {
                 Some(IfHeld::Fair { place, ticket: *ticket })
             }
             _ => if_held,
         };
-        let timer = core.timer().map_err(Loss::NoQuorum)?;
-        let _permit = core.attempt_permit(left).await?;
         let owner = taker.unwrap_or_else(|| OwnerToken::from_random(core.env.random()));
         let mode = match mode {
             LockMode::Slot(slots) => LockMode::Slot(slots.in_order_of(&owner)),

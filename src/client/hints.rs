@@ -97,7 +97,7 @@ struct Entry {
     hinted: Vec<bool>,
     /// The callers of this client that wait in the nodes' queues, each with the beginning of its
     /// wait and its number. The caller with the longest wait is first.
-    since: BTreeSet<Order>,
+    since: BTreeSet<(Moment, u64)>,
     /// Number of the caller that was registered last; the next caller gets the next number.
     next: u64,
     turn: Arc<Turns>,
@@ -171,7 +171,8 @@ impl Hints {
         let entry = keys.entry(Arc::clone(&key)).or_default();
         entry.next += 1;
         let since = queued.map(|(_, since)| (since, entry.next));
-        let order = since.unwrap_or((Moment::from_nanos(u64::MAX), entry.next));
+        let began = queued.map_or(Moment::from_nanos(u64::MAX), |(_, since)| since);
+        let order = Order { is_back: false, since: began, number: entry.next };
         entry.since.extend(since);
         entry.observers += usize::from(since.is_none());
         let [turn, first] = [&entry.turn, &entry.first].map(Arc::clone);
@@ -213,7 +214,7 @@ pub(crate) struct Waiting {
     hints: Arc<Hints>,
     key: Arc<str>,
     line: Line,
-    since: Option<Order>,
+    since: Option<(Moment, u64)>,
     /// Position of this caller in the order in which callers are woken. Callers that only watch the
     /// key are woken last.
     order: Order,
@@ -305,11 +306,20 @@ impl Waiting {
         )
     }
 
-    /// Lets the callers of the handle that wait now go first at the next hints. Called if the nodes
-    /// do not reach the durability of this caller. Otherwise a caller that cannot succeed would get
-    /// every hint of the handle.
-    pub(crate) fn step_back(&mut self, now: Moment) {
-        self.order.0 = self.order.0.max(now);
+    /// Sets the caller back: the other callers of the `Redlock` handle go first at the next hints
+    /// (wake-up messages). `is_back` is true after an attempt for whose durability the nodes lack
+    /// replicas, and false after every other attempt. Without this rule a caller that cannot succeed
+    /// would get every hint of the handle.
+    pub(crate) fn step_back(&mut self, is_back: bool) {
+        self.order.is_back = is_back;
+    }
+
+    /// Gives the wake-up of this caller to the next waiter of the `Redlock` handle that has not
+    /// stepped back. Readers have all been woken already.
+    pub(crate) fn pass_wake_up(&self) {
+        if !self.is_shared() {
+            self.turn.pass();
+        }
     }
 
     /// Returns true if another caller of the `Redlock` handle has waited longer for the lock. The

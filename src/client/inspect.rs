@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use crate::client::Core;
 use crate::client::round::{ReplyCollector, Round};
-use crate::error::NodeOutcome;
+use crate::error::{NodeOutcome, Taken};
 use crate::name::LockKeys;
-use crate::op::{Enlist, Op};
-use crate::quorum::Answer;
+use crate::op::{Enlist, Op, Reply};
+use crate::quorum::acquire::Loss;
 use crate::quorum::candidates::{Candidate, Listing};
+use crate::quorum::{Answer, majority};
 
 impl Core {
     /// Asks each node for the holder of a lock, until `enough` nodes have reported it. Returns the
@@ -24,10 +25,51 @@ impl Core {
         keys: &LockKeys,
         enough: usize,
     ) -> Vec<(Arc<str>, Option<Answer>)> {
-        let op = Op::Inspect { keys: keys.clone(), wait: false };
-        let replies = ReplyCollector::new(self.n());
-        let answers = self.answers(op, enough, &replies).await;
+        let answers = match self.timer() {
+            Ok(_) => {
+                let op = Op::Inspect { keys: keys.clone(), wait: false };
+                self.answers(op, enough, &ReplyCollector::new(self.n())).await
+            }
+            Err(outcomes) => {
+                let answer = |outcome| match outcome {
+                    NodeOutcome::Failed(e) => Some(Err(e)),
+                    _ => None,
+                };
+                outcomes.into_iter().map(answer).collect()
+            }
+        };
         self.names.iter().cloned().zip(answers).collect()
+    }
+
+    /// Reads a lock, and returns the refusal of a call that has to leave the lock to others: taken
+    /// if a majority of the nodes answers, else no quorum.
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any time, because it only reads.
+    pub(crate) async fn look_at_lock(&self, keys: &LockKeys) -> Loss {
+        let answers = self.inspect_each(keys, majority(self.n())).await;
+        let replies = answers.iter().filter_map(|(_, answer)| answer.as_ref()?.as_ref().ok());
+        let decided: Vec<&Reply> =
+            replies.filter(|reply| !matches!(reply, Reply::Quarantined { .. })).collect();
+        if decided.len() < majority(self.n()) {
+            let outcome = |(_, answer): (_, Option<Answer>)| {
+                answer.map_or_else(NodeOutcome::no_answer, |answer| NodeOutcome::of(&answer))
+            };
+            return Loss::NoQuorum(answers.into_iter().map(outcome).collect());
+        }
+        let holders = || {
+            decided.iter().filter_map(|reply| match reply {
+                Reply::Holder(holder) => holder.as_ref(),
+                _ => None,
+            })
+        };
+        let forever = holders().any(|holder| holder.remaining.is_none());
+        let longest = holders().filter_map(|holder| holder.remaining).max().unwrap_or_default();
+        Loss::Taken(Taken {
+            retry_after: (!forever).then_some(longest),
+            foreign: holders().any(|holder| holder.owner.is_none()),
+            queued: None,
+        })
     }
 
     /// Sends the op to every node, and returns the nodes' answers as soon as `enough` of the

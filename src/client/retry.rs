@@ -198,6 +198,10 @@ struct Retry<'a> {
     ended: Option<OwnedNotified>,
     /// True if a hint (a wake-up message from a node) ended the last pause.
     woken: bool,
+    /// True if this call took a wake-up, and no majority has answered since. The nodes took the
+    /// handle out of their queues with the wake-up. So if the call ends, the wake-up is for the next
+    /// waiter of the handle.
+    owes_wake_up: bool,
     /// Limit on the rate of wake-ups that find no change; used only with [`Wait::Answer`].
     limit: RateLimit,
     /// Earliest time at which the lock or key can become free without a release, by the answer to
@@ -230,6 +234,7 @@ impl<'a> Retry<'a> {
             attempts: 0,
             ended: None,
             woken: false,
+            owes_wake_up: false,
             limit: RateLimit::default(),
             expires: Moment::default(),
             collisions: 0,
@@ -277,6 +282,7 @@ impl<'a> Retry<'a> {
             waiting.was_right();
         }
         waiting.wake_next();
+        self.owes_wake_up = false;
         waiting.unused();
         // A first attempt that was granted usually left no place on any node, so the drop of this
         // `Retry` need not remove places.
@@ -290,19 +296,20 @@ impl<'a> Retry<'a> {
         // The lock or key expires later than it did before the hint, so the wake-up found a change:
         // it was released and another owner was faster, or its owner renewed. For a semaphore this
         // shows nothing: the end of the first permit changes with each attempt of another waiter.
-        if let Some(waiting) = self.waiting.as_ref().filter(|_| self.woken)
+        let is_answer = prospect.is_answer();
+        if let Some(waiting) = self.waiting.as_ref().filter(|_| self.woken && is_answer)
             && waiting.line() != Line::Permits
             && prospect.expires(self.sent) > self.expires + TICK
         {
             waiting.was_right();
         }
         self.expires = prospect.expires(now);
-        if let (Some(waiting), Prospect::NotDurable) = (&mut self.waiting, prospect) {
-            waiting.step_back(now);
-            // The roll-back of this attempt wakes no caller of this handle: the nodes took the
-            // handle out of their queues when they sent the hint.
-            if self.woken {
-                waiting.wake_next();
+        // A majority that refused the attempt has put the handle into its queues again.
+        self.owes_wake_up &= !is_answer;
+        if let Some(waiting) = &mut self.waiting {
+            waiting.step_back(prospect == Prospect::NotDurable);
+            if prospect == Prospect::NotDurable && std::mem::take(&mut self.owes_wake_up) {
+                waiting.pass_wake_up();
             }
         }
         let registers = self.wait != Wait::Pauses && !matches!(prospect, Prospect::Settling(_));
@@ -343,6 +350,10 @@ impl<'a> Retry<'a> {
             // A timer takes a millisecond even for a pause of zero. So without a pause only a hint
             // (a wake-up message) that has arrived already is taken.
             self.woken = self.hint().now_or_never().is_some();
+        } else if self.wait == Wait::Fair && !prospect.is_answer() {
+            // A fair caller keeps its place in the nodes' queues, so a roll-back of its own grants
+            // wakes it. After a pause without hints it drops the hints that came in the meantime.
+            self.leave(pause).await;
         } else if !collided {
             let core = Arc::clone(self.core);
             tokio::select! {
@@ -351,6 +362,7 @@ impl<'a> Retry<'a> {
                 woken = timeout(pause, self.hint()) => self.woken = woken.is_ok(),
             }
         }
+        self.owes_wake_up |= self.woken && self.wait != Wait::Answer;
         if self.woken {
             self.keep_apart().await;
         }
@@ -439,6 +451,9 @@ impl Drop for Retry<'_> {
     fn drop(&mut self) {
         // Locks that nodes have reserved for this call go to the next client in the nodes' queues.
         let Some(waiting) = &self.waiting else { return };
+        if self.owes_wake_up {
+            waiting.pass_wake_up();
+        }
         let nodes = match self.wait {
             // Each node may have a place of a fair call in its queue. The release removes it.
             Wait::Fair if self.attempts > 0 => (0..self.core.n()).collect(),

@@ -21,7 +21,6 @@ use crate::lock::acquiring::Acquiring;
 use crate::name::LockKeys;
 use crate::op::{LockMode, Queued};
 use crate::quorum::acquire::Loss;
-use crate::quorum::leader::Sight;
 use crate::retry_policy::RetryPolicy;
 use crate::span::{Call, operation};
 use crate::time::Moment;
@@ -274,12 +273,7 @@ impl Mutex {
                 biased;
                 done = &mut line => return done.map(Some),
                 answer = recorded => answer,
-                sight = core.inspect(&self.keys, false, |_, _| None::<(u64, ())>) => match sight {
-                    Sight::NoQuorum(outcomes) => Loss::NoQuorum(outcomes),
-                    Sight::Leads { .. } | Sight::Mute | Sight::Vacant => {
-                        Loss::Taken(taken_locally())
-                    }
-                },
+                answer = core.look_at_lock(&self.keys) => answer,
             };
             let now = core.env.now();
             if self.acquire_timeout.is_none()
@@ -308,8 +302,8 @@ impl Mutex {
                 guard = locks.lock(&self.keys) => Ok(guard),
             }
         };
-        let left = deadline.map_or(Duration::MAX, |deadline| deadline.since(began));
-        within(left, wait).await.unwrap_or_else(|| {
+        let Some(deadline) = deadline else { return wait.await };
+        within(deadline.since(began), wait).await.unwrap_or_else(|| {
             let (of, waited) = (self.resource(), core.env.now().since(began));
             Err(AcquireError::TimedOut { of, waited, taken: taken_locally() })
         })

@@ -236,7 +236,10 @@ async fn a_waiter_that_cannot_succeed_lets_the_others_of_its_handle_go_first() {
     let [strict, plain] = [Durability::Replicas(1), Durability::Primary]
         .map(|level| mutex.clone().durability(level).build().unwrap());
     let mut held = plain.acquire().await.unwrap();
-    let waits = tokio::spawn(async move { strict.acquire().await.map(drop) });
+    let [waits, also_waits] = [(), ()].map(|()| {
+        let strict = strict.clone();
+        tokio::spawn(async move { strict.acquire().await.map(drop) })
+    });
     tokio::time::sleep(Duration::from_millis(100)).await;
     let attempts = || nodes.nodes[0].levels.lock().unwrap().len();
     let before = attempts();
@@ -250,7 +253,35 @@ async fn a_waiter_that_cannot_succeed_lets_the_others_of_its_handle_go_first() {
         held = next.await.unwrap();
     }
     waits.abort();
-    // The waiter makes an attempt after each release, and not one after each of its roll-backs.
+    also_waits.abort();
+    // Each of the two makes an attempt after a release. They do not make one after each of their
+    // roll-backs, and do not wake each other again and again.
     let attempts = attempts() - before;
-    assert!((10..60).contains(&attempts), "{attempts} attempts for 20 releases");
+    assert!((10..100).contains(&attempts), "{attempts} attempts for 20 releases");
+}
+
+/// A fair caller keeps its place in the nodes' queues, so the roll-back of its own grants wakes it.
+/// Callers that are not fair pass their wake-ups on to each other. All of them make their next
+/// attempt only after a pause.
+#[tokio::test]
+async fn callers_that_cannot_succeed_do_not_wake_themselves_or_each_other() {
+    for (fair, callers) in [(true, 1), (false, 2)] {
+        let nodes = three([BarrierReply::Have(0), BarrierReply::Have(0), BarrierReply::Have(0)]);
+        let held = nodes.redlock.mutex("wanted").build().unwrap().acquire().await.unwrap();
+        let mutex = nodes.redlock.mutex("wanted").fair(fair).durability(Durability::Replicas(1));
+        let mutex = mutex.acquire_timeout(Duration::from_millis(900)).build().unwrap();
+        let calls = (0..callers).map(|_| {
+            let mutex = mutex.clone();
+            tokio::spawn(async move { mutex.acquire().await.map(drop) })
+        });
+        let calls: Vec<_> = calls.collect();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        held.release().await.unwrap();
+        for call in calls {
+            // The last attempt of one may find the grants of the other.
+            assert!(call.await.unwrap().is_err());
+        }
+        let attempts = nodes.nodes[0].levels.lock().unwrap().len();
+        assert!((3..60).contains(&attempts), "{attempts} attempts in 0.7 s");
+    }
 }

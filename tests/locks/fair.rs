@@ -242,6 +242,16 @@ async fn calls_behind_a_call_that_may_degrade_or_is_not_polled_report_a_taken_lo
     let refused = timeout(LONG, brief(&two).acquire()).await.expect("it ends");
     assert!(matches!(refused, Err(AcquireError::TimedOut { .. })), "{refused:?}");
     drop(never_polled);
+    // Readers hold the lock.
+    let readers = nodes.handle().rw_lock("pages").build().unwrap();
+    let reader = readers.read().await.unwrap();
+    let writer = |wait| two.mutex("pages").fair(true).acquire_timeout(wait).build().unwrap();
+    let never_polled = writer(LONG);
+    let mut never_polled = Box::pin(never_polled.acquire());
+    assert!((&mut never_polled).now_or_never().is_none());
+    let refused = writer(Duration::from_millis(200)).acquire().await;
+    assert!(matches!(refused, Err(AcquireError::TimedOut { .. })), "{refused:?}");
+    drop((never_polled, reader));
     holder.release().await.unwrap();
     timeout(LONG, first).await.unwrap().unwrap().unwrap();
 }

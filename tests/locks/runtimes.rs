@@ -211,6 +211,10 @@ fn a_runtime_without_timers_is_refused() {
         Err(AcquireError::NoQuorum(why)) => closed(&why, "on a tokio runtime without timers"),
         other => panic!("{other:?}"),
     }
+    match bare.block_on(redlock.mutex("n").build().unwrap().inspect()) {
+        Ok(seen) => assert!(!seen.is_free(), "{seen:?}"),
+        Err(e) => panic!("{e}"),
+    }
     let left = bare.block_on(redlock.close(Duration::from_secs(600)));
     assert!(left.held.is_empty(), "{left}");
 }

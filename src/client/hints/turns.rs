@@ -15,9 +15,16 @@ use tokio::sync::Notify;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Position of a caller in the order of wake-ups: the time at which it began to wait, and its
-/// number.
-pub(super) type Order = (Moment, u64);
+/// Position of a caller in the order of wake-ups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Order {
+    /// True if the nodes did not reach the durability of the caller at its last attempt. The other
+    /// callers come first then.
+    pub(super) is_back: bool,
+    /// Time at which the caller began to wait.
+    pub(super) since: Moment,
+    pub(super) number: u64,
+}
 
 /// Wake-ups of the callers that wait for one key.
 #[derive(Debug, Default)]
@@ -50,6 +57,16 @@ impl Turns {
         }
     }
 
+    /// Gives the wake-up of a caller that stepped back to the next one that has not. So several
+    /// callers that cannot succeed do not wake each other again and again.
+    pub(super) fn pass(&self) {
+        let mut state = self.0.lock();
+        match state.waiting.first_entry() {
+            Some(first) if !first.key().is_back => first.remove().notify_one(),
+            _ => state.stored = true,
+        }
+    }
+
     /// Wakes all callers that wait for this key at present.
     pub(super) fn wake_all(&self) {
         let all = std::mem::take(&mut self.0.lock().waiting);
@@ -66,7 +83,8 @@ impl Turns {
         let woken = Arc::new(Notify::new());
         {
             let mut state = self.0.lock();
-            if std::mem::take(&mut state.stored) {
+            // A caller that stepped back leaves the stored wake-up to others.
+            if !order.is_back && std::mem::take(&mut state.stored) {
                 return;
             }
             state.waiting.insert(order, Arc::clone(&woken));
@@ -93,7 +111,7 @@ mod tests {
     use super::*;
 
     fn order(number: u64) -> Order {
-        (Moment::from_nanos(number), number)
+        Order { is_back: false, since: Moment::from_nanos(number), number }
     }
 
     #[tokio::test]
@@ -137,5 +155,25 @@ mod tests {
         turns.wake_all();
         fourth.await;
         assert!(turns.turn(order(5)).now_or_never().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_stepped_back_gets_no_wake_up_that_is_passed_on() {
+        let turns = Turns::default();
+        let back = |number| Order { is_back: true, ..order(number) };
+        let mut first = Box::pin(turns.turn(back(1)));
+        assert!((&mut first).now_or_never().is_none());
+        turns.pass();
+        assert!((&mut first).now_or_never().is_none(), "it is for one that has not stepped back");
+        assert!(turns.turn(back(2)).now_or_never().is_none());
+        let mut third = Box::pin(turns.turn(order(3)));
+        (&mut third).await;
+        let mut third = Box::pin(turns.turn(order(3)));
+        assert!((&mut third).now_or_never().is_none());
+        turns.pass();
+        third.await;
+        // A wake-up by the nodes is for any caller.
+        turns.wake();
+        first.await;
     }
 }

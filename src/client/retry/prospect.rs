@@ -48,6 +48,11 @@ impl Prospect {
         }
     }
 
+    /// Returns true if a majority of the nodes gave an answer that counts.
+    pub(super) fn is_answer(&self) -> bool {
+        !matches!(self, Self::NoQuorum { .. } | Self::NotDurable)
+    }
+
     /// Returns the earliest time at which the lock or key can become free without a release. The
     /// remaining time in the refusal is counted from `at`.
     pub(super) fn expires(&self, at: Moment) -> Moment {

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use super::super::facts::{Facts, Outcome, REPLAYED, Server};
 use super::super::report::Finding;
 use super::{Answer, Check, Run};
+use palisade::error::NodeFault;
 use palisade::internal::objection;
 
 pub(super) const UNREACHABLE: Check = Check {
@@ -77,12 +78,10 @@ fn refused(_: &Facts, server: &Server) -> Answer {
             Finding::warning(message, evidence)
         }
         None => Finding::fine(evidence),
-        Some(e) if known("maxmemory_policy") == "noeviction" => {
-            Finding::error(e.detail(), evidence).fix([server.by_hand("INFO server")])
-        }
-        Some(e) => {
+        Some(e) if e.fault() == NodeFault::Eviction => {
             Finding::error(e.detail(), evidence).fix(server.set("maxmemory-policy", "noeviction"))
         }
+        Some(e) => Finding::error(e.detail(), evidence).fix([server.by_hand("INFO server")]),
     })
 }
 
