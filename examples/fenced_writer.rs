@@ -16,8 +16,9 @@ use std::time::Duration;
 use clap::Parser as _;
 use palisade::{FencingToken, LockGuard};
 
-/// A resource with several writing processes, such as a row, a file or a device. In SQL the same
-/// rule is `UPDATE account SET balance = ?, token = ? WHERE id = ? AND token <= ?`.
+/// A resource with several writing processes, such as a row, a file or a device. It refuses writes
+/// with an old token. In SQL the same rule is
+/// `UPDATE account SET balance = ?, token = ? WHERE id = ? AND token <= ?`.
 #[derive(Debug, Default)]
 struct Account(Mutex<(FencingToken, i64)>);
 

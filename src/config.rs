@@ -150,9 +150,9 @@ impl Config {
 }
 
 /// Returns the interval between two renewals: a quarter of the ttl. If a server crashes just before
-/// a renewal, three quarters of the ttl are left, less the drift. With the default ttl this is
-/// longer than a failover of the groups that `sentinel-conf` sets up. (etcd and Redisson renew
-/// after a third of the ttl.)
+/// a renewal, three quarters of the ttl are left, less the allowance for clock drift. With the
+/// default ttl this is longer than a failover of the groups that `sentinel-conf` sets up. (etcd and
+/// Redisson renew after a third of the ttl.)
 pub(crate) fn renew_every(ttl: Duration) -> Duration {
     ttl / 4
 }

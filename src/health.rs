@@ -36,7 +36,7 @@ pub struct Waiting {
     /// Number of messages that wait. Zero if the consumer takes no messages at all, because the
     /// deployment was never initialised (`palisade init`).
     pub messages: u64,
-    /// Time for which the messages have waited so far.
+    /// Time for which messages have waited for the operator so far.
     pub waited: Duration,
     /// Cause of the wait, and the action that the operator has to take.
     pub why: String,
@@ -86,7 +86,7 @@ pub enum Ability {
 }
 
 impl Ability {
-    /// Returns true if the ability is [`Now`](Self::Now).
+    /// Returns true for [`Now`](Self::Now): no wait is needed.
     pub fn is_now(self) -> bool {
         self == Self::Now
     }
@@ -95,7 +95,7 @@ impl Ability {
         if rest.is_zero() { Self::Now } else { Self::After(rest) }
     }
 
-    /// Returns the ability with the longer wait.
+    /// Returns the ability with the longer wait until it is possible; `Unknown` if one is unknown.
     fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Unknown, _) | (_, Self::Unknown) => Self::Unknown,

@@ -73,10 +73,11 @@ pub(crate) fn check_text(field: &'static str, text: &str) -> Result<(), ConfigEr
     Ok(())
 }
 
-/// Checks the prefix of a handle. It must not end with a letter or digit, and must not contain the
-/// label of elections, idempotency keys or semaphores. Otherwise, the key of a lock with this
-/// prefix could be the key of an election, an idempotency key or a semaphore of another handle, or
-/// the labels in the keys of this handle could not be recognised (rule locks 14).
+/// Checks the prefix of the names of a `Redlock` handle. It must not end with a letter or digit,
+/// and must not contain the label (such as `election:`) of elections, idempotency keys or
+/// semaphores. Otherwise, the key of a lock with this prefix could be the key of an election, an
+/// idempotency key or a semaphore of another handle, or the labels in the keys of this handle could
+/// not be recognised (rule locks 14).
 pub fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
     check_text("prefix", prefix)?;
     if prefix.ends_with(char::is_alphanumeric) {
@@ -159,14 +160,14 @@ pub fn of_key(prefix: &str, key: &str) -> Option<Resource> {
     check_lock(name, &keys).ok().map(|()| Resource::Lock(name.into()))
 }
 
-/// Returns the label that the text contains at a place where a key could have it: at the beginning,
-/// or after a character that is neither letter nor digit.
+/// Returns the label of a kind of key (such as `election:`) that the text contains at a place where
+/// a key could have it: at the beginning, or after a character that is neither letter nor digit.
 fn kind_in(text: &str) -> Option<&'static str> {
     let begins = |kind: &str, head: &str| {
         head.strip_suffix(kind).is_some_and(|before| !before.ends_with(char::is_alphanumeric))
     };
-    // All labels end with a colon, so a label can end only at a colon. Most names have few colons,
-    // so there are few places to compare.
+    // All labels end with a colon (such as `idem:`), so a label can end only at a colon of the
+    // text. Most names have few colons, so there are few places to compare.
     let heads = || text.match_indices(':').map(|(at, colon)| &text[..at + colon.len()]);
     LABELS.into_iter().find(|kind| heads().any(|head| begins(kind, head)))
 }
@@ -182,9 +183,9 @@ pub fn of_record<'a>(prefix: &str, key: &'a str) -> Option<(&'a str, &'a str)> {
     key.strip_prefix(prefix)?.strip_prefix(RECORD)?.split_once(':')
 }
 
-/// Refuses a main key to which other locks or the node itself would write: a side key of another
-/// lock, a key with the same side keys as another lock, or a key that nodes use for all locks
-/// together.
+/// Refuses the main key of a lock if other locks or the node itself would write to it: a side key
+/// (fence, queue or metadata) of another lock, a key with the same side keys as another lock, or a
+/// key that nodes use for all locks together.
 fn check_key(field: &'static str, key: &str) -> Result<(), ConfigError> {
     if [MARKER, BARRIER, SETTLED].contains(&key) {
         let rule = "is a key that servers keep for all locks together; use another name or prefix";
@@ -233,7 +234,7 @@ struct Parts {
 }
 
 impl LockKeys {
-    /// Derives all keys from the main key.
+    /// Derives all Redis keys of a lock from its main key, the key that holds the owner.
     pub fn new(lock: &str) -> Self {
         Self::prefixed("", lock)
     }
@@ -260,7 +261,8 @@ impl LockKeys {
         self.beside(CANDIDATES).into()
     }
 
-    /// Returns the side key that ends with `what`, in the cluster slot of the main key.
+    /// Returns the further key of this name that ends with `what`. In a cluster it is in the slot
+    /// of the name's main key.
     fn beside(&self, what: &str) -> String {
         let lock = self.lock();
         if has_hash_tag(lock) { format!("{lock}:{what}") } else { format!("{{{lock}}}:{what}") }

@@ -55,16 +55,17 @@ pub enum Op {
     /// [`IfHeld::TakeFrom`] transfers it. [`IfHeld::TakeOnly`] takes it only by a transfer. In
     /// quarantine it is never taken. The node sets the lock to `owner` for `ttl`, sets `fence :=
     /// max(fence + 1, clamp(proposal), floor)`, and answers `Granted`. `clamp` limits the proposal
-    /// to the node's clock ± E; `floor` is the smallest token of the data history. If `owner` has
-    /// the lock already, the answer is `Granted` with the present fence. Otherwise the answer is
-    /// `Held`, and the node registers the caller for the hint (a later message) that `if_held` asks
-    /// for.
+    /// to the node's clock ± E (the largest clock error); `floor` is the smallest token of the data
+    /// history. If `owner` has the lock already, the answer is `Granted` with the present fence.
+    /// Otherwise the answer is `Held`, and the node registers the caller for the hint (a later
+    /// message) that `if_held` asks for.
     ///
     /// A shared acquire is granted beside other shared grants. It is refused if an exclusive waiter
     /// that asked lately began to wait earlier (rules readers 1, 9). It does not raise an existing
     /// fence:
     /// `fence := max(fence, floor)`. Without a fence, `fence := max(clamp(proposal), floor)`
-    /// (rule readers 2). `TakeFrom` and `TakeOnly` count as `None`; no caller sends them with it.
+    /// (rule readers 2). `TakeFrom` and `TakeOnly` count as `None`; no caller sends them with a
+    /// shared acquire.
     ///
     /// An acquire of a slot is answered `Permit`, with the slot (rules semaphore 1, 2):
     /// - If the request asks for any slot, the owner gets the slot that it already has, or else a
@@ -99,7 +100,8 @@ pub enum Op {
         keys: LockKeys,
         /// Owner token of the request.
         owner: OwnerToken,
-        /// Fencing token of the grant, which a majority of the nodes must have as their fence.
+        /// Fencing token of the grant, which a majority of the nodes must store as their fence
+        /// (last fencing token).
         token: FencingToken,
         /// Slot of the owner if the grant is a permit; the fence (last fencing token) of this slot
         /// is set (rule semaphore 3).
@@ -142,8 +144,8 @@ pub enum Op {
     /// nothing to delete, the node notifies all handles (clients) that watch the lock. It also
     /// takes the first [`Place`] out of its queue of waiting handles, notifies the handle of this
     /// place, and reserves the lock for this handle. If the first place is a reader's, the node
-    /// does the same for all readers before the first exclusive waiter that asked lately (readers
-    /// 10).
+    /// does the same for all readers before the first exclusive waiter that has asked in the last
+    /// 3 s (rule readers 10).
     ///
     /// A shared release removes the owner's shared grant. It also removes an exclusive grant of the
     /// owner, which is left if a downgrade did not reach this node (rule readers 7).
@@ -171,8 +173,8 @@ pub enum Op {
     },
     /// Writes, extends or removes a candidate's entry in a list of candidates, and reads the list.
     /// The answer is `Candidates`. If the list has [`MAX_LISTED`] other entries, this entry is left
-    /// out. The list does not decide who holds the lock, so the node also answers in quarantine. If
-    /// a node has lost an entry, the owner of the entry writes it again.
+    /// out. The list does not decide who holds the lock, so a node in quarantine, which grants
+    /// nothing, answers, too. If a node has lost an entry, the owner of the entry writes it again.
     Enlist(Enlist),
     /// Claims an idempotency key to run its handler (phase 1 of consensus on the key's result).
     Claim(Claim),
@@ -213,9 +215,9 @@ pub enum Op {
         value: Option<Arc<[u8]>>,
     },
     /// Stores the list of a handler's finished steps, in place of an earlier list. The node accepts
-    /// it under the conditions of `Complete`, if there is no result. Of two lists of one ballot the
-    /// longer one stays, so a request that arrives twice removes no step. A record with steps
-    /// always counts as claimed, even if its claims end as `Undone`.
+    /// it under the conditions of `Complete`, if there is no result. Of two lists of one ballot
+    /// (one claim) the longer one stays, so a request that arrives twice removes no step. A record
+    /// with steps always counts as claimed, even if its claims end as `Undone`.
     Steps {
         /// Ballot of the claim.
         ballot: Ballot,
@@ -300,9 +302,9 @@ impl Op {
     }
 
     /// Returns true if no earlier request of the same owner token can have been executed. This is
-    /// false for the acquires of a takeover, and of a call that redeems a ticket, because all of
-    /// them have one owner token. It is false for an acquire of an exact slot, because the same
-    /// attempt asked for any slot before.
+    /// false for the acquires of a takeover, and of a call that redeems a hand-over ticket, because
+    /// all acquires of one such call have the same owner token. It is false for an acquire of an
+    /// exact slot, because the same attempt asked for any slot before.
     pub(crate) fn begins_owner(&self) -> bool {
         match self {
             Self::Acquire { mode, if_held, .. } => {
@@ -411,7 +413,8 @@ pub enum Reply {
         fence: u64,
         /// Number of claims of this key that count on this node, including this one.
         attempt: u32,
-        /// Result that this node already stores; only for a claim with `force`.
+        /// Result of the key that this node already stores; only for a claim with `force` (which is
+        /// granted in spite of a result).
         record: Option<StoredRecord>,
         /// Finished steps of the handler that this node stores, if there is no result yet.
         steps: Option<StoredSteps>,

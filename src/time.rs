@@ -58,7 +58,7 @@ impl Drift {
     /// The default bound on the error of a clock's rate: one per cent.
     pub const DEFAULT: Self = Self(10_000);
 
-    /// Makes a bound from parts per million.
+    /// Makes a bound on the error of a clock's rate, from parts per million.
     pub const fn from_ppm(ppm: u32) -> Self {
         Self(ppm)
     }
@@ -113,8 +113,8 @@ pub(crate) struct NodeClock {
 }
 
 impl NodeClock {
-    /// Returns a reading that the node's clock has certainly reached at `moment`. This holds if the
-    /// rate of the node's clock stays within `drift` and the clock does not step backwards.
+    /// Returns a time that the node's clock certainly shows or has passed at `moment`. This holds
+    /// if the rate of the node's clock stays within `drift` and the clock does not step backwards.
     pub(crate) fn at(self, moment: Moment, drift: Drift) -> u64 {
         let span = moment.since(self.read);
         let span = span.saturating_sub(drift.of(span));

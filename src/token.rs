@@ -51,8 +51,8 @@ impl OwnerToken {
         Self(out)
     }
 
-    /// Returns true if this value is not the token of an owner: it is [`KEPT`](Self::KEPT) or a
-    /// reservation.
+    /// Returns true if this value is not the token of an owner: it is [`KEPT`](Self::KEPT) or the
+    /// value that reserves a lock for a waiter.
     pub(crate) fn is_ownerless(&self) -> bool {
         self.0.starts_with(b"------")
     }

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use palisade_ops::doctor::checks;
 
-/// Checks that do not depend on one setting in a file, so the templates do not name them.
+/// Checks of the doctor that do not depend on one setting in a file, so the templates of
+/// `sentinel-conf` do not name them.
 const NOT_SETTINGS: &[&str] = &[
     "aof-replay",
     "clock-skew",

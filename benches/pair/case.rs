@@ -57,8 +57,8 @@ pub(crate) async fn compare(args: &Args, case: Case, runtime: &str) {
     }
     if case.frozen {
         servers[case.nodes - 1].freeze();
-        // The first calls after the freeze are slower. The row does not measure them, so they run
-        // here and are not counted.
+        // The first calls after the server is frozen are slower. The printed result must not
+        // contain them, so they run here and are not counted.
         run(&all[0], NAMES[0], case, &servers, Duration::from_millis(600)).await;
     }
     let mut rounds = Vec::new();

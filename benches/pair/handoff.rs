@@ -55,9 +55,9 @@ pub(crate) async fn measure(args: &Args, nodes: usize, runtime: &str, delay: Dur
     trips.extend(round_trips(&lone).await);
     trips.sort_unstable();
     let trip = quantile_us(&trips, 0.5);
-    // A release of these clients follows a sleep, so the servers were idle before. The servers of
-    // the lone caller above are never idle. So the row compares the time to the next holder with
-    // both times.
+    // The clients of this benchmark sleep before each release, so the servers were idle before it.
+    // The single caller of `round_trips` keeps its servers busy. So the row compares the time to
+    // the next holder with both: the time of such a release, and that caller's round trip.
     let release = quantile_us(&took, 0.5);
     Row::default()
         .value("runtime", "runtime", runtime)

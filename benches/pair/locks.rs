@@ -74,7 +74,8 @@ impl Kind {
     }
 }
 
-/// A contender with one kind of lock, and the guards that are held while it is measured.
+/// Palisade with one kind of lock, as one side of the comparison (a contender), and the guards that
+/// are held while it is measured.
 struct Of {
     redlock: Redlock,
     kind: Kind,
@@ -135,9 +136,10 @@ impl Contender for Of {
                 }
             }),
             Kind::Inner => Box::pin(async move {
-                // An inner acquire returns without waiting for a reply. Without this line, the task
-                // would never give control back to the runtime, and on one thread the timer that
-                // ends the round would not run.
+                // An acquire of a reentrant lock that the owner already holds returns without
+                // waiting for a reply. Without this line, the task would never give control back to
+                // the runtime, and on one thread the timer that ends this part of the benchmark
+                // would not run.
                 tokio::task::consume_budget().await;
                 let lock = redlock.mutex("inner").build().unwrap().reentrant();
                 match lock.acquire(&self.owner).await {
@@ -182,8 +184,8 @@ async fn measure(args: &Args, runtime: &str, nodes: usize, kind: Kind) {
     }
     let mut rounds: Vec<[Run; 2]> = Vec::new();
     for round in 0..args.rounds {
-        // The mutex and the other kind take turns to be measured first, so that neither has an
-        // advantage.
+        // The mutex and the kind of lock that is compared with it take turns to be measured first,
+        // so that neither has an advantage.
         rounds.push(if round % 2 == 0 {
             let mutex = once(0, span).await;
             [mutex, once(1, span).await]

@@ -24,22 +24,22 @@ enum Work {
     Execute,
     /// Palisade replays a stored result in each call. Each caller has a completed key of its own.
     Replay,
-    /// The raw contender runs its two commands for a new key in each call.
+    /// The raw contender (code without palisade) runs its two commands for a new key in each call.
     Raw,
 }
 
 /// Measurements of one kind of work in one round.
 struct Run {
     per_s: f64,
-    /// Processor time per key in µs: of this process, of all servers, and of the scripts on the
+    /// Processor time per key in µs: of this process, of all servers, and of the Lua scripts on the
     /// servers.
     cpu: (f64, f64, f64),
     /// Context switches per key, of this process and of all servers.
     switches: f64,
 }
 
-/// Measures the three kinds of work with this number of nodes and callers, and prints a row of the
-/// table.
+/// Measures each kind of work ([`Work`]) with this number of nodes and callers, and prints a row of
+/// the benchmark's table.
 pub(crate) async fn measure(args: &Args, runtime: &str, nodes: usize, callers: usize) {
     let servers: Vec<Server> = (0..nodes).map(|_| Server::start(&[])).collect();
     let urls: Vec<String> = servers.iter().map(Server::url).collect();

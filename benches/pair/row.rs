@@ -31,7 +31,8 @@ impl Row {
         self.value(heading, name, format_args!("{figure:.digits$}"))
     }
 
-    /// Adds a figure as its median over the rounds, with its minimum and maximum.
+    /// Adds a measured number to the row: its median over the rounds of the benchmark, with its
+    /// minimum and maximum.
     pub(crate) fn spread(mut self, heading: &str, name: &str, digits: usize, s: Spread) -> Self {
         let Spread { median, min, max } = s;
         self.json.push(format!(

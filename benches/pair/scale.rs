@@ -140,7 +140,7 @@ async fn of_processes(args: &Args, processes: usize) {
         .print(args.json);
 }
 
-/// Runs one of the processes of [`of_processes`].
+/// Runs one of the processes that use the server in the measurement [`of_processes`].
 pub(crate) async fn worker(args: &Args, url: &str) {
     let ours: Arc<dyn Contender> = Arc::new(Ours::connect(&[url.to_owned()]));
     let case = Case { nodes: 1, tasks: 8, frozen: false, delay: Duration::ZERO };

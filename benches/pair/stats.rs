@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-/// Median, minimum and maximum of a figure over the rounds.
+/// Median, minimum and maximum of a measured number over the rounds of a benchmark.
 #[derive(Clone, Copy)]
 pub(crate) struct Spread {
     pub(crate) median: f64,

@@ -263,8 +263,8 @@ fn send_all(child: &Child, group: Pid, signal: Signal) {
 }
 
 /// Kills the process group and the command. The kill of the group succeeds even if the command
-/// cannot be killed, because the group has other members: the watchdogs, which end it with the
-/// lease. For this reason the command is checked separately.
+/// cannot be killed, because the group has other members: the watchdogs, which kill the group when
+/// the lease ends. For this reason the command is checked separately.
 fn kill(child: &Child, group: Pid, say: Say) {
     send_all(child, group, Signal::SIGKILL);
     let Some(pid) = pid(child) else { return };
@@ -323,8 +323,8 @@ impl Drop for Killed {
     }
 }
 
-/// Waits until the group has no process that `palisade` may signal. Returns early after `within`,
-/// or when `time` returns false because no time is left.
+/// Waits until the process group has no process that `palisade` may signal. Returns early after
+/// `within`, or when `time` returns false because no time is left.
 async fn gone(group: Pid, within: Duration, time: impl Fn() -> bool) {
     let until = Instant::now() + within;
     while killpg(group, None).is_ok() && Instant::now() < until && time() {

@@ -119,7 +119,7 @@ impl State {
 #[derive(Default)]
 struct Parts {
     message: String,
-    /// Value of the library's `event` field.
+    /// Value of the field `event`, in which the library names the event.
     event: String,
     fields: Map<String, Value>,
 }

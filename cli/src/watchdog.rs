@@ -64,7 +64,7 @@ pub(crate) fn now() -> Moment {
     Moment::from_nanos(u64::try_from(read.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// Runs a helper mode if this process was started for a helper mode.
+/// Runs the watchdog or the starter, if this process was started as one of them.
 pub(crate) fn run() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
     match args.next()?.to_str()? {
@@ -180,8 +180,8 @@ fn myself() -> tokio::process::Command {
     command
 }
 
-/// Both watchdogs of a group: the processes that kill the group when the lease ends. `palisade`
-/// controls them by this value.
+/// Both watchdogs of a process group: two processes that kill the group when the lease ends.
+/// `palisade` controls them by this value.
 pub(crate) struct Watchdog {
     pair: [WatchdogProcess; 2],
     group: Pid,

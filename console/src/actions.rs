@@ -332,16 +332,16 @@ fn is_as_shown(facts: Option<&KeyFacts>, expect: Option<&str>) -> bool {
     expect.is_none_or(|expect| facts.is_some_and(|facts| shown_as(facts) == expect))
 }
 
-/// Takes a lock from its holder, so that the holder cannot renew it. The lock stays closed until
-/// the old lease ends, and is free then.
+/// Takes a lock from its holder, so that the holder cannot renew it. No client gets the lock until
+/// the old lease ends. After that it is free.
 async fn force_release(
     shared: &Arc<Shared>,
     name: &str,
     expect: Option<&str>,
     audit: &Audit,
 ) -> Result<Ended, Refusal> {
-    // The guard is not renewed, so that its lease ends at the reported time even if this process
-    // dies.
+    // The guard is not renewed, so that its lease ends at the time that is reported to the visitor,
+    // even if this process dies.
     let mutex = shared.redlock.mutex(name).auto_renew(false).acquire_timeout(WAIT).build()?;
     let seen = mutex.inspect().await.map_err(|e| Refusal::nodes(e.to_string()))?;
     let Some(holder) = seen.holder() else {

@@ -52,7 +52,7 @@ pub struct AuditLine {
 }
 
 impl AuditLine {
-    /// Returns the line as a JSON object.
+    /// Returns this line of the audit as a JSON object.
     pub fn to_json(&self) -> Value {
         json!({
             "id": self.id, "at_ms": self.at, "by": self.by, "role": self.role, "from": self.from,
@@ -124,8 +124,8 @@ impl Audits {
         Some(line)
     }
 
-    /// Writes a request that was refused before an action began. Within `WINDOW`, only `REFUSED` of
-    /// these requests are written, so that a stranger cannot fill the audit.
+    /// Writes a line about a request that was refused before its action began. Within `WINDOW`,
+    /// only `REFUSED` of these lines are written, so that a stranger cannot fill the audit log.
     pub(crate) fn refused(&self, mut line: AuditLine) {
         let n = {
             let mut refused = locked(&self.refused);

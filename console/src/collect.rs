@@ -26,13 +26,15 @@ use crate::pages::{self, Params};
 use crate::start::Shared;
 use names::Names;
 
-/// Pause after a reading, for each request that the reading sent to a node. A reading sends all its
-/// requests at once, so with 200 ms some seconds would contain more than five requests.
+/// Pause after a reading of the nodes' state, for each request that the reading sent to a node. A
+/// reading sends all its requests at once, so with 200 ms some seconds would contain more than five
+/// requests.
 const REQUEST: Duration = Duration::from_millis(220);
-/// Shortest interval of readings while a page is open. Most readings send two requests to a node.
+/// Shortest interval between two readings of the nodes while a page is open. Most readings send two
+/// requests to a node.
 pub(crate) const EVERY: Duration = Duration::from_millis(440);
-/// Interval of readings while no page is open. These readings only ask which nodes vote (grant
-/// locks).
+/// Interval of readings of the nodes while no page is open. These readings only ask which nodes
+/// vote (grant locks).
 const SLOW: Duration = Duration::from_secs(10);
 /// Interval at which the collector reads the votes, that is, which nodes grant locks. After an
 /// event of a node the votes are read at once.
@@ -51,7 +53,7 @@ struct Collector {
     shared: Arc<Shared>,
     survey: Survey,
     names: Names,
-    /// Number of readings.
+    /// Number of readings of the nodes.
     count: u64,
     votes_at: Option<Instant>,
     tick_at: Option<Instant>,
@@ -62,7 +64,7 @@ struct Collector {
     sent: votes::Sent,
 }
 
-/// Reads the deployment until the future is dropped.
+/// Reads the state of the deployment again and again until the future is dropped.
 pub(crate) async fn run(shared: Arc<Shared>) {
     let deployment = shared.deployment.clone().timeout(SURVEY);
     let mut collector = Collector {
@@ -113,7 +115,7 @@ impl Collector {
             }
         };
         if is_watched {
-            // The readings begin together, so that their requests to a node travel in one batch.
+            // These reads begin together, so that their requests to a node travel in one batch.
             tokio::join!(locks::read(&shared), cron::read(&shared), votes);
             if self.incidents_at.is_none_or(|at| at.elapsed() >= INCIDENTS) {
                 self.incidents_at = Some(Instant::now());

@@ -28,10 +28,11 @@ const STREAMS: usize = 64;
 const OF_ONE: usize = 24;
 /// Interval of the SSE comments that keep a quiet stream open.
 const KEEP: Duration = Duration::from_secs(10);
-/// Age of a page that is too old: no stream begins with it, and a request for it waits for a new
-/// one.
+/// Age from which the stored page is too old: no event stream begins with it, and a request for the
+/// page waits for a newer one.
 pub(crate) const FRESH: Duration = Duration::from_millis(2_500);
-/// Time for which a topic counts as watched after one request for its page.
+/// Time for which a topic (one page of the console) counts as watched after one request for its
+/// page.
 const LOOK: Duration = Duration::from_secs(5);
 
 /// A page, as a topic of events.
@@ -78,8 +79,8 @@ impl Topic {
 /// One event for all streams.
 #[derive(Clone, Debug)]
 enum Message {
-    /// The topic has a new page. The message does not contain the page, so that slow streams keep
-    /// no old pages in memory.
+    /// The page of this topic has changed. The message does not contain the page, so that event
+    /// streams to slow browsers keep no old pages in memory.
     Changed(Topic),
     Other(&'static str, Arc<str>),
 }
@@ -90,8 +91,8 @@ struct Page {
     /// Version of the page: the number of changes until this text.
     number: u64,
     text: Arc<str>,
-    /// The text without the fields that change with each reading. Two pages are compared by this
-    /// text.
+    /// The text without the fields that change each time the nodes are read. A new version of the
+    /// page counts as a change only if this text is different.
     shown: String,
     at: Instant,
 }
@@ -100,10 +101,10 @@ struct Page {
 #[derive(Debug, Default)]
 struct Looking {
     streams: usize,
-    /// Time until which the topic counts as watched because of a request without a stream; `None`
-    /// before the first such request.
+    /// Time until which the topic (a kind of page, such as `locks`) counts as watched because of a
+    /// request without a stream; `None` before the first such request.
     until: Option<Instant>,
-    /// Number of times that the topic's page has changed.
+    /// Number of times that the console's page of this topic has changed.
     changes: u64,
     newest: Option<Page>,
 }
@@ -113,7 +114,7 @@ pub(crate) struct Hub {
     sender: broadcast::Sender<Message>,
     topics: Mutex<BTreeMap<Topic, Looking>>,
     streams: AtomicUsize,
-    /// Number of streams of each visitor.
+    /// Number of open event streams of each visitor.
     visitors: Mutex<BTreeMap<String, usize>>,
     /// Wakes the collector, the task that reads the nodes.
     pub(crate) wake: Notify,
@@ -179,8 +180,8 @@ impl Hub {
         self.streams.load(Ordering::Relaxed)
     }
 
-    /// Counts the topic as watched because a program requests its page, and waits until the data
-    /// are fresh.
+    /// Counts the topic as watched because a program requests the page of this topic, and waits
+    /// until the console has read the nodes at most `fresh` ago.
     pub(crate) async fn look(&self, topic: Topic, fresh: Duration) {
         let was_watched = self.is_watched(topic);
         self.topics().entry(topic).or_default().until = Some(Instant::now() + LOOK);
@@ -237,7 +238,8 @@ pub(crate) type IsAllowed = Box<dyn Fn() -> bool + Send + Sync>;
 struct Subscription {
     hub: Arc<Hub>,
     visitor: String,
-    /// The topics of the stream, each with the number of the page that was sent last.
+    /// The topics of the stream, each with the number of the version of its page that was sent
+    /// last.
     topics: BTreeMap<Topic, Option<u64>>,
     events: broadcast::Receiver<Message>,
     /// Events that are sent before those that `events` receives.
@@ -254,8 +256,8 @@ impl Drop for Subscription {
             if let Some(looking) = topics.get_mut(topic) {
                 looking.streams -= 1;
                 if looking.streams == 0 {
-                    // No stream of the topic is left, so the page will be out of date. The next
-                    // stream must receive a fresh page.
+                    // No stream of the topic is left, so the newest page of the topic will be out
+                    // of date. The next stream must receive a fresh page.
                     looking.newest = None;
                 }
             }
@@ -379,8 +381,8 @@ mod tests {
         }
         let pinned = hub.newer(Topic::Locks, None).unwrap().1;
         assert_eq!(Arc::strong_count(&pinned), 2, "no other page is kept");
-        // Each stream begins with an event about its page, which was queued before the stream was
-        // behind. It is skipped here.
+        // Each stream begins with an event about its page, which was queued before the stream
+        // missed events. That first event is skipped here.
         let (name, data) = loop {
             let event = next(&mut slow).await;
             if event.0 != "locks" {
@@ -421,7 +423,8 @@ mod tests {
         hub.topics().get_mut(&Topic::Locks).unwrap().newest.as_mut().unwrap().at = old;
         let mut stream = subscribe(&hub, Topic::Locks).unwrap();
         assert_eq!(next(&mut stream).await.0, "hello");
-        // The old page was not sent, so the new page is sent although both pages are the same.
+        // The old version of the page was not sent. So the new version is sent, although both have
+        // the same text.
         hub.page(Topic::Locks, "new", "same".to_owned());
         assert_eq!(next(&mut stream).await.1, "new");
     }

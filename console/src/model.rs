@@ -33,7 +33,8 @@ pub(crate) struct Model {
     /// Namespaces of which a record or a decision was found. A namespace stays when its last record
     /// is gone, because a loss of data may have removed the record.
     pub(crate) namespaces: BTreeSet<String>,
-    /// Numbers of names that were found but are not kept, because there are too many.
+    /// Numbers of locks, elections and keys that were found but are not kept, because there are too
+    /// many.
     pub(crate) left_out: LeftOut,
     /// Number of lock names that an earlier round of the scan (the reading of all keys) found and
     /// that were never checked.
@@ -44,7 +45,7 @@ pub(crate) struct Model {
     /// the first one.
     pub(crate) markers_at: u64,
     pub(crate) doctor: Examination,
-    /// Nodes that the last reading could not read, with the reasons.
+    /// Nodes that the console could not read in its last reading, with the reasons.
     pub(crate) unread: BTreeMap<String, String>,
     /// Prefixes of other applications whose elections, semaphores or keys are on the nodes.
     pub(crate) other_prefixes: BTreeSet<String>,
@@ -121,7 +122,7 @@ pub(crate) struct LockRow {
     pub(crate) at: u64,
     /// The waiters, the longest wait first; `None` if no node could be read.
     pub(crate) waiters: Option<Vec<Waiter>>,
-    /// True if a node has a value under the main key of the lock.
+    /// True if a node has a value under the lock's main key, the key that holds the owner.
     pub(crate) is_there: bool,
     /// End of each holder's lease, by owner. Small differences between readings do not change it.
     pub(crate) ends: BTreeMap<String, u64>,
@@ -179,7 +180,7 @@ pub(crate) struct JobRow {
 pub(crate) struct KeyRow {
     /// State of the key at the last reading; `None` before the first one.
     pub(crate) facts: Option<KeyFacts>,
-    /// Time of the last reading.
+    /// Time at which the console last read the key's state from the nodes.
     pub(crate) at: u64,
     /// Round of the scan of the nodes' keys in which the key was found last.
     pub(crate) round: u64,
@@ -233,7 +234,7 @@ pub(crate) struct LeftOut {
 }
 
 impl LeftOut {
-    /// Returns the larger number of each kind.
+    /// Returns the larger number of locks, of elections and of keys.
     pub(crate) fn max(self, other: Self) -> Self {
         Self {
             locks: self.locks.max(other.locks),
@@ -248,11 +249,12 @@ impl LeftOut {
 pub(crate) struct ScanProgress {
     /// Number of complete rounds of the scan, each of which reads all keys.
     pub(crate) rounds: u64,
-    /// Duration of the last complete round of the scan.
+    /// Duration of the last complete scan (reading of all keys of the nodes).
     pub(crate) round: Option<Duration>,
-    /// Number of keys that the present round of the scan has read, by node.
+    /// Number of keys that the present round of the scan (the reading of all keys) has read, by
+    /// node.
     pub(crate) progress: BTreeMap<String, u64>,
-    /// Number of keys that the last complete round of the scan read, by node.
+    /// Number of keys that the last complete scan (reading of all keys) has read, by node.
     pub(crate) totals: BTreeMap<String, u64>,
     /// Number of names that are known.
     pub(crate) names: usize,

@@ -1,6 +1,6 @@
 //! The pages as JSON, one file for each page. Most pages only read the model, which has the state
-//! of the nodes at the collector's last reading. A few pages, such as that of a single lock, ask
-//! the nodes themselves.
+//! of the nodes when the console's collector last read them. A few pages, such as that of a single
+//! lock, ask the nodes themselves.
 
 pub(crate) mod cron;
 pub(crate) mod elections;
@@ -31,10 +31,10 @@ const LIMIT: usize = 500;
 /// Length of a list if the request names no length.
 const PAGE: usize = 100;
 
-/// Sentence about a name that was found and not read yet.
+/// Sentence about an election or job whose name was found and whose state was not read yet.
 const NOT_READ: &str = "it has not been read yet";
 
-/// The last readings of the pages that ask the nodes themselves.
+/// The last readings for those pages of the console that ask the nodes themselves.
 pub(crate) struct Readings {
     /// Reports of the nodes about a lock, and the time of the reading.
     locks: Recent<LockId, Option<(View, u64)>>,
@@ -148,7 +148,8 @@ fn head(shared: &Shared, model: &Model, mut page: Value) -> Value {
     page
 }
 
-/// Returns the state of the collector's readings, such as the progress of the scan of all keys.
+/// Returns the state of the task that reads the nodes (the collector), such as the progress of its
+/// scan of all keys.
 pub(crate) fn poll(shared: &Shared, model: &Model) -> Value {
     let scan = &model.scan;
     let progress = scan.progress.keys().chain(scan.totals.keys());
@@ -200,8 +201,9 @@ pub(crate) fn clean_sentence(text: &str) -> String {
     Secrets::default().sentence(text, SENTENCE_MAX)
 }
 
-/// Returns true if both names mean the same node: `surveyed` is the name in a survey of keys,
-/// `name` that in the console's handle. The survey calls a server `node` and its address.
+/// Returns true if both names mean the same node. `surveyed` is its name in a survey (a reading of
+/// the nodes' keys), `name` is its name in the console's `Redlock` handle. The survey calls a
+/// server `node` and its address.
 pub(crate) fn is_node(surveyed: &str, name: &str) -> bool {
     surveyed == name || surveyed.strip_prefix("node ") == Some(name)
 }

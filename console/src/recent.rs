@@ -25,8 +25,8 @@ pub(crate) struct Recent<K, V> {
 }
 
 impl<K: Ord, V: Clone> Recent<K, V> {
-    /// Creates an empty list for readings that are recent for `life`, of which `turns` may be under
-    /// way at the same time.
+    /// Creates an empty cache. A reading of the nodes is recent for `life`, and at most `turns`
+    /// readings are under way at the same time.
     pub(crate) fn new(life: Duration, turns: usize) -> Self {
         Self { life, turns: Semaphore::new(turns), cells: Mutex::default() }
     }

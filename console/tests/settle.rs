@@ -83,8 +83,8 @@ async fn an_incident_has_one_decision() {
         json!({ "action": "decide", "namespace": "orders", "loss": loss, "decision": decision,
                 "replace": replace, "confirm": loss, "reason": "no order was lost" })
     };
-    // The request names another loss of data than the page showed, as if a loss had joined the
-    // incident since then.
+    // The request names another loss of data than the page showed, as if a new loss had become part
+    // of the incident since then.
     let mut joined = decide("run", false);
     joined["expect"] = json!("20200101-000000 from 1");
     let refused = world.act(&joined, &[]).await.json();

@@ -60,8 +60,8 @@ pub struct Shift {
     pub ledger: Ledger,
     pub counts: Counts,
     pub lease: Duration,
-    /// If true, the probe returns `NotFound` and does not ask the ledger. The audit must then find
-    /// doubles.
+    /// If true, the probe (the check for an effect) returns `NotFound` and does not ask the ledger.
+    /// The ledger's audit must then find orders that were booked twice.
     pub blind: bool,
 }
 
@@ -197,8 +197,9 @@ impl Shift {
         }
         if fate == Fate::Stall {
             self.counts.stalled.add();
-            // A real broker gets no acknowledgement during the stall, so it delivers the message to
-            // another consumer too. The stream simulates this.
+            // During the stall (a pause longer than the lease) a real broker gets no
+            // acknowledgement, so it delivers the message to another consumer too. The stream
+            // simulates this.
             self.stream.deliver_again(index, self.lease);
             std::thread::sleep(self.lease + Duration::from_millis(200));
         }

@@ -21,12 +21,12 @@ pub enum Verdict {
     Twice,
 }
 
-/// The ledger's entry for one order.
+/// The entry of one order in the ledger, which books the invoices.
 #[derive(Debug, Default)]
 struct Entry {
     /// The largest fencing token that the ledger has seen for the order.
     fence: FencingToken,
-    /// The invoices booked for the order. A second invoice is a double.
+    /// The invoices booked for the order. A second invoice means that the order was booked twice.
     booked: Vec<Arc<str>>,
 }
 
@@ -41,7 +41,7 @@ struct Books {
 #[derive(Debug, Default)]
 pub struct Ledger(Mutex<Books>);
 
-/// The counts of an audit.
+/// The counts of an audit of the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Audit {
     /// Number of orders with an effect: at least one booked invoice.

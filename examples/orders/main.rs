@@ -223,7 +223,7 @@ fn bars(shifts: &[Arc<Shift>; 2]) -> (MultiProgress, [ProgressBar; 2]) {
     (screen, bars)
 }
 
-/// Prints the report. Returns true if the ledger has no double and no lost order, and if each
+/// Prints the report. Returns true if no order is booked twice or lost in the ledger, and if each
 /// invoice that the library reported is booked.
 fn judge(
     args: &Args,

@@ -65,7 +65,8 @@ pub struct Order {
 }
 
 impl Order {
-    /// Returns the order's fault on the first call, and [`Fate::Well`] on all later calls.
+    /// Returns the fault to inject for this order on the first call, and [`Fate::Well`] (no fault)
+    /// on all later calls.
     pub fn fate(&self) -> Fate {
         match self.fate.swap(Fate::Well as u8, Ordering::Relaxed) {
             1 => Fate::CrashBefore,
@@ -77,7 +78,7 @@ impl Order {
 }
 
 /// The stream of the orders at one [`Level`]. A delivery is under way until its order is settled or
-/// put back.
+/// returned to the stream.
 #[derive(Debug)]
 pub struct Stream {
     pub level: Level,

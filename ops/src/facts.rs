@@ -197,7 +197,7 @@ pub(crate) struct Clock {
     pub(crate) error: u64,
 }
 
-/// The result of a trial lock.
+/// The result of a trial: acquire and release of a lock, to see if the nodes grant locks.
 #[derive(Clone, Debug)]
 pub(crate) struct Trial {
     /// The node's name, or `nodes` for all nodes together.
@@ -207,8 +207,8 @@ pub(crate) struct Trial {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The lock was granted and released. `granted` and `released` are the durations of the two
-    /// calls.
+    /// The trial lock was granted and released. `granted` and `released` are the durations of the
+    /// two calls.
     Granted { granted: Duration, released: Duration },
     /// The lock was granted, but no node confirmed the release. The text has the reason.
     NotReleased(String),

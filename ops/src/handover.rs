@@ -94,8 +94,9 @@ pub enum HandedOver {
         /// Time for which the node answered no request.
         closed: Duration,
     },
-    /// The handover stopped: nothing was changed, every change was undone, or the server opens by
-    /// itself. The text has the reason and an instruction.
+    /// The handover stopped: nothing was changed, every change was undone, or the closed server
+    /// accepts requests again by itself when its closed time ends. The text has the reason and an
+    /// instruction.
     Refused(String),
     /// The handover failed. Another server may be the master now. It begins with a quarantine, in
     /// which it grants nothing.
@@ -147,7 +148,8 @@ pub(super) enum Stopped {
 /// Reason for which the new server did not confirm that it continues the old server's data history.
 enum Unfinished {
     Failed(String),
-    /// The new server may have continued the old server's data history, but did not answer.
+    /// The new server did not answer. It may have continued the old server's data history
+    /// (sequence of writes) all the same.
     Unknown(String),
 }
 
@@ -195,9 +197,9 @@ impl Handover {
     /// group. Failures of the servers are in the result.
     ///
     /// # Cancellation safety
-    /// If the future is dropped at an await, the closed master opens again by itself after
-    /// `closed_for`. If a replica was promoted before that, the promotion counts as an ordinary
-    /// failover, with a quarantine (a time without grants).
+    /// If the future is dropped at an await, the closed master (it refuses requests) opens again by
+    /// itself after `closed_for`. If a replica was promoted before that, the promotion counts as an
+    /// ordinary failover, with a quarantine (a time without grants).
     pub async fn group(&self, tell: impl Fn(&str)) -> Result<HandedOver, ConfigError> {
         let access = self.deployment.access()?;
         self.check(access.groups.len() == 1 && access.lone.is_empty(), "group")?;

@@ -72,8 +72,8 @@ pub struct Held {
     pub note: Option<String>,
 }
 
-/// Thing that owners hold, on any node: the key of its name, the slot (number) of a permit, and
-/// true if the thing is held for reading.
+/// A lock, an election or a permit that owners hold, on any node: the key of its name, the slot
+/// (number) of the permit, and true if it is held for reading.
 type Thing = (String, Option<u16>, bool);
 
 /// One node's answer about a lock, an election or a permit that is held.
@@ -183,7 +183,7 @@ async fn read(
     Ok(all)
 }
 
-/// Reads the grants of each of these names.
+/// Reads the grants of each key in `page`. The keys are those of locks, or all of semaphores.
 async fn grants(conn: &Conn, page: &[String], is_semaphore: u8) -> Result<Vec<Vec<Value>>, String> {
     let mut command = redis::cmd("EVAL");
     command.arg(READ).arg(3 * page.len());
@@ -228,8 +228,9 @@ mod tests {
     }
 
     fn of(cells: &str) -> Held {
-        // A cell is a letter for the owner, and the seconds until the lease ends. A capital letter
-        // means that readers hold the lock; the number is then also the number of readers.
+        // A word of `cells` is a letter for the owner, and the seconds until the lease ends. A
+        // capital letter means that readers hold the lock; the number is then also the number of
+        // readers.
         let seen = |cell: &str| {
             let (letter, number) = (cell.as_bytes()[0], cell[1..].parse().unwrap());
             Seen {

@@ -92,7 +92,8 @@ impl Initialised {
         self.nodes.iter().all(|(_, done)| is_marked(done))
     }
 
-    /// Returns the exit code: 0 if every node is marked, 69 if a node could not be reached, else 2.
+    /// Returns the exit code: 0 if every node is marked as new, 2 if a server was refused, replaced
+    /// or doubtful (even if another server could not be reached), else 69.
     pub fn exit_code(&self) -> u8 {
         let any = |is: fn(&Init) -> bool| self.nodes.iter().any(|(_, done)| is(done));
         if self.is_done() {
@@ -158,15 +159,17 @@ const LOST: &str = "`palisade idem incidents` shows for which loss keys wait; if
                     lost and cannot be restored, `--lost-everything` marks it all the same: \
                     keys used before then count as new, so they may run again";
 
-/// Marks all nodes of a new deployment. If one node must not be marked, marks no node.
+/// Marks all nodes of a new deployment: records in each node's marker (`palisade:generation`) that
+/// the node is new. If one node must not be marked, marks no node.
 ///
 /// Name all nodes in one call. A server that was replaced or emptied while the other nodes have
-/// data must not be marked. Such a server grants by itself after one quarantine. If all nodes have
-/// the marker already, the call changes nothing and succeeds. The call replaces a marker that
-/// applications wrote before, if the node is still in its first quarantine. The call refuses a node
-/// that has a key with `prefix`. If `prefix` is empty, the call refuses a node that has a key of
-/// palisade's form, such as a fence or a record. The replicas of a group must be connected: a
-/// server takes a new replication id when its first replica connects, and that begins a quarantine.
+/// data must not be marked. Such a server grants by itself after one quarantine (a time without
+/// grants). If all nodes are marked already, the call changes nothing and succeeds. The call
+/// replaces a marker that applications wrote before, if the node is still in its first quarantine.
+/// The call refuses a node that has a key with `prefix`. If `prefix` is empty, the call refuses a
+/// node that has a key of palisade's form, such as a lock's fence or an idempotency record. The
+/// replicas of a group must be connected: a server takes a new replication id when its first
+/// replica connects, and that begins a quarantine.
 ///
 /// # Errors
 /// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
@@ -213,8 +216,8 @@ async fn mark_all(
     let looks = join_all(looks).await;
     let has_data = |look: &Result<(), Not>| matches!(look, Err(Not::New(_) | Not::Marked(_)));
     let in_use = looks.iter().any(has_data);
-    // After a loss of all data, some nodes may be marked as new already. These nodes are not
-    // changed, and the other nodes are marked.
+    // If this call is made after a loss of all data, an earlier run may have marked some nodes as
+    // new already. These nodes are not changed, and the other nodes are marked as new.
     let is_lost = prefix.is_none();
     let all_new =
         looks.iter().all(|look| look.is_ok() || is_lost && matches!(look, Err(Not::Marked(_))));

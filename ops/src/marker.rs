@@ -16,7 +16,8 @@ pub struct KeptData {
     /// Time when the data history began (a restart, a promotion or a loss of data begins one);
     /// `None` if the server never lost data.
     pub since: Option<u64>,
-    /// Age of the server's data history, if the history began without palisade data; else `None`.
+    /// Age of the server's data history (sequence of writes), if there were no keys of palisade
+    /// when the history began; else `None`.
     pub empty_for: Option<Duration>,
     /// True if the server lost all data: its history began empty, although a client had seen
     /// earlier data.
@@ -29,8 +30,8 @@ pub struct KeptData {
     pub(crate) agreed: Duration,
     /// Smallest fencing token that the node grants.
     pub floor: FencingToken,
-    /// The last time of the server's clock that was written to the marker. After a crash, all
-    /// writes after this time count as lost.
+    /// Time of the server's clock when it was last written to the marker. After a crash, all writes
+    /// after this time count as lost.
     pub note: u64,
     /// Time of the server's clock at the reading of the marker.
     pub now: u64,
@@ -53,7 +54,8 @@ impl KeptData {
         Duration::from_millis(self.quarantine_until().unwrap_or(0).saturating_sub(self.now))
     }
 
-    /// Returns the age of `note`, the last time of the server's clock in the marker.
+    /// Returns the age of `note`, the last time of the server's clock that was written to the
+    /// marker (the key with the server's data history).
     pub fn note_age(&self) -> Duration {
         Duration::from_millis(self.now.saturating_sub(self.note))
     }

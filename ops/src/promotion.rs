@@ -36,8 +36,8 @@ impl Promotion<'_> {
         for step in ["MULTI", "EXEC", "REPLICAOF 127.0.0.1 1", "CONFIG REWRITE"] {
             let question = format!("ACL DRYRUN {user} {step}");
             let answer = conn.query(&question, "ACL DRYRUN", text).await.ok();
-            // Servers before 7.0 have no `ACL DRYRUN`. Without an answer the step counts as
-            // allowed.
+            // Servers before 7.0 have no `ACL DRYRUN`. If the server does not answer it, the
+            // command `step` counts as allowed.
             if let Some(why) = answer.filter(|answer| answer != "OK") {
                 let why = conn.secrets().clean(&why);
                 let step = step.split(" 127").next().unwrap_or_default();
@@ -100,9 +100,10 @@ impl Promotion<'_> {
         self.group.data.at(self.of.deployment.reach(at))
     }
 
-    /// Makes the old master a replica of the new one. The same transaction reads the mark that
-    /// closed the old master. If the mark is gone, the old master may have answered requests since,
-    /// and the function returns an error. Returns a note for the operator, or an empty text.
+    /// Makes the old master a replica of the new one. The same transaction reads the old master's
+    /// marker key, in which a mark closed the old master. If this mark is gone, the old master may
+    /// have answered requests since, and the function returns an error. Returns a note for the
+    /// operator, or an empty text.
     pub(super) async fn demote(&self, new: &str, closed: &Closed) -> Result<String, String> {
         let old = &self.master.at;
         let doubt = |why: String| format!("{old}: {why}");

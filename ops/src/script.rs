@@ -42,7 +42,7 @@ impl Refusal {
     }
 }
 
-/// Runs a script. Returns the text after `ok` in the script's answer.
+/// Runs a Lua script on a server. Returns the text after `ok` in the script's answer.
 pub(super) async fn run(conn: &Conn, script: &str, args: &[&str]) -> Result<String, Refusal> {
     let mut command = redis::cmd("EVAL");
     command.arg(script).arg(2).arg(MARKER).arg(SETTLED).arg(args);

@@ -18,7 +18,8 @@ use palisade::node::spi::LockKeys;
 const QUEUES: &str = include_str!("lua/queues.lua");
 /// Shortest time between two searches for the masters, which cost many requests.
 const SEARCH: Duration = Duration::from_secs(2);
-/// Number of requests that a search sends to a server: the login, `ROLE` and `INFO`.
+/// Number of requests that a search for the masters sends to a server: the login, `ROLE` and
+/// `INFO`.
 const SEARCH_REQUESTS: u64 = 3;
 /// Length of one waiter in a queue's value, in bytes.
 const WAITER: usize = 48;
@@ -34,7 +35,7 @@ pub struct Survey {
     sent: u64,
 }
 
-/// One node of a survey, with its connection.
+/// One node of a survey (a repeated reading of all nodes), with its connection.
 #[derive(Debug)]
 struct Surveyed {
     node: String,
@@ -48,10 +49,10 @@ struct Surveyed {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ask<'a> {
     /// Approximate number of keys of the next page of `SCAN`; `None` asks for no page. After the
-    /// last page of a node, the next round of that node begins.
+    /// last page of a node, the next request begins again with the first page.
     pub scan: Option<usize>,
-    /// Main keys of locks. For each lock, the request reads if its key exists, and its queue of
-    /// waiting clients.
+    /// Main keys of locks (the keys that store the owners). For each lock, the request reads if its
+    /// key exists, and its queue of waiting clients.
     pub locks: &'a [&'a str],
     /// Keys of a namespace, whose records are read.
     pub keys: Option<(&'a Records, &'a [String])>,
@@ -78,9 +79,9 @@ pub struct Answers {
 pub struct Scanned {
     /// The node's name.
     pub node: String,
-    /// The keys of the page that are UTF-8, or the reason for which the node could not be read.
+    /// The keys of this page that are UTF-8, or the reason for which the node could not be read.
     pub keys: Result<Vec<String>, String>,
-    /// True if this was the last page of a round through all keys.
+    /// True if this was the last page of a pass over all keys of the node.
     pub is_last: bool,
     /// Time that the request took.
     pub took: Duration,
@@ -138,8 +139,8 @@ impl Survey {
     /// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
     ///
     /// # Cancellation safety
-    /// The function only reads. If the future is dropped, the round of a node's scan may begin
-    /// again.
+    /// The function only reads. If the future is dropped, the scan of a node's keys may begin again
+    /// at the first page.
     pub async fn read(&mut self, ask: &Ask<'_>) -> Result<Answers, ConfigError> {
         self.search().await?;
         let deployment = &self.deployment;
@@ -311,7 +312,7 @@ fn queue((left, value): (i64, Vec<u8>)) -> LockQueue {
     LockQueue { is_there: left != -2, waiters: waiters.filter_map(waiter).collect() }
 }
 
-/// Reads a waiter; `None` if another program wrote the value.
+/// Parses the entry of one client in a lock's queue of waiters; `None` if another program wrote it.
 fn waiter(text: &[u8]) -> Option<Waiter> {
     let text = std::str::from_utf8(text).ok()?;
     let (since, kind, handle) = (text.get(..16)?, text.get(16..17)?, text.get(17..33)?);

@@ -79,7 +79,8 @@ mod tests {
         }
     }
 
-    /// After a "not executed" error the caller would not release the grant of the node.
+    /// Checks the error after a failed barrier (the wait for replicas). After a "not executed"
+    /// error, the caller of the barrier would not release the lock that the node has granted.
     #[tokio::test]
     async fn what_was_not_confirmed_may_have_been_executed() {
         let (env, by) = (SystemEnv, SystemEnv.now() + Duration::from_secs(9));

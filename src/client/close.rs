@@ -92,7 +92,7 @@ impl Closing {
         self.is_open().then_some(operation)
     }
 
-    /// Returns true until closing begins.
+    /// Returns true until the closing of the `Redlock` handle begins.
     pub(crate) fn is_open(&self) -> bool {
         self.state.load(Ordering::SeqCst) == OPEN
     }

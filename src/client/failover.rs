@@ -31,10 +31,12 @@ pub enum Failover {
     Lost,
 }
 
-/// Nodes that have begun another data history since the `Redlock` handle was made.
+/// Nodes that have begun another data history (sequence of writes) since the `Redlock` handle was
+/// made, by a failover, a restart or a loss of data.
 pub(crate) struct Failovers {
-    /// Present quarantine of each node that has failed over, by the node's number. The quarantine
-    /// also identifies the data history. In quarantine the node grants nothing new.
+    /// Present quarantine (time without new grants) of each node that has failed over, by the
+    /// node's number. The quarantine also identifies the data history (sequence of writes) that
+    /// began with the failover.
     switched: SyncMutex<BTreeMap<usize, Quarantine>>,
     renewer: Arc<Renewer>,
     env: Arc<dyn Env>,
@@ -79,9 +81,9 @@ impl Failovers {
 pub(super) struct Verdicts {
     /// Number of failovers of nodes that had confirmed the lease.
     failovers: u64,
-    /// Value of `failovers` at the sending of the last confirmed renewal.
+    /// Value of `failovers` when the last renewal that a majority confirmed was sent.
     kept: u64,
-    /// Value of `failovers` at the sending of the last renewal that got no majority.
+    /// Value of `failovers` when the last renewal that no majority confirmed was sent.
     open: u64,
     /// Latest outcome of a renewal after a failover, if the holder has not read it yet.
     unread: Option<Failover>,

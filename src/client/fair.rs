@@ -47,12 +47,13 @@ impl<'a> Fair<'a> {
     }
 
     /// Records the result of an attempt for the fair calls of this handle that wait in the process
-    /// until this call has ended. If the deadline of such a call passes before, the call reports
-    /// this result (rule fair 7).
+    /// until this call has ended. If the deadline of a waiting call passes before that, the waiting
+    /// call reports this result (rule fair 7).
     pub(crate) fn attempted<T>(&self, result: &Result<T, Loss>, level: Durability, at: Moment) {
         let loss = match result {
             Ok(_) => Loss::Taken(taken_locally()),
-            // The position `queued` is the one of this call, and not of the calls that wait for it.
+            // The position `queued` is the one of this call. The calls that wait for this call have
+            // other positions, so they do not get it.
             Err(Loss::Taken(taken)) => Loss::Taken(Taken { queued: None, ..taken.clone() }),
             Err(loss) => loss.clone(),
         };
@@ -67,8 +68,8 @@ impl<'a> Fair<'a> {
             self.ticket = Some(queued.ticket);
             return true;
         };
-        // The refused attempt was sent with the ticket, so a majority of the nodes has the call in
-        // its queue under this ticket now.
+        // The refused attempt was sent with the call's ticket. So on a majority of the nodes the
+        // call now has a place in the queue of waiters under this ticket.
         if self.shown.replace(queued.ahead) != Some(queued.ahead) {
             self.on_queued.lock()(Queued { ticket, ..queued });
         }
@@ -77,10 +78,10 @@ impl<'a> Fair<'a> {
 }
 
 impl Fair<'_> {
-    /// Drops the ticket if no majority has answered for longer than `FRESH`. After this time the
-    /// call's place in the queue of waiters counts only on the nodes that the call still reaches.
-    /// These nodes would refuse all callers with a larger ticket, so as soon as one more node
-    /// fails, no caller could get a majority.
+    /// Drops the call's ticket (its number in the order of fair callers) if no majority has
+    /// answered for longer than `FRESH`. After this time the call's place in the queue of waiters
+    /// counts only on the nodes that the call still reaches. These nodes would refuse all callers
+    /// with a larger ticket, so as soon as one more node fails, no caller could get a majority.
     pub(super) fn unanswered(&mut self, now: Moment) {
         if now.since(self.heard) > FRESH {
             self.ticket = None;

@@ -40,7 +40,7 @@ use crate::token::OwnerToken;
 /// is kept free for a waiter), because timers have a limited precision.
 const SPARE: Duration = Duration::from_millis(2);
 /// Largest number of attempts that the waiters of a `Redlock` handle for one key, except the first
-/// one, make together while the first one makes one pause.
+/// waiter, make together during one pause of the first waiter.
 const CROWD: f64 = 64.0;
 /// Kind of waiters of a `Redlock` handle. The waiters of one kind for one key share a place in the
 /// nodes' queues. Callers that only watch the key, and have no place, count as exclusive waiters.
@@ -216,14 +216,15 @@ pub(crate) struct Waiting {
     line: Line,
     since: Option<(Moment, u64)>,
     /// Position of this caller in the order in which callers are woken. Callers that only watch the
-    /// key are woken last.
+    /// key, and have no place in the nodes' queues, are woken last.
     order: Order,
     turn: Arc<Turns>,
     first: Arc<Turns>,
     news: Arc<Notify>,
     all: Arc<Notify>,
-    /// True if this caller took a first hint and has sent no request since. If this caller is
-    /// dropped before its request, the hint is for the next caller.
+    /// True if this caller was woken by the first hint (a wake-up message of a node) and has sent
+    /// no request since. If this caller is dropped before its request, the hint wakes the next
+    /// caller instead.
     has_first_hint: AtomicBool,
 }
 
@@ -233,12 +234,14 @@ impl Waiting {
     }
 
     /// Resolves at the time of this caller's next attempt: after hints (wake-up messages) from a
-    /// majority of nodes or, if the caller is in the queue, `soon` after the first hint. A fair
-    /// caller always waits for the majority. All nodes have the same order of fair callers, so they
-    /// wake the same caller; and when the caller's own failed attempt is rolled back on a node,
-    /// this node sends a hint to the caller, although the lock is not free on the other nodes.
-    /// Callers of one `Redlock` handle are woken one by one, the one that has waited longest first.
-    /// Readers are woken together.
+    /// majority of nodes or, if the caller is in the queue, the time `soon` after the first hint.
+    ///
+    /// A caller of a fair lock always waits for the majority, for two reasons. All nodes serve
+    /// these callers in the same order, so they wake the same caller. And a single hint may be
+    /// false: when the caller's own failed attempt is rolled back on a node, this node sends a hint
+    /// to the caller, although the lock is not free on the other nodes. Callers of one `Redlock`
+    /// handle are woken one by one, the one that has waited longest first. Readers are woken
+    /// together.
     ///
     /// # Cancellation safety
     /// If the future is dropped after this caller was woken, the next waiter of the handle is woken
@@ -265,8 +268,8 @@ impl Waiting {
     /// sends a hint (a wake-up message) and, if this caller is in the queue, gives the `Redlock`
     /// handle a place in the queue. A handle has one place. Its time in the queue is the longest
     /// wait of its callers. A reader's request contains the reader's own wait, because the nodes
-    /// compare it with the waits of the writers (rule readers 9). The call clears the hints
-    /// received so far.
+    /// compare it with the waits of the writers (rule readers 9). This function also clears the
+    /// hints that were received so far.
     pub(crate) fn request(&self, now: Moment, round_trip: Duration) -> IfHeld {
         self.has_first_hint.store(false, Ordering::Relaxed);
         let mut keys = self.keys();
@@ -322,8 +325,8 @@ impl Waiting {
         }
     }
 
-    /// Returns true if another caller of the `Redlock` handle has waited longer for the lock. The
-    /// handle's place in the nodes' queues then counts with the wait of that caller.
+    /// Returns true if another caller of the `Redlock` handle has waited longer for the lock. In
+    /// the nodes' queues, the wait of that caller then decides the position of the handle.
     pub(crate) fn is_behind(&self) -> bool {
         let first = self.keys().get(&self.key).and_then(|e| e.since.first().copied());
         self.since.is_some_and(|since| first.is_some_and(|first| first != since))

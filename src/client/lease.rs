@@ -54,8 +54,8 @@ pub(crate) struct Lease {
     /// which the leader's work may still run after a loss (rule election 8); else zero.
     pub(crate) drain: Duration,
     /// Time before which the lease must not be released on the nodes, but only end by its ttl. A
-    /// takeover sets this time, because the earlier holder may rely on the lock until then (locks
-    /// 13).
+    /// takeover sets this time, because the earlier holder may rely on the lock until then (rule
+    /// locks 13).
     pub(crate) lapses_before: Moment,
     /// Time at which the renewer stops renewing the lease (`max_hold`); `None` for no limit.
     pub(crate) renew_until: Option<Moment>,
@@ -80,8 +80,8 @@ struct State {
     until: Moment,
     /// Lock mode (exclusive, shared or a slot) of later extensions and of the release of the lease.
     mode: LockMode,
-    /// Smallest number of replicas that had the lease at its last grant or renewal. `replies` has
-    /// the durability level.
+    /// Smallest number of replicas that had the lease at its last grant or renewal. The number that
+    /// is required (the durability level) is in [`Lease::replies`].
     kept: u32,
     /// Metadata that the holder publishes on the nodes beside the lock, such as the value of a
     /// leader.
@@ -89,7 +89,8 @@ struct State {
     /// Failovers of nodes that had confirmed the lease, and the outcomes of the renewals after
     /// these failovers.
     verdicts: Verdicts,
-    /// Key of the lease's entry in the renewer; `None` if the renewer has no entry for the lease.
+    /// Key of the lease in the renewer (the task that renews leases); `None` if the renewer does
+    /// not have the lease.
     slot: Option<(Moment, u64)>,
     /// Time and cause of the lease's end; `None` while the lease is held.
     over: Option<Over>,
@@ -209,7 +210,7 @@ impl Lease {
         Achieved { replicas: self.state.lock().kept, ..Achieved::at_least(self.replies.level()) }
     }
 
-    /// Records the durability that a later round of requests reached.
+    /// Records the durability that a later round of requests reached for the lease.
     pub(crate) fn keep(&self, achieved: Achieved) {
         self.state.lock().kept = achieved.replicas;
     }

@@ -22,7 +22,8 @@ struct Entry {
     lock: Arc<TokioMutex<()>>,
     /// Last answer of the nodes that a holder of the local lock recorded.
     answer: watch::Sender<Option<Answered>>,
-    /// Number of callers that wait for the lock or hold it. The last caller removes the entry.
+    /// Number of callers that wait for the lock or hold it. The last caller removes the lock's
+    /// entry from the map.
     users: usize,
 }
 
@@ -54,9 +55,9 @@ impl LocalLocks {
         guard
     }
 
-    /// Returns the last refusal by the nodes that a holder of a key's local lock recorded, as it
-    /// stands at `now`. Waits for a refusal if the last one was recorded before `since`, or if it
-    /// reports too few votes for another durability than `level`.
+    /// Returns the nodes' last refusal of an attempt by a holder of the key's local lock. The
+    /// remaining times in it are those at `now`. Waits for the next refusal if the last one is from
+    /// before `since`, or if it reports too few votes for another durability level than `level`.
     ///
     /// # Cancellation safety
     /// May be dropped at any time, because it changes nothing.
@@ -83,17 +84,18 @@ impl LocalLocks {
     }
 }
 
-/// Refusal of an attempt at the nodes by a caller that holds a local lock.
+/// The nodes' refusal of an attempt by a caller that holds a local lock.
 #[derive(Debug)]
 pub(crate) struct Answered {
     pub(crate) at: Moment,
-    /// Durability that the attempt needed.
+    /// Durability level that the refused attempt needed.
     pub(crate) level: Durability,
     pub(crate) loss: Loss,
 }
 
 impl Answered {
-    /// Returns the refusal with the time that is left at `now` until the lock can be free.
+    /// Returns the reason of the refusal, with the time that is left at `now` until the lock can be
+    /// free.
     fn loss_at(&self, now: Moment) -> Loss {
         match &self.loss {
             Loss::Taken(taken) => {

@@ -100,8 +100,9 @@ pub(crate) struct Core {
     forgetful: SyncMutex<Vec<Option<Moment>>>,
 }
 
-/// If a node's time in `forgetful` grows by more than this length, another event is sent. A smaller
-/// change comes from the loss of data that was reported before.
+/// Smallest growth for which another event is sent: the growth of the time in which a node cannot
+/// decide if keys are new ([`Core::forgetful`]). A smaller change comes from the loss of data that
+/// was reported before.
 const FORGETFUL_SLACK: Duration = Duration::from_secs(60);
 
 /// Largest number of attempts to acquire that a `Redlock` handle has under way. It is larger than
@@ -181,8 +182,8 @@ impl Core {
         self.queues.iter().map(NodeQueue::metrics).collect()
     }
 
-    /// Returns the outage state of the nodes. Locks whose callers may continue without the lock use
-    /// this state.
+    /// Returns the outage state of the nodes. It is used by locks that may degrade, which means
+    /// that a caller may do its work without the lock during an outage.
     pub(crate) fn outage(&self) -> MutexGuard<'_, Outage> {
         self.outage.lock()
     }
@@ -219,8 +220,8 @@ impl Core {
         let Some(fence) = fence else { return };
         let mut ahead = self.fences_ahead.lock();
         if fence <= proposal && ahead.is_empty() {
-            // This is the common case: the proposal was the wall clock, no node answered with a
-            // larger token, and the clock has advanced since.
+            // This is the common case: the proposed fencing token was the wall clock, no node
+            // answered with a larger token, and the clock has advanced since.
             return;
         }
         if fence >= self.env.wall_micros() {
@@ -239,8 +240,9 @@ impl Core {
             let until = now + remaining;
             {
                 let mut known = self.forgetful.lock();
-                // `until` is at most a little later than the time that was reported, so it comes
-                // from the same loss of data, measured by another clock or for another retention.
+                // `until` is at most a little later than the end that an earlier event reported. So
+                // both come from the same loss of data, measured by another clock or for another
+                // retention.
                 if known[node].is_some_and(|known| until <= known + FORGETFUL_SLACK) {
                     continue;
                 }
@@ -258,7 +260,7 @@ impl Core {
     ///
     /// # Cancellation safety
     /// If the future is dropped, the nodes keep nothing of the read, except that with `wait` they
-    /// keep the registration for a hint.
+    /// keep the registration of this handle for a hint (a wake-up message).
     pub(crate) async fn inspect<W: Clone>(
         &self,
         keys: &LockKeys,

@@ -139,7 +139,7 @@ impl Counters {
     }
 
     /// Stores the ranges of writes that the node may have lost. If `new` is true, counts the latest
-    /// loss, because no earlier answer reported it.
+    /// range as a further loss of data, because no earlier answer reported it.
     pub(crate) fn set_losses(&self, losses: &Arc<[Loss]>, new: bool) {
         self.tallies.losses.add(u64::from(new));
         *self.data.lock() = Arc::clone(losses);

@@ -1,8 +1,7 @@
 //! Checks the facts that a node reports with each batch: its clock, its data history and its
 //! identity (rules clocks 4, quarantine 7). After a new data history a node is in quarantine for
 //! some time: it grants nothing, because it may have lost leases. The monitor only reports
-//! quarantines;
-//! `lua/quarantine.lua` decides about them.
+//! quarantines; `lua/quarantine.lua` decides about them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -109,15 +108,16 @@ impl NodeMonitor {
         self.in_quarantine && self.reasserted.insert(owner)
     }
 
-    /// Sends an event that holders of this `Redlock` handle re-asserted `leases` leases.
+    /// Sends an event that holders of this `Redlock` handle renewed `leases` leases on the node in
+    /// its quarantine (re-asserted them).
     pub(crate) fn reasserted(&self, leases: u64) {
         if leases > 0 {
             self.tell(NodeEvent::Reasserted { leases });
         }
     }
 
-    /// Stores the latest loss of data that the node reported, and counts a new loss (quarantine
-    /// 13).
+    /// Stores the latest loss of data that the node reported, and counts a new loss (rule
+    /// quarantine 13).
     fn check_losses(&mut self, facts: &Facts) {
         let latest = facts.losses.last().copied();
         if latest != self.latest_loss {
@@ -188,9 +188,9 @@ impl NodeMonitor {
     }
 
     /// Sends an event if this `Redlock` handle and other clients of the node use different lengths
-    /// of a quarantine; they must use the same length (rule quarantine 7). The node uses the
-    /// longest length. So two handles send the event: a handle with a shorter length, and the
-    /// handle that raised the length. Each pair of lengths is reported once.
+    /// of a quarantine (time without grants); they must use the same length (rule quarantine 7).
+    /// The node uses the longest length. So two handles send the event: a handle with a shorter
+    /// length, and the handle that raised the length. Each pair of lengths is reported once.
     fn check_settings(&mut self, facts: &Facts) {
         let (ours, node) = (facts.quarantine_asked, facts.quarantine_len);
         // The node counts the length of its quarantine in whole milliseconds, so a difference of

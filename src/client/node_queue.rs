@@ -96,7 +96,7 @@ const AGAIN_MAX: usize = 16;
 /// the new history; this function is called before the callers receive that answer.
 pub(crate) type OnSwitch = dyn Fn(usize, Quarantine) + Send + Sync;
 
-/// Settings that the queues of one `Redlock` handle share.
+/// Settings that all node queues (queues of requests to one node) of a `Redlock` handle share.
 #[derive(Clone)]
 pub(crate) struct QueueSettings {
     pub(crate) env: Arc<dyn Env>,
@@ -290,7 +290,7 @@ impl Worker {
             let mut next = if room { self.owed_batch(now) } else { None };
             // Several callers may have received answers just now. The node queue's task lets these
             // callers run first, so that their next requests are sent in one batch. A single caller
-            // and an extension are not delayed.
+            // and the extension of a lease are not delayed.
             let crowded = last > 1 || !under_way.is_empty();
             let waits = self.incoming.len() > 0 && !self.incoming.has_extension();
             if next.is_none() && open && crowded && waits && !yielded {
@@ -328,8 +328,8 @@ impl Worker {
                 () = &mut alarm => {}
             }
         }
-        // The `Redlock` handle was dropped. The task waits for the batches in flight, and sends
-        // owed releases one more time. Grants that remain on the node end by their ttl.
+        // The `Redlock` handle was dropped. The task waits for the batches in flight, and sends the
+        // releases that the node has not confirmed yet once more. Other grants end by their ttl.
         while !under_way.is_empty() {
             let answered = first_of(&mut under_way).await;
             // `settle` returns futures that wait for replicas. They are dropped, because the
@@ -421,9 +421,9 @@ impl Worker {
         let sent = env.now();
         self.spoke = sent;
         let ops: Vec<_> = requests.iter().map(|pending| pending.op.clone()).collect();
-        // If the connection is lost, the clock stays unknown until this batch is answered, even if
-        // the node reconnects earlier. Otherwise the next batch could overtake this batch, which
-        // requests the clock first.
+        // If the connection is lost, the server's clock counts as unknown until this batch is
+        // answered, even if the node reconnects earlier. Otherwise the next batch could overtake
+        // this batch, which requests the clock first.
         self.in_touch &= !self.names_server || self.node.server().is_some();
         let by = move |(clock, server): &(NodeClock, Arc<str>)| NotAfter {
             server: Arc::clone(server),

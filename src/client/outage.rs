@@ -48,14 +48,16 @@ impl Finding {
             NodeOutcome::Silent => Self::Down,
             NodeOutcome::Granted => Self::Free,
             NodeOutcome::Held(_) | NodeOutcome::Refused => Self::Held,
-            // A node in quarantine refuses, because another owner may hold the lock.
+            // A node in quarantine refuses: it may have lost data, so another owner may hold the
+            // lock.
             NodeOutcome::Quarantined { .. } => Self::Refused,
             NodeOutcome::Failed(error) => Self::of_fault(error),
         });
         found.max().unwrap_or(Self::Refused)
     }
 
-    /// Returns true if an operation with this finding may continue without the lock.
+    /// Returns true if an operation may continue without the lock after an attempt with this
+    /// finding.
     pub(crate) fn permits(self) -> bool {
         self <= Self::Free
     }
@@ -128,9 +130,11 @@ struct Failure {
 /// degraded guard, and ends when a majority of the nodes answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Period {
-    /// Start of the first of the failed attempts in a row that led to this period.
+    /// Start of the first failed attempt of the unbroken series of failed attempts before the first
+    /// degraded guard.
     pub(crate) since: Moment,
-    /// Number of degraded guards (their work runs without a lock) in this period so far.
+    /// Number of degraded guards (their work runs without a lock) since this period of degraded
+    /// guards began.
     pub(crate) guards: u64,
 }
 

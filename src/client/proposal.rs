@@ -5,8 +5,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Largest number of keys that are stored. If there are more, the key with the oldest answer is
-/// removed. The next attempt for a removed key may need one more round of requests.
+/// Largest number of keys whose fencing tokens are stored here. If there are more, the key with the
+/// oldest answer is removed. The next attempt for a removed key may need one more round of
+/// requests.
 const MOST: usize = 4_096;
 
 #[derive(Debug, Default)]

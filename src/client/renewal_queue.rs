@@ -31,8 +31,8 @@ impl<T> RenewalQueue<T> {
         Self { due: BTreeMap::new(), in_flight: 0, limit: LIMITS.1 }
     }
 
-    /// Adds a lease with a due renewal. A second entry for the same lease with the same end
-    /// replaces the first entry.
+    /// Adds a lease with a due renewal. A second entry for the same lease replaces the first entry,
+    /// if the lease still ends at the same time (`until`).
     pub(super) fn push(&mut self, owner: OwnerToken, (until, ttl): (Moment, Duration), lease: T) {
         self.due.insert((until, owner), (ttl, lease));
     }
@@ -101,7 +101,7 @@ mod tests {
         // answered.
         (0..512).for_each(|_| queue.finished(false));
         assert_eq!(leave(&mut queue), 32);
-        // Each round trip doubles the number of renewals in flight.
+        // If all renewals in flight are answered, twice as many may be in flight next, up to 512.
         for limit in [64, 128, 256, 512, 512] {
             let answered = queue.in_flight;
             (0..answered).for_each(|_| queue.finished(true));

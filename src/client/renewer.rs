@@ -188,8 +188,8 @@ impl Renewer {
         // stay.
         while let Some(first) = s.due.first_entry() {
             let at = first.key().0;
-            // An entry (slot) that is due at the lease's deadline is not for a renewal, but for the
-            // report of the loss, so it must not be taken early.
+            // An entry of the schedule that is due at its lease's deadline is not for a renewal. It
+            // reports the loss of the lease, so it must not be taken early.
             let is_early = !due.is_empty() && at <= now + TOGETHER && at < first.get().until();
             if at > now && !is_early {
                 break;

@@ -50,8 +50,8 @@ pub(crate) trait Attempt: Send + Sync {
         terms: AttemptTerms,
     ) -> impl Future<Output = Result<Self::Granted, Self::Refused>> + Send;
 
-    /// Returns the prospect of a further attempt after this refusal; `None` if no attempt can
-    /// succeed. Can change the deadline of the call.
+    /// Returns the prospect of a further attempt after this refusal: the time and way in which it
+    /// may succeed. `None` if no attempt can succeed. Can change the deadline of the call.
     fn prospect(
         &mut self,
         refused: &Self::Refused,
@@ -115,11 +115,13 @@ pub(crate) enum Wait {
     /// no caller could use that name while the call waits for another name (rule multi_lock 6).
     Pauses,
     /// The call waits for the end of a claim, after which all callers that wait get the same
-    /// answer. As the nodes' message may have been lost, a last attempt is made at the deadline.
+    /// answer. The node's message about this end may have been lost, so a last attempt is made at
+    /// the deadline.
     Answer,
 }
 
-/// Last refusal of a call that makes no further attempt, and the reason for that.
+/// Last refusal of a call that makes no further attempt, with the time for which the call waited
+/// and the reason for its end.
 #[derive(Debug)]
 pub(crate) struct GivenUp<R> {
     pub(crate) refused: R,
@@ -190,8 +192,8 @@ struct Retry<'a> {
     /// True if the nodes have registered this `Redlock` handle for a hint (a wake-up message).
     registered: bool,
     /// Number of attempts, needed at the end of a fair call: after an attempt, each node may have a
-    /// place of the call. Set back to zero if the first attempt was granted, because such an
-    /// attempt usually leaves no place.
+    /// place for the call in its queue of waiters. Set back to zero if the first attempt was
+    /// granted, because such an attempt usually leaves no place.
     attempts: u32,
     /// Future that resolves when a claim ends. It is created before the attempt is sent, so that no
     /// message about the end is missed.
@@ -284,8 +286,8 @@ impl<'a> Retry<'a> {
         waiting.wake_next();
         self.owes_wake_up = false;
         waiting.unused();
-        // A first attempt that was granted usually left no place on any node, so the drop of this
-        // `Retry` need not remove places.
+        // A first attempt that was granted usually left no place in the queue of any node, so the
+        // drop of this `Retry` need not remove places.
         self.attempts -= u32::from(self.attempts == 1);
     }
 
@@ -366,7 +368,8 @@ impl<'a> Retry<'a> {
         if self.woken {
             self.keep_apart().await;
         }
-        // A release wakes all callers that watch the lock, so their attempts may collide with this.
+        // A release wakes all callers that watch the lock, so their attempts may collide with this
+        // caller's attempt.
         let meets = collided || self.woken && self.wait == Wait::Watch;
         self.collisions = if meets { self.collisions + 1 } else { 0 };
         if collided || self.collisions > 1 {
@@ -455,7 +458,8 @@ impl Drop for Retry<'_> {
             waiting.pass_wake_up();
         }
         let nodes = match self.wait {
-            // Each node may have a place of a fair call in its queue. The release removes it.
+            // A fair call may have a place in the queue of each node. The release that `pass_on`
+            // sends removes this place.
             Wait::Fair if self.attempts > 0 => (0..self.core.n()).collect(),
             _ => waiting.unused(),
         };

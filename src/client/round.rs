@@ -25,8 +25,8 @@ use crate::quorum::{Answer, Machine, Progress};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Inputs for the run of a quorum machine, the state machine of one operation: the collector of the
-/// replies, a timer and limits.
+/// Inputs with which a quorum machine runs, that is, the state machine of one operation. The inputs
+/// are the collector of the replies, a timer and limits.
 pub(super) struct Round<'a> {
     /// Collector that receives the nodes' answers to this round of requests.
     pub(super) replies: &'a Arc<ReplyCollector>,
@@ -72,7 +72,8 @@ impl Core {
         self.send(last, op, deadline, replies);
     }
 
-    /// Runs a quorum machine until the machine decides. The first requests were sent at `now`.
+    /// Runs a state machine of the module `quorum` until it decides one operation. The first
+    /// requests were sent at `now`.
     ///
     /// # Cancellation safety
     /// If the future is dropped, requests that were queued are still sent, and their answers go to
@@ -235,8 +236,8 @@ impl ReplyCollector {
         self.level
     }
 
-    /// Records that `replicas` replicas have a grant of this round. Only the smallest number is
-    /// kept.
+    /// Records that `replicas` replicas have confirmed a grant of this round of requests. Only the
+    /// smallest number of all calls is kept.
     pub(crate) fn keep(&self, replicas: u32) {
         let mut s = self.state.lock();
         s.kept = Some(s.kept.map_or(replicas, |least| least.min(replicas)));
@@ -248,7 +249,8 @@ impl ReplyCollector {
         Achieved { replicas, ..Achieved::at_least(self.level) }
     }
 
-    /// Stores the answer of a node, and wakes the round that waits for answers.
+    /// Stores the answer of a node, and wakes the task that waits for the answers of this round of
+    /// requests.
     pub(crate) fn post(&self, node: usize, reply: Answer, origin: &Origin) {
         let mut s = self.state.lock();
         let server = origin.server.as_ref().filter(|_| !self.takes_back);
@@ -278,8 +280,8 @@ impl ReplyCollector {
         Poll::Pending
     }
 
-    /// Returns true if the node may have a grant of this collector's attempt; see
-    /// [`Holdings::may_hold`].
+    /// Returns true if the node may have a grant of the attempt whose replies are collected here;
+    /// see [`Holdings::may_hold`].
     pub(crate) fn may_hold(&self, node: usize) -> bool {
         self.state.lock().holdings.may_hold(node)
     }
@@ -300,7 +302,7 @@ impl ReplyCollector {
         self.state.lock().holdings.switched(node, quarantine)
     }
 
-    /// Records that an extension is sent to the node; see [`Holdings::extended`].
+    /// Records that a request to extend the lease is sent to the node; see [`Holdings::extended`].
     pub(crate) fn extended(&self, node: usize) {
         self.state.lock().holdings.extended(node);
     }

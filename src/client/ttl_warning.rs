@@ -15,7 +15,7 @@ use crate::quorum::majority;
 pub(crate) struct TtlWarning(Vec<AtomicBool>);
 
 impl TtlWarning {
-    /// Creates the state for `n` nodes, without a warning so far.
+    /// Creates the state for `n` nodes, before any warning about a ttl that is too short.
     pub(crate) fn new(n: usize) -> Self {
         // If the other nodes are a majority, they renew a lease during the failover of one node.
         // The lease does not end then.

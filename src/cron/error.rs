@@ -32,7 +32,7 @@ pub enum CronError {
     NotConfirmed {
         /// Time after which a run of the job for this request can no longer begin.
         until: SystemTime,
-        /// Reply of each node to the write of the request.
+        /// Reply of each node to the write that stores the request to run the job.
         error: NoQuorum,
     },
 }

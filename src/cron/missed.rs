@@ -7,7 +7,7 @@ use super::job::{Job, Missed, Overlap};
 use super::schedule::Schedule;
 use super::tick::{End, Run};
 
-/// Largest number of ticks in one plan, under any policy for missed ticks.
+/// Largest number of ticks in one [`Plan`], under any policy for missed ticks.
 const BACKLOG: usize = 10_000;
 
 /// The ticks (due times of a job) that have to be checked now, and the range of ticks that are not
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(of(10, 60, Missed::RunLatest), (vec![], None));
         // A tick with a delay of less than `late` is not missed.
         assert_eq!(of(7, 130, Missed::Skip), (vec![(8, false), (9, false), (10, false)], None));
-        // Skip: only ticks that are on time are run.
+        // Skip: no missed tick is run, only the ticks that are not later than `late`.
         assert_eq!(of(3, 60, Missed::Skip), (vec![(10, false)], Some((4, 9))));
         assert_eq!(of(3, 1, Missed::Skip), (vec![], Some((4, 10))));
         // A `late` of 0 means a job without the setting [`Job::late`]: only the newest tick is on

@@ -110,8 +110,8 @@ pub struct Cron {
 #[derive(Debug)]
 struct Lead {
     term: Arc<watch::Sender<Option<FencingToken>>>,
-    /// Signal that reports the loss of the present leadership. It reports the loss before `term`
-    /// does.
+    /// Signal that reports the loss of the present leadership. It does so before the field `term`
+    /// is set to `None`.
     lost: Arc<SyncMutex<Option<LostSignal>>>,
     step_down: Arc<Notify>,
     /// Number of ticks that are running in this process.
@@ -167,7 +167,7 @@ impl Cron {
     }
 
     /// Gives up the lead at once, if this process leads, so that another process can become leader.
-    /// Runs under way continue.
+    /// Runs of the job that have begun are not stopped.
     pub fn step_down(&self) {
         self.lead.step_down.notify_waiters();
     }
@@ -293,7 +293,8 @@ impl Cron {
     }
 }
 
-/// Data of the task that campaigns for the lead of this process.
+/// Data of the task that campaigns to make this process the leader of the processes that run the
+/// same jobs.
 struct Candidate {
     term: Arc<watch::Sender<Option<FencingToken>>>,
     lost: Arc<SyncMutex<Option<LostSignal>>>,

@@ -111,7 +111,7 @@ fn sign(records: &Idempotency, job: &str, day: i64) -> Call {
     records.key(format!("{job}/on-request/{day}")).created_at(tick::at(day * DAY))
 }
 
-/// Returns the idempotency call for the record of the run for the request that was made at this
+/// Returns the idempotency call for a record: that of the run which an operator requested at this
 /// instant.
 pub(super) fn run_of(records: &Idempotency, job: &str, at: i64) -> Call {
     records.key(format!("{job}/run/{}", slot(at))).created_at(tick::at(at))
@@ -231,7 +231,7 @@ impl Cron {
         }
     }
 
-    /// Returns the idempotency namespace for the records of requests.
+    /// Returns the idempotency namespace for the records of operators' requests to run a job.
     pub(super) fn requests(&self) -> Result<Idempotency, CronError> {
         let records = self.redlock.idempotency(NAMESPACE).without_forgotten_reports();
         let retention = Duration::from_secs(3 * DAY.unsigned_abs());
@@ -246,7 +246,7 @@ struct Looks<'a> {
     records: &'a Idempotency,
     /// Numbers (time slots) of the requests to run the job that were found.
     found: BTreeSet<i64>,
-    /// Requests (their times) that were found, and not returned by the stream yet.
+    /// Times of the requests that were found, and that the stream has not returned yet.
     next: Vec<i64>,
     /// Number of intervals of length `LOOK` since this process last read the requests.
     idle: u32,

@@ -65,8 +65,8 @@ async fn report_gap(
     (revision, records): (&Revision, &Idempotency),
 ) {
     let Some((old, old_since)) = &revision.before else { return };
-    // Only a process that starts within a minute after the edit logs the gap, so that later
-    // restarts do not log it again.
+    // Only a process that starts within a minute after the edit of the schedule logs the gap in the
+    // ticks, so that later restarts do not log it again.
     if cron.now() - revision.since > 60 {
         return;
     }

@@ -33,10 +33,12 @@ impl Limits {
     /// Limits for answers of servers and Sentinels, if no other limits below apply.
     pub(crate) const WORDS: Self =
         Self { bytes: 1 << 20, items: 1 << 16, pushes: PUSHES_MAX, answers: u64::MAX };
-    /// Limits for a connection with subscriptions: `WORDS` with any number of pushes.
+    /// Limits for a connection with subscriptions: `WORDS` with any number of pushes (messages
+    /// without a request).
     pub(crate) const EVENTS: Self = Self { pushes: u64::MAX, ..Self::WORDS };
     /// Limits for a connection to a Sentinel. A Sentinel sends some events for each change of a
-    /// group. Without the limit for 20 ms, an endless stream of events would occupy a processor.
+    /// group. Without the limit `answers` (answers in 20 ms), an endless stream of events would
+    /// occupy a processor.
     pub(crate) const SENTINEL: Self = Self { answers: 256, ..Self::EVENTS };
     /// Limits for answers with entries of Redis streams.
     pub(crate) const ENTRIES: Self = Self { bytes: 64 << 20, items: 1 << 20, ..Self::WORDS };
@@ -90,8 +92,8 @@ enum At {
     /// The next byte is the type byte with which a value begins.
     Kind,
     /// The next byte is in a line that contains the value itself. `length` bytes of the line have
-    /// arrived. Only `\r\n` ends the line, as in the parser. If this counter ended a line earlier
-    /// than the parser, the counter would take the rest of the line for other values.
+    /// arrived. Only `\r\n` ends the line, as for the parser that reads the contents later. If this
+    /// module ended a line earlier, it would take the rest of the line for other values.
     Line { length: u64, ending: bool },
     /// The next byte is in a line with the length of a text, list or map.
     Length { kind: u8, digits: u8, value: i64, negative: bool, ended: bool },
@@ -248,7 +250,8 @@ impl Frames {
         Ok(())
     }
 
-    /// Ends a value, and every list and map that this value completes.
+    /// Records that a value of the answer has ended. Also ends every list and map that this value
+    /// completes.
     fn ended(&mut self) {
         self.at = At::Kind;
         while let Some(left) = self.open.last_mut() {

@@ -129,7 +129,8 @@ mod tests {
 
     use super::*;
 
-    /// If a server sends too many answers for a span, the server has to wait. No answer is lost.
+    /// If a server sends more answers than may be read in one `SPAN`, the server has to wait. No
+    /// answer is lost.
     #[tokio::test(start_paused = true)]
     async fn no_more_pushes_are_read_than_the_pace_allows() {
         let (near, mut far) = duplex(100);

@@ -151,7 +151,8 @@ impl Wire {
         async { reply.ok_or_else(|| broken("the connection is over"))?.await }
     }
 
-    /// Returns true if no further request may be sent. Reads the bytes that have arrived, if any.
+    /// Returns true if no further request may be sent on this connection. Reads the bytes that have
+    /// arrived, if any.
     pub(crate) fn is_over(&self) -> bool {
         let shared = &self.0;
         if !shared.over.load(Ordering::Acquire) && shared.readiness.lock().came {
@@ -213,8 +214,8 @@ impl Shared {
     /// Reads and writes until the socket would block.
     fn drive(self: &Arc<Self>, state: &mut State) {
         let State { line: Some(line), waiters, wake, .. } = state else { return };
-        // The reset comes before the use of the socket. If the socket becomes ready after the
-        // reset, `came` is set again, and `leave` handles it.
+        // The readiness is reset before the socket is used. If the socket becomes ready after that,
+        // the waker sets `Readiness::came` again, and `leave` then wakes the future that reads.
         *self.readiness.lock() = Readiness::default();
         let waker = Waker::from(Arc::clone(self));
         let done = line.drive(&mut Context::from_waker(&waker), &mut |request| {
@@ -275,7 +276,7 @@ impl State {
         self.waiters.iter().position(|w| w.id == id)
     }
 
-    /// Takes the answer, if it has arrived.
+    /// Removes and returns the answer to the request `id`, if it has arrived.
     fn take(&mut self, id: u64) -> Option<Answer> {
         let place = self.place(id)?;
         self.waiters[place].answer.as_ref()?;

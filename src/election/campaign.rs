@@ -153,9 +153,9 @@ impl Election {
     /// down](Leadership::asked_to_resign), the campaign begins one ttl later.
     ///
     /// When `campaign` returns a leadership, a majority of the nodes has `value` under the new
-    /// term. When a leader resigns, each handle wakes one of its candidates at a time. If too few
-    /// nodes answer, the campaign logs one warning and continues. The campaign ends with an error
-    /// if every node has a fault that only a person can correct.
+    /// term. When a leader resigns, each `Redlock` handle wakes one of its own candidates at a
+    /// time. If too few nodes answer, the campaign logs one warning and continues. The campaign
+    /// ends with an error if every node has a fault that only a person can correct.
     ///
     /// # Errors
     /// [`CampaignError::Config`] if the value is too long (its metadata may take
@@ -272,8 +272,8 @@ impl Election {
         }
     }
 
-    /// Waits until this process is eligible. Returns an error if the deadline of the campaign
-    /// passes first, or the `Redlock` handle is closed first.
+    /// Waits until this process is eligible (allowed to lead). Returns an error if the deadline of
+    /// the campaign passes first, or the `Redlock` handle is closed first.
     async fn eligible_by(&self, times: &CampaignTimes) -> Result<(), CampaignError> {
         if self.is_eligible() {
             return Ok(());
@@ -450,8 +450,8 @@ fn over(operation: Call, result: Result<Option<&Leadership>, &CampaignError>) {
     });
 }
 
-/// Returns the refusal for an attempt that acquired the lock and lost it at once. The `retry_after`
-/// of zero allows the next attempt immediately.
+/// Returns the refusal for an attempt that acquired the election's lock and lost it at once. The
+/// `retry_after` of zero allows the next attempt immediately.
 fn met() -> Taken {
     Taken { retry_after: Some(Duration::ZERO), foreign: false, queued: None }
 }

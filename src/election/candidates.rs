@@ -174,8 +174,8 @@ impl Entry {
     }
 }
 
-/// Result of a candidate's last read of the list, and the priority that the candidate has announced
-/// to the other candidates.
+/// Result of a candidate's last read of the nodes' list of candidates, and the priority that the
+/// candidate has announced to the other candidates.
 #[derive(Debug, Default)]
 struct Read {
     /// Eligible candidates of higher priority in the last list of candidates that was read.

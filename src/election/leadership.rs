@@ -174,8 +174,8 @@ impl Leadership {
             return Err(ProclaimError::Lost(of()));
         }
         {
-            // The mutex of `metadata` protects the number of the value and the update of the lease
-            // together. So renewals never send values out of order.
+            // The mutex of `metadata` is held until the new value has its number and the lease has
+            // the new metadata. So renewals never send values out of order.
             let mut metadata = self.metadata.lock();
             metadata.publish(&value);
             self.guard.lease().set_meta(metadata.encode());

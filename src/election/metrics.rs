@@ -37,8 +37,8 @@ pub struct ElectionMetrics {
 /// run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sums {
-    /// The sums of the counts. `leaderless_now` is set only in the copy that [`with`](Self::with)
-    /// returns.
+    /// The sums of the election's counts. `leaderless_now` is set only in the copy that
+    /// [`with`](Self::with) returns.
     of: ElectionMetrics,
     /// End of the last known leadership. `None` before this process first campaigned or first read
     /// the leader.
@@ -46,8 +46,8 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// Adds the previous term of this process to the sums. Called when a campaign begins and when
-    /// it is won.
+    /// Adds the counts of this process's previous term to the sums over all its terms. Called when
+    /// a campaign begins and when it is won.
     pub(super) fn begin(&mut self, now: Moment, before: Option<&Lease>, drift: Drift) {
         self.absorb(before);
         self.led_until.get_or_insert(now);

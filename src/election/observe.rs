@@ -234,9 +234,9 @@ impl Seen {
                 (self.last, self.known) = (Last::Leader, Some(now));
                 Some(Observation::Leader { leader, gap })
             }
-            // The value that was read is older than the last value of the same term. Either a
-            // proclamation is in progress or the nodes are behind. The observer yields nothing
-            // then.
+            // The value that was read is older than the last value of the same term. Either the
+            // leader is publishing a newer value now, or the nodes do not have the newer value yet.
+            // The observer yields nothing then.
             Ok(Some(leader)) if self.known.is_some_and(|k| leader.term == k.0) => None,
             // There is no leader, or the nodes have only an older term. Nodes have an older term
             // after they lost their last writes. The leader of the older term no longer leads.

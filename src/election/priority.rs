@@ -1,5 +1,5 @@
-//! The delay of an attempt to become leader, in favour of candidates of higher priority (election
-//! 12).
+//! The delay of an attempt to become leader, in favour of candidates of higher priority (rule
+//! election 12).
 
 use std::collections::BTreeSet;
 use std::time::Duration;

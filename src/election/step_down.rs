@@ -242,8 +242,8 @@ impl Election {
         outcome: StepDown,
     ) -> Result<StepDown, LeaderError> {
         if let Some(guard) = request {
-            // Some nodes may not get this release of the request, and keep the request until its
-            // ttl ends. The request names the term, so it does not affect a later term.
+            // Some nodes may not receive this release. They keep the request to step down until its
+            // ttl ends. The request names the leader's term, so it does not affect a later term.
             drop(guard.release().await);
         }
         Ok(outcome)

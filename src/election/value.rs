@@ -70,8 +70,8 @@ impl Identity {
     /// Returns the identity of this process.
     pub fn here() -> Self {
         static BOOT: OnceLock<u64> = OnceLock::new();
-        // The boot number is never zero. It has at most 53 bits, so every JSON parser reads it
-        // exactly.
+        // The boot number, a random number of this process, is never zero. It has at most 53 bits,
+        // so every JSON parser reads it exactly.
         let boot = BOOT.get_or_init(|| (SystemEnv.random() as u64 >> 11).max(1));
         Self { host: host().to_string(), pid: std::process::id(), boot: *boot }
     }

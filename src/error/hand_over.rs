@@ -60,12 +60,12 @@ pub enum ResumeError {
          others have done meanwhile"
     )]
     Gone(Resource),
-    /// Too few nodes gave an answer that counts before the lease of the ticket ended. A lock that
-    /// some nodes had already transferred is released in the background, so the ticket may be used
-    /// up. Normally neither a wait nor another `resume` helps, because the call has tried until the
-    /// ticket expired, and a ticket expires before the end of a quarantine. If the advice is
-    /// `Misconfigured` or `Rebuild`, the call ended earlier. Then a handle without that fault may
-    /// still redeem the ticket at once.
+    /// Too few nodes gave an answer that counts before the lease of the ticket ended. If some nodes
+    /// had already transferred the lock, it is released in the background, so the ticket may no
+    /// longer be valid. Normally neither a wait nor another `resume` helps: the call has tried
+    /// until the ticket expired, and a ticket expires before the end of a quarantine (a node's time
+    /// without grants). If [`advice`](Self::advice) returns `Misconfigured` or `Rebuild`, the call
+    /// ended earlier. Then a handle without that fault may still redeem the ticket at once.
     #[error("not resumed, acquire the lock anew: {}", .0.without_wait())]
     NoQuorum(NoQuorum),
     /// [`Redlock::close`](crate::Redlock::close) was called.

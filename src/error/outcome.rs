@@ -42,7 +42,7 @@ impl NodeOutcome {
         Self::Failed(NodeError::maybe_executed(NodeFault::Timeout, ""))
     }
 
-    /// Returns the outcome that reports show for a node with this answer.
+    /// Returns the outcome that an error report shows for a node that gave this answer.
     pub(crate) fn of(answer: &Result<Reply, NodeError>) -> Self {
         let reply = match answer {
             Ok(reply) => reply,

@@ -192,7 +192,7 @@ enum ClaimedCall<T> {
 }
 
 impl<T> ClaimedCall<T> {
-    /// Counts and wraps the outcome of a call without a claim.
+    /// Counts the outcome of a call that got no claim, and wraps it as `Answered`.
     fn answered(call: &Call, outcome: Result<Outcome<T>, RunError>) -> Self {
         call.of.counters.over(&outcome);
         Self::Answered(outcome.map(Claimed::Answered))

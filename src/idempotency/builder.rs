@@ -275,16 +275,17 @@ impl IdempotencyBuilder {
         self
     }
 
-    /// Turns off the reports of the time for which keys without a creation time count as forgotten:
-    /// too few nodes can exclude an earlier use. These reports are of no use for a namespace in
-    /// which every key has a creation time, or in which the handlers of forgotten keys may run.
+    /// Turns off the events and the metric that report the time in which keys without a creation
+    /// time count as forgotten: too few nodes can exclude an earlier use. They are of no use for a
+    /// namespace in which every key has a creation time, or in which the handlers of forgotten keys
+    /// may run.
     #[cfg(feature = "cron")]
     pub(crate) fn without_forgotten_reports(mut self) -> Self {
         self.of.reports_forgotten = false;
         self
     }
 
-    /// Checks the settings and builds the handle.
+    /// Checks the settings and builds the `Idempotency` value, a namespace of keys.
     ///
     /// # Errors
     /// [`ConfigError`] with the field, the value and the rule.

@@ -32,7 +32,7 @@ pub struct Call {
     pub(super) key: Arc<str>,
     pub(super) policy: Policy,
     /// Longest wait for another caller's handler under the same key. `None` means the default of
-    /// the operation.
+    /// the called operation, such as [`run`](Self::run).
     pub(super) in_flight_timeout: Option<Duration>,
     pub(super) fingerprint: Result<Option<FingerprintBytes>, CodecError>,
     /// Creation time of the request, in milliseconds since 1970; `None` if unknown.
@@ -383,13 +383,15 @@ impl Call {
 }
 
 impl<P> Probing<P> {
-    /// Runs the call like [`Call::run`], with the probe in place of the policies.
+    /// Runs the call like [`Call::run`]. If an earlier attempt may have taken effect, the probe and
+    /// not the policies (`on_lapsed`, `on_forgotten`) decides if the handler runs.
     ///
     /// # Errors
     /// As [`Call::run`].
     ///
     /// # Cancellation safety
-    /// As [`Call::run`]. If the future is dropped during the probe, the claim is released.
+    /// As [`Call::run`]. If the future is dropped during the probe, the call's claim of the key is
+    /// released.
     pub async fn run<T, E, F, Fut, PF>(self, handler: F) -> Result<Outcome<T>, RunError>
     where
         T: Serialize + DeserializeOwned,

@@ -74,8 +74,8 @@ impl Context {
         self.0.steps.unfinished()
     }
 
-    /// Stores `list`, all finished steps of the key, on a majority of the nodes. `step` is the name
-    /// of the step in an error.
+    /// Stores `list`, all finished steps of the key's handler, on a majority of the nodes. `step`
+    /// is the name of the step in an error.
     pub(super) async fn store(&self, step: &str, list: &Arc<[u8]>) -> Result<(), Failed> {
         let Err(why) = self.0.core.store_steps(&self.0.lease, &self.0.ballot, list).await else {
             return Ok(());

@@ -137,9 +137,10 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// Returns the next step after the error. After a failure of the handler, call again: the next
-    /// call applies the policy or the probe if the handler may have taken effect. Give up only if
-    /// the handler's error is [permanent](Failed::permanent).
+    /// Returns the next step after the error. After a failure of the handler, call again. If the
+    /// handler may have taken effect, the next call applies its policy for such keys, or its probe
+    /// (a check for the effect). Give up only if the handler's error is
+    /// [permanent](Failed::permanent).
     pub fn advice(&self) -> Advice {
         match self {
             Self::Config { error, .. } => error.advice(),

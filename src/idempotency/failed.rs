@@ -47,7 +47,8 @@ pub enum Effect {
     /// next call runs the handler under any policy. The key keeps the fingerprint of the request.
     Repeatable,
     /// There may have been an effect. The attempt counts as one without a result. It ends at once,
-    /// so the next call applies its policy or its probe.
+    /// so the next call applies its policy for such attempts, or its probe (a check for the
+    /// effect).
     Unknown,
 }
 
@@ -75,8 +76,8 @@ impl Failed {
         Self::new(Effect::Repeatable, error.into())
     }
 
-    /// Makes the error of a handler that may have taken effect. The next call applies its policy or
-    /// its probe. `?` converts any error in this way.
+    /// Makes the error of a handler that may have taken effect. The next call applies its policy,
+    /// or its probe, which looks for the effect. `?` converts any error in this way.
     pub fn unknown(error: impl Into<BoxError>) -> Self {
         Self::new(Effect::Unknown, error.into())
     }

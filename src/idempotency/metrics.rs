@@ -29,8 +29,8 @@ pub struct IdempotencyMetrics {
     /// Calls whose handler did not run, because too few nodes could exclude an earlier use of the
     /// key.
     pub parked_forgotten: u64,
-    /// Handlers that started after an earlier attempt without a result, because of the policy or
-    /// because a probe found no effect.
+    /// Handlers that started after an earlier attempt without a result, because the policy for such
+    /// keys allows it or because the caller's probe found no effect of that attempt.
     pub reruns: u64,
     /// Handlers that started although too few nodes could exclude an earlier use of the key.
     pub forgotten_runs: u64,

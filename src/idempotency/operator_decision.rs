@@ -1,6 +1,6 @@
 //! Decisions of operators about losses of data (rule idempotency 20). A key is forgotten if too few
 //! nodes can exclude, after a loss, that the key was used before. An operator makes one decision
-//! for all forgotten keys of a namespace: their handlers run, or the keys are parked.
+//! for all forgotten keys of a namespace: their handlers run, or the keys are parked (not run).
 //!
 //! A decision is stored as the result of an ordinary idempotency key in a reserved namespace. If
 //! two operators decide at the same time, only one decision is stored on a majority of the nodes,
@@ -28,7 +28,7 @@ const FRESH: Duration = Duration::from_secs(5);
 
 /// Retention of a decision: the longest retention of any namespace. A decision is made after the
 /// loss of data that it is about, so the nodes keep the decision for as long as keys are forgotten
-/// because of this loss.
+/// (their records may be lost) because of this loss.
 pub(super) const KEPT: Duration = Duration::from_secs(366 * 24 * 3_600);
 
 /// An operator's decision about the forgotten keys of a loss of data. For a forgotten key too few
@@ -39,7 +39,8 @@ pub enum Decision {
     /// Run the handlers of these keys, like [`Forgotten::Run`](super::Forgotten::Run). Choose this
     /// if the requests took no effect or may be repeated.
     Run,
-    /// Park these keys, like [`Forgotten::Park`](super::Forgotten::Park): do not run the handlers.
+    /// Park the keys that the loss made forgotten, like
+    /// [`Forgotten::Park`](super::Forgotten::Park): do not run the handlers.
     Park,
 }
 
@@ -48,7 +49,7 @@ pub enum Decision {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Decided {
-    /// The decision: run the handlers of the forgotten keys, or park the keys.
+    /// The decision: run the handlers of the keys whose records may be lost, or park the keys.
     pub decision: Decision,
     /// Name of the operator.
     pub by: String,
@@ -112,7 +113,7 @@ pub enum Record {
     /// The record of the first operator's decision about the loss of data.
     First,
     /// The record of a later operator's decision to run the keys, which replaces a first decision
-    /// to park them.
+    /// to park (not to run) them.
     Replaced,
 }
 
@@ -184,9 +185,9 @@ impl Idempotency {
     }
 
     /// Stores an operator's decision about the loss of data, if the loss has no decision yet. With
-    /// `replace`, also stores a decision to run in place of a decision to park. `decision` also
-    /// contains the name of the operator and the reason. Returns the valid decision, and true if
-    /// this call stored it.
+    /// `replace`, also stores a decision to run in place of a decision to park (not to run) the
+    /// keys. `decision` also contains the name of the operator and the reason. Returns the valid
+    /// decision, and true if this call stored it.
     ///
     /// # Errors
     /// [`RunError`] if the decision may not be stored.

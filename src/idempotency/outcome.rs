@@ -78,7 +78,7 @@ impl<T> Outcome<T> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Parked {
-    /// The parked key, whose handler was not run.
+    /// The key, which is parked: its handler was not run, because a person has to decide.
     pub key: KeyName,
     /// Number of known attempts that began and left no result. Zero only for
     /// [`ParkedReason::Forgotten`].
@@ -172,9 +172,9 @@ pub enum Probed<T> {
     Found(T),
     /// No earlier attempt took effect, and none can take effect later. So the handler runs.
     NotFound,
-    /// An earlier attempt may have taken effect, so the key is parked. There is one exception: the
-    /// handler runs if the only reason for doubt is a loss of data (the key is forgotten) and an
-    /// operator has decided to run such keys.
+    /// An earlier attempt may have taken effect, so the key is parked: its handler does not run
+    /// until a person decides. There is one exception: the handler runs if the only reason for
+    /// doubt is a loss of data (the key is forgotten) and an operator has decided to run such keys.
     Unknown,
 }
 

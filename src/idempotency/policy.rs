@@ -49,8 +49,8 @@ impl Policy {
         Self { lapsed: Lapsed::Rerun, forgotten: Forgotten::Run };
 
     /// Returns the reason for which the handler does not run; `None` if the handler may run. A key
-    /// can be both lapsed (an attempt left no result) and forgotten (nodes lost data). Then both
-    /// policies must allow the run.
+    /// can be both lapsed (an attempt left no result) and forgotten (nodes lost data). Then the
+    /// policy for lapsed keys and the policy for forgotten keys must both allow the run.
     pub(super) fn parks(self, doubt: &Doubt) -> Option<ParkedReason> {
         if doubt.lapsed > 0 && self.lapsed == Lapsed::Park {
             Some(ParkedReason::Lapsed)

@@ -314,9 +314,9 @@ impl Attempt for ClaimAttempt<'_> {
             Err(Denied::Replay(value)) => return Ok(Begun::Stored(value)),
             Err(Denied::Repair(seen)) => seen,
             Err(Denied::Refused(refusal)) => return Err(refusal.into()),
-            // The policy would park this key as forgotten: too few nodes can exclude an earlier
-            // use. But a node without a reply may have the record that other nodes lost. So the
-            // claim is given back and made again until `no_answer_end`. The node may reply before
+            // The policy would not run this key, because it is forgotten: too few nodes can exclude
+            // an earlier use. But a node without a reply may have the record that other nodes lost.
+            // So the claim is ended and made again until `no_answer_end`. The node may reply before
             // that.
             Ok((held, promise))
                 if promise.forgotten.as_ref().is_some_and(|f| f.unheard)
@@ -353,10 +353,10 @@ impl Attempt for ClaimAttempt<'_> {
     }
 }
 
-/// Stores a partial result on a majority of the nodes. `seen` is a result that fewer nodes than a
-/// majority have. A new claim may find another result; then the other result is stored. This
-/// function starts no handler. If the key is forgotten (too few nodes can exclude another result)
-/// and the call has a probe, this function returns a claim, and the probe decides.
+/// Stores the result `seen`, which fewer nodes than a majority have, on a majority of the nodes. If
+/// this function's own claim of the key finds another result, it stores that result instead. It
+/// starts no handler. If the key is forgotten (too few nodes can exclude another result) and the
+/// call has a probe, this function returns the claim, and the probe decides.
 async fn repair(
     call: &Call,
     terms: &ClaimTerms,
@@ -364,7 +364,8 @@ async fn repair(
     probing: bool,
 ) -> Result<Result<Begun, Refusal>, RunError> {
     // Nodes may have lost another result than `seen`. A policy (here) or an operator's decision
-    // (below) to run forgotten keys accepts this loss. In both cases `seen` is stored.
+    // (below) accepts this loss if it allows to run forgotten keys, for which an earlier use is
+    // possible. In both cases `seen` is stored.
     let sure = call.policy.forgotten == Forgotten::Run && !probing;
     let mut stored = store(call, terms, seen.as_ref(), sure).await;
     if let Store::Forgotten(doubt) = &stored
@@ -381,7 +382,7 @@ async fn repair(
         Store::Ours => Ok(Begun::Stored(seen)),
         Store::Other(value) => Ok(Begun::Stored(value)),
         // `seen` may not be the key's result, because too few nodes can exclude that another result
-        // was lost. So the key is claimed again, and the probe decides.
+        // was lost. So the key is claimed again, and the caller's probe decides.
         Store::Forgotten(_) => match call.of.core.claim(terms, true).await {
             Ok((held, promise)) if promise.forgotten.is_some() => Ok(Begun::Ours(held, promise)),
             Err(Denied::Replay(value)) => Ok(Begun::Stored(value)),
@@ -397,8 +398,8 @@ async fn repair(
     })
 }
 
-/// Stores a value of the handler or of the probe. Returns the result that the nodes have after
-/// that.
+/// Stores the value that the handler or the probe (the caller's check for an earlier effect)
+/// returned. Returns the result that the nodes have after that.
 async fn record<T>(
     call: &Call,
     terms: &ClaimTerms,

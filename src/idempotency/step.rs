@@ -25,7 +25,7 @@ const MOST: usize = 64 * 1024;
 
 /// The error of a step that returned no value, although its work did not return an error. If the
 /// handler returns this error by `?`, the effect of the handler counts as unknown, and the next
-/// call applies its policy.
+/// call of the key applies the policy for keys without a result ([`Lapsed`](super::Lapsed)).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepError {
@@ -150,8 +150,8 @@ struct State {
     unreadable: Option<CodecError>,
     /// Number of leading entries of `list` that this attempt has finished or replayed.
     reached: usize,
-    /// True if a majority of the nodes has `list` under the ballot (fencing and owner token) of
-    /// this attempt, or if the list is empty.
+    /// True if a majority of the nodes has the steps in `list` under the ballot (fencing and owner
+    /// token) of this attempt, or if the list is empty.
     certain: bool,
     /// True if a step is running, was dropped before its end, or ran and is not recorded.
     open: bool,
@@ -168,7 +168,8 @@ impl Steps {
         Self(SyncMutex::new(State { list, unreadable, reached: 0, certain, open: false }))
     }
 
-    /// Returns an error if this attempt did not reach a finished step of an earlier attempt.
+    /// Returns an error if this attempt did not reach a step of the handler that an earlier attempt
+    /// finished.
     pub(super) fn unfinished(&self) -> Option<StepError> {
         let state = self.0.lock();
         if let Some(error) = &state.unreadable {
@@ -220,7 +221,7 @@ impl Steps {
     }
 
     /// Marks the current step as finished. `run` is the name and the value of a step that ran;
-    /// `None` for a replayed step.
+    /// `None` for a step that did not run, because an earlier attempt had finished it.
     fn finish(&self, run: Option<(&str, String)>) {
         let mut state = self.0.lock();
         state.list.extend(run.map(|(name, value)| (name.to_owned(), value)));
@@ -229,7 +230,7 @@ impl Steps {
         state.open = false;
     }
 
-    /// Ends the current step after a failure without a record. The handler may begin the step
+    /// Ends the current step, which failed, and records nothing. The handler may begin the step
     /// again.
     fn give_up(&self) {
         self.0.lock().open = false;
@@ -288,9 +289,9 @@ impl Context {
         let steps = self.steps();
         let codec = |error| StepError::Codec { name: name.to_owned(), error };
         if let Some(value) = steps.begin(name)? {
-            // A list on a single node may be lost with the node. So this function returns a value
-            // only after a majority of the nodes has the list under the fencing token of this
-            // attempt.
+            // A list of finished steps that only a single node has may be lost with the node. So
+            // this function returns a value only after a majority of the nodes has the list under
+            // the fencing token of this attempt.
             if let Some(list) = steps.uncertain(name)? {
                 self.store(name, &list).await?;
             }

@@ -59,7 +59,7 @@ pub(super) async fn store(
                 continue;
             }
             Err(Denied::Refused(refusal)) => return Store::Refused(refusal),
-            // Not expected: nodes grant a forced claim even for a key with a record.
+            // Not expected: nodes grant a claim with `force` even for a key with a record.
             Err(Denied::Repair(_)) => {
                 let outcomes = vec![NodeOutcome::Refused; core.n()];
                 return Store::Refused(Refusal::NoQuorum(outcomes));
@@ -72,7 +72,8 @@ pub(super) async fn store(
             return Store::Forgotten(Doubt { lapsed: 1, forgotten: promise.forgotten });
         }
         let value = promise.adopt.map_or_else(|| candidate.cloned(), |r| r.value);
-        // After this point a node may receive the result, so a drop must not release the claim.
+        // From here on a node may receive the result, so a drop of `held` must not release the
+        // claim.
         held.begin();
         match core.complete(&held, value.as_ref()).await {
             Ok(()) => return standing(value, candidate),

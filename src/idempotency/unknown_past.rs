@@ -20,8 +20,8 @@ pub(super) struct Doubt {
 }
 
 impl Doubt {
-    /// Returns the reasons for which an earlier effect is possible, from the nodes' replies to a
-    /// claim. Returns `None` if no earlier attempt can have taken effect.
+    /// Returns the reasons for which an earlier attempt may have taken effect, from the nodes'
+    /// replies to a claim. Returns `None` if no earlier attempt can have taken effect.
     pub(super) fn of(promise: &Promise) -> Option<Self> {
         let forgotten = promise.forgotten.clone();
         let doubt = Self { lapsed: promise.attempt.saturating_sub(1), forgotten };
@@ -43,13 +43,15 @@ pub(super) enum Past<T> {
     /// The probe found the effect of an earlier attempt, with this result.
     Effect(T),
     /// The handler must not run. An earlier attempt may have taken effect, and neither a policy, a
-    /// probe nor an operator allows a repeat. The call returns this parked key or error.
+    /// probe nor an operator allows a repeat. The call returns this report of the parked (not run)
+    /// key, or this error.
     Unknown(Result<Parked, RunError>),
 }
 
-/// Decides by the probe, or without a probe by the policies, if the handler may run. If the policy
-/// does not allow a run for a forgotten key (too few nodes can exclude an earlier use), an
-/// operator's decision about the losses of data may still allow it (rule idempotency 20).
+/// Decides if the handler may run: by the probe (the caller's check for an earlier effect), or
+/// without a probe by the policies of the call. If the policy does not allow a run for a forgotten
+/// key (too few nodes can exclude an earlier use), an operator's decision about the losses of data
+/// may still allow it (rule idempotency 20).
 pub(super) async fn past<T, P, PF>(
     call: &Call,
     doubt: &Doubt,
@@ -74,8 +76,8 @@ where
     match (probe(cx.clone()).await, doubt.reason()) {
         (Probed::Found(value), _) => Past::Effect(value),
         (Probed::NotFound, _) if promise.adopt.is_none() => Past::Clear,
-        // If the probe found no effect but a node has a result, the two contradict each other. A
-        // person has to decide.
+        // If the probe (the caller's check) found no effect but a node has a result, the two
+        // contradict each other. A person has to decide.
         (Probed::NotFound | Probed::Unknown, ParkedReason::Lapsed) => {
             Past::Unknown(Ok(parked(call, doubt, ParkedReason::Lapsed, None)))
         }
@@ -85,9 +87,9 @@ where
     }
 }
 
-/// Decides by an operator's decision if the handler of this call may run. The decision is about the
-/// losses of data because of which the key is forgotten (an earlier use is possible). If `runs` is
-/// false, the key is parked even after a decision to run.
+/// Decides if the handler of this call may run, by an operator's decision. The decision is about
+/// the losses of data because of which the key is forgotten (an earlier use is possible). If `runs`
+/// is false, the key is parked (its handler does not run) even after a decision to run.
 pub(super) async fn by_decision<T>(call: &Call, doubt: &Doubt, runs: bool) -> Past<T> {
     let losses = doubt.forgotten.as_ref().map_or(&[][..], |forgotten| &forgotten.losses);
     // The future is boxed, because it is rarely used and would enlarge the future of every call.

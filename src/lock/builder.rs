@@ -16,7 +16,7 @@ pub trait Built: Sized {
     /// Data of the builder besides the settings that all kinds of locks have.
     type Of;
 
-    /// Checks the name of the lock and `of`.
+    /// Checks the name of the lock, and `of`, the builder's other data.
     fn check(mutex: &Mutex, of: &Self::Of) -> Result<(), ConfigError>;
 
     /// Makes the lock from checked settings.

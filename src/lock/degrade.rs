@@ -208,7 +208,8 @@ struct DegradingAttempt<'a> {
 }
 
 impl DegradingAttempt<'_> {
-    /// Reports the end of an attempt that began at `began` to the `Redlock` handle's outage state.
+    /// Reports the end of an attempt that began at `began` to the `Outage` of the `Redlock` handle,
+    /// which records the failed attempts.
     fn report(&self, began: Moment, lost: Option<&Loss>) {
         let LockAttempt { core, keys, .. } = self.acquire;
         let now = core.env.now();
@@ -232,7 +233,8 @@ impl DegradingAttempt<'_> {
     }
 }
 
-/// Log target of the messages about degraded guards; it is the same as for the leases of all locks.
+/// Log target of the messages about degraded guards (guards without the lock); it is the same as
+/// for the leases of all locks.
 const TARGET: &str = "palisade::lease";
 
 impl Attempt for DegradingAttempt<'_> {
@@ -269,14 +271,15 @@ impl Attempt for DegradingAttempt<'_> {
     }
 }
 
-/// Returns the time until which another owner may have the lock, if an attempt was refused with
-/// `loss` at `now`.
+/// Returns the time until which another owner may have the lock, if an attempt was refused at `now`
+/// for the reason `loss`.
 fn held_until(loss: &Loss, now: Moment) -> Moment {
     let held = match loss {
         Loss::Taken(taken) => taken.retry_after,
         // An owner that only a minority of the nodes reports may be an attempt that is rolled back
-        // soon. The finding of this attempt already prevents that the call continues without the
-        // lock, and the next attempt asks the nodes again. So the report does not set a later time.
+        // soon. The `Finding` of this attempt already prevents that the call continues without the
+        // lock, and the next attempt asks the nodes again. So the minority's report does not set a
+        // later end.
         Loss::NoQuorum(_) => Some(Duration::ZERO),
     };
     now + held.unwrap_or(Duration::MAX)
@@ -300,8 +303,8 @@ enum State {
     Degraded(Degraded),
 }
 
-/// Data of a degraded guard. The `Redlock` handle and the metrics count the guard until this value
-/// is dropped.
+/// Data of a degraded guard, which does not hold the lock. The `Redlock` handle and the metrics
+/// count the guard until this value is dropped.
 #[derive(Debug)]
 struct Degraded {
     core: Arc<Core>,

@@ -246,8 +246,8 @@ impl Drop for LockGuard {
 pub(crate) async fn failover(core: &Core, lease: &Lease) -> Failover {
     let over = || is_lost(core, lease);
     loop {
-        // The wait for a verdict is cut into short parts, because no event wakes this future when
-        // the deadline passes.
+        // The wait for the verdict (if a majority still confirms the lease) is cut into short
+        // parts, because no event wakes this future when the lease's deadline passes.
         let left = lease.until().since(core.env.now()).min(WATCH);
         if let Some(verdict) = within(left, lease.verdict(over)).await {
             return verdict;

@@ -229,7 +229,8 @@ impl LockGuard {
         self.ticket(until, core.env.now())
     }
 
-    /// Ends the lease, which was extended until `until`, and returns its ticket.
+    /// Ends the lease, which was extended until `until`, and returns a ticket by which another
+    /// process can take the lock.
     fn ticket(&self, until: Moment, now: Moment) -> Result<HandOver, HandOverError> {
         let lease = self.lease();
         let lost = || Err(HandOverError::Lost(self.resource()));
@@ -375,8 +376,8 @@ async fn redeem(
     let taker = OwnerToken::from_random(core.env.random());
     let acquire = LockAttempt {
         taker: Some(taker),
-        // The ticket cannot be redeemed after its `rest`, so waiting longer for the end of a
-        // quarantine (in which nodes grant nothing) would be in vain.
+        // The ticket of the hand-over can be redeemed only for the time `rest`. So waiting longer
+        // for the end of a quarantine (in which nodes grant nothing) would be in vain.
         waits_for_quarantine: false,
         ..mutex.attempt(LockMode::Exclusive, operation)
     };

@@ -51,9 +51,9 @@ struct Collected<'a> {
     keys: LockKeys,
     owner: OwnerToken,
     ttl: Duration,
-    /// Time until which a majority of the nodes has the names for the call.
+    /// Time until which a majority of the nodes keeps the collected names for the call.
     until: Moment,
-    /// True if dropping this value releases the names.
+    /// True if dropping this value releases the names that the call has collected.
     armed: bool,
 }
 
@@ -68,7 +68,7 @@ impl Drop for Collected<'_> {
     }
 }
 
-/// Reason for which a call did not collect all names.
+/// Reason for which a call did not acquire the locks of all its names.
 enum Stop {
     GivenUp(GivenUp<Loss>),
     /// The deadline of the call passed between two waits, or the `Redlock` handle is being closed.
@@ -120,13 +120,13 @@ impl<'a> MultiWait<'a> {
             Ok(won) => return Ok(won),
             Err(given_up) => given_up,
         };
-        // If `limit` were shorter than two deadlines of a node, a slow node could not grant a name
-        // and answer within `limit`.
+        // `limit` is at least twice the deadline of a request to a node. If it were shorter, a slow
+        // node could not grant a name and answer within `limit`.
         let mut limit = LIMIT_MIN.max(2 * core.config.node_deadline);
         while self.may_go_on(&given_up) {
             limit = limit.min(mutex.ttl);
-            // The future of `collect` is boxed, so that a call that collects nothing has a small
-            // future.
+            // The future of `collect` is boxed. So the future of a call that gets all names
+            // together, and need not collect them one by one, stays small.
             match Box::pin(self.collect(limit)).await {
                 Ok(won) => return Ok(won),
                 Err(Stop::GivenUp(later)) => given_up = later,
@@ -139,7 +139,7 @@ impl<'a> MultiWait<'a> {
 
     /// Returns an error if the deadline of the call has passed, or if the `Redlock` handle is being
     /// closed. This check is needed before each wait, because `retry` makes its first attempt even
-    /// then.
+    /// after the deadline or the closing.
     fn check_time(&self) -> Result<(), Stop> {
         let core = &self.mutex.core;
         let is_over = core.env.now() >= self.deadline || !core.closing.is_open();
@@ -199,8 +199,8 @@ impl<'a> MultiWait<'a> {
     }
 
     /// Waits in the nodes' queues for one name, and acquires it. Waits until the deadline of the
-    /// call, and not beyond `end`: the time until which the call has the names that it has
-    /// collected, or `None` if it has collected no name.
+    /// call, and not beyond `end`. This is the time until which the call holds the names that it
+    /// has acquired (collected) before, or `None` if there are none.
     async fn turn(
         &self,
         keys: &LockKeys,
@@ -228,8 +228,8 @@ impl<'a> MultiWait<'a> {
         Ok(Collected { core, keys: keys.clone(), owner, ttl, until, armed: true })
     }
 
-    /// Moves the collected names to the owner token of the name that the call won last, `next`.
-    /// Returns the lease of all these names together.
+    /// Moves the collected names (acquired so far) to the owner token of `next`, the name that the
+    /// call won last. Returns the lease of all these names together.
     async fn join(
         &self,
         collected: Collected<'a>,
@@ -260,8 +260,8 @@ impl<'a> MultiWait<'a> {
         };
         let won = retry(core, &mut join, terms).await?;
         next.until = won.until();
-        // A node that refused to give all these names to the new owner token may have granted the
-        // last name to it before. So a later release must be sent to all nodes.
+        // A node may have granted the newest name to the new owner token, and then refused the
+        // request for all names together. So a later release must be sent to all nodes.
         (0..core.n()).for_each(|node| won.replies.extended(node));
         Ok((won, next))
     }

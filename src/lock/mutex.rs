@@ -118,7 +118,8 @@ impl Mutex {
         self.try_in(LockMode::Exclusive, operation).await
     }
 
-    /// Makes one attempt to acquire the lock in this mode (exclusive, shared or a slot).
+    /// Makes one attempt to acquire the lock in this mode (exclusive, shared or a semaphore's
+    /// slot).
     pub(super) async fn try_in(
         &self,
         mode: LockMode,
@@ -206,7 +207,8 @@ impl Mutex {
         self.acquire_in(LockMode::Exclusive, operation, &mut on_queued).await
     }
 
-    /// Acquires the lock in this mode (exclusive, shared or a slot), and waits for it.
+    /// Acquires the lock in this mode (exclusive, shared or a slot of a semaphore), and waits for
+    /// it.
     pub(super) async fn acquire_in(
         &self,
         mode: LockMode,
@@ -249,8 +251,8 @@ impl Mutex {
     /// Waits, if the call is fair, until no other fair call of the handle makes attempts for the
     /// lock. If the deadline of this call passes before, reports the last answer of the nodes to
     /// the call that makes the attempts; that call sends requests at least once a second. Reads the
-    /// lock from the nodes if there is no such answer of the last `FRESH`. If nodes grant nothing
-    /// because of a quarantine, this call waits for its end and keeps its place in the line.
+    /// lock from the nodes if there is no such answer of the last 3 s (`FRESH`). If nodes grant
+    /// nothing because of a quarantine, this call waits for its end and keeps its place.
     pub(super) async fn line_up(
         &self,
         terms: &mut RetryTerms<'_>,
@@ -267,8 +269,9 @@ impl Mutex {
             }
             let now = core.env.now();
             let recorded = core.fair_lines.answer(&self.keys, self.level, (now - FRESH, now));
-            // Each branch is polled only if those before it have no answer. So nodes are asked only
-            // if the call that makes the attempts has none, for example because no task polls it.
+            // Each branch is polled only if the earlier branches have no answer. So nodes are asked
+            // only if the call that makes the attempts gives no answer, for example because no task
+            // polls that call.
             let answer = tokio::select! {
                 biased;
                 done = &mut line => return done.map(Some),

@@ -38,7 +38,8 @@ struct Slots {
     /// The slots, each with the owner's guard of one lock, by the `Redlock` handle (the address of
     /// its state) and the lock's name.
     by_name: HashMap<(usize, Arc<str>), Arc<Slot>>,
-    /// Number of slots (one for each lock) at which the next call removes the unused slots.
+    /// Number of slots (one for each lock of the owner) in `by_name` at which the next look-up
+    /// first removes the unused slots.
     sweep_at: usize,
 }
 

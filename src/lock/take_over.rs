@@ -47,8 +47,8 @@ struct TakeOver<'a> {
     /// attempt took the lock on a node and the answer was lost, this node does not refuse the next
     /// attempt.
     taker: OwnerToken,
-    /// The holder `from` as a majority last reported it before an attempt; `None` if no majority
-    /// reported it.
+    /// Last report of a majority, before an attempt, about the holder with the owner token `from`;
+    /// `None` if no majority reported this holder.
     seen: Option<LockHolder>,
 }
 
@@ -134,9 +134,9 @@ impl Mutex {
         let mut takeover = TakeOver { acquire, from: holder.token, taker, seen: None };
         let won = retry(core, &mut takeover, self.retry_terms(Wait::Watch)).await;
         let won = won.map_err(|given_up| not_acquired(core, self.resource(), given_up))?;
-        // At its transfer by a node of the majority, the rest of the old holder's lease on this
-        // node was at most `won.ttl`. All these transfers were before now, so the old lease has
-        // ended at `over`.
+        // The old holder's lease had at most `won.ttl` left on each node of the majority, at the
+        // time at which this node transferred the lock. All these transfers were before now, so the
+        // old lease has ended at `over`.
         let over = core.env.now() + won.ttl + core.config.drift.of(won.ttl);
         let guard = self.guard(won.lapsing_before(over));
         guard.lease().set_meta(note(reason).into());

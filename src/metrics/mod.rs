@@ -127,7 +127,7 @@ pub(crate) struct Meters {
     pub(crate) claimed: Arc<LeaseMeters>,
     /// Number of claims of idempotency keys, by outcome.
     pub(crate) claims: Outcomes,
-    /// Metrics of degraded guards, which have no lock.
+    /// Metrics of degraded guards: their work runs without a lock, because no majority answered.
     pub(crate) degraded: DegradedMeters,
 }
 

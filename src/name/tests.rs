@@ -97,7 +97,8 @@ enum Thing {
 }
 
 impl Thing {
-    /// Returns a thing for which `key` is a possible key under this prefix.
+    /// Returns the lock, election, semaphore or record for which `key` is a possible key under this
+    /// prefix.
     fn at(key: &str, prefix: &str) -> Self {
         let name = key.strip_prefix(prefix).unwrap_or(key);
         match (name.strip_prefix(ELECTION), name.strip_prefix(RECORD)) {
@@ -212,8 +213,8 @@ proptest! {
         let aimed = aim.map(|n| Thing::at(&left[n % left.len()], &there));
         let b = aimed.unwrap_or(other);
         let Some(right) = b.keys(&there) else { return Ok(()) };
-        // Two locks with the same main key are the same lock, because other programs use the whole
-        // key as the name of the lock.
+        // Two locks with the same main key (the key with the owner token) are the same lock,
+        // because other programs use the whole key as the name of the lock.
         let are_locks = matches!((&a, &b), (Thing::Lock(_), Thing::Lock(_)));
         let is_one = (a == b && here == there) || (are_locks && left[0] == right[0]);
         let left: BTreeSet<_> = left.into_iter().collect();
@@ -230,7 +231,8 @@ proptest! {
         let distinct: BTreeSet<_> = keys.iter().collect();
         prop_assert_eq!(distinct.len(), keys.len());
         // If a main key has a closing brace outside of a hash tag, this brace ends the hash tag of
-        // the side keys too early. So the keys of such a thing may be in different slots.
+        // the other keys of this name (such as the fence) too early. So the keys of such a name may
+        // be in different slots.
         if has_hash_tag(&keys[0]) || !keys[0].contains('}') {
             for key in &keys {
                 prop_assert_eq!(slot(key), slot(&keys[0]), "{:?}", keys);

@@ -15,8 +15,8 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::op::{Began, Loss};
 
-/// Message of a node to its handle (a client's
-/// `Redlock`,[`LockNode::events`](crate::node::spi::LockNode::events)). Every message may be lost.
+/// Message of a node to its handle (a client's `Redlock`); see
+/// [`LockNode::events`](crate::node::spi::LockNode::events). Every message may be lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeSignal {
@@ -32,7 +32,7 @@ pub enum NodeSignal {
         /// Number of the first handle (client) in the queue of the lock.
         waiter: u64,
     },
-    /// An event of the node. Programs receive it, too.
+    /// An event of the node. Programs receive only this kind of message.
     Event(NodeEvent),
 }
 
@@ -137,8 +137,8 @@ pub enum NodeEvent {
     QuarantineBegun {
         /// Time until the node grants again.
         remaining: Duration,
-        /// State of the node's data at their beginning. If the state is [empty](Began::Empty) and
-        /// the deployment is new, mark it by `palisade init --new`; in tests use
+        /// State in which the node's data began. If they began [empty](Began::Empty) and the
+        /// deployment is new, mark the deployment as new by `palisade init --new`; in tests use
         /// `trust_fresh(true)`.
         began: Began,
         /// Writes that the node may have lost, including those of a Sentinel group's failover
@@ -194,11 +194,12 @@ pub enum NodeEvent {
         /// extends this time.
         remaining: Duration,
     },
-    /// The ttl of this handle's lease is too short for a failover of this node, and the handle has
-    /// no majority without this node. So a failover will end the lease, although the holder renews
-    /// it. Sent once. Use a ttl of `enough`, and a `max_ttl` that allows it in every process. Or
-    /// configure the Sentinels to replace a master sooner. Log: `ttl_too_short` with `ttl_ms`,
-    /// `lasts_ms`, `needed_ms`, `down_after_ms`, `window_ms` and `enough_ms`.
+    /// The ttl of this handle's lease (a handle is a `Redlock`) is too short for a failover of this
+    /// node, and the handle has no majority without this node. So a failover will end the lease,
+    /// although the holder renews it. Sent once. Use a ttl of `enough`, and a `max_ttl` that allows
+    /// it in every process. Or configure the Sentinels to replace a master sooner. Log:
+    /// `ttl_too_short` with `ttl_ms`, `lasts_ms`, `needed_ms`, `down_after_ms`, `window_ms` and
+    /// `enough_ms`.
     #[non_exhaustive]
     TtlTooShort {
         /// Ttl of the lease.

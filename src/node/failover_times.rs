@@ -34,8 +34,8 @@ impl FailoverTimes {
     pub fn shortest_ttl(&self, drift: Drift) -> Duration {
         let needed = self.needed();
         // Servers and Sentinels may report very large values, and bisection is fast for all of
-        // them. At most 10 % of a ttl is drift, and a quarter passes before the renewal. So twice
-        // `needed` is enough.
+        // them. At most 10 % of a ttl is lost to clock drift, and a quarter of it passes before the
+        // lease is renewed. So a ttl of twice `needed` is always long enough.
         let (mut low, mut high) = (needed.as_secs(), needed.as_secs().saturating_mul(2));
         high = high.saturating_add(1);
         while low < high {

@@ -47,14 +47,14 @@ use crate::time::Moment;
 /// signals are dropped.
 const EVENTS: usize = 1024;
 /// Interval at which the server's facts are read again, so that the [`Resolver`] can check that the
-/// server may still vote.
+/// server may still vote (its grants count).
 const JUDGE_EVERY: Duration = Duration::from_secs(10);
 
 /// Largest number of unanswered batches on a connection to a server that answers in order. A handle
 /// (`Redlock`) sends fewer at once from its queue for the node.
 pub(crate) const DEPTH: usize = 8;
 
-/// Finds the server of a node, and decides if the server may vote.
+/// Finds the server of a node, and decides if the server's answers count as votes.
 pub(crate) trait Resolver: Send + Sync + 'static {
     /// Returns the server to connect to. Must return before `deadline`.
     fn resolve(&self, deadline: Moment) -> BoxFuture<'_, Result<Endpoint, NodeError>>;
@@ -91,8 +91,9 @@ pub(crate) trait Resolver: Send + Sync + 'static {
         Box::pin(std::future::ready(()))
     }
 
-    /// Returns the replicas of the server, including replicas that are down. Returns `None` if the
-    /// resolver has no list of replicas. The number of connected replicas is used then.
+    /// Returns the replicas of the server, including replicas that are down. Returns `None` if this
+    /// resolver (which finds the node's server) has no list of replicas. The number of connected
+    /// replicas is used then.
     fn replicas(&self) -> Result<Option<Known>, NodeError> {
         Ok(None)
     }
@@ -108,7 +109,7 @@ pub(crate) trait Resolver: Send + Sync + 'static {
 #[derive(Clone, Debug)]
 pub(crate) struct LinkOptions {
     /// If true, a server without the key `palisade:generation` counts as new and grants at once. If
-    /// false, it begins with a quarantine, because it may have lost its data.
+    /// false, it grants nothing at first (quarantine), because it may have lost its data.
     pub(crate) trust_fresh: bool,
     /// If true, a server may vote that deletes keys when its memory is full.
     pub(crate) allow_eviction: bool,
@@ -162,7 +163,7 @@ struct Current {
     session: Arc<Session>,
     /// Address of the server, as `host:port`.
     at: Arc<str>,
-    /// Runs the waits for replicas of this server.
+    /// Waits (with `WAIT`) until enough replicas of this server have received a batch's grants.
     barriers: Arc<Barriers>,
     /// Version of the resolver (a number that changes with the master) when the address was
     /// requested.
@@ -335,8 +336,8 @@ impl<R: Resolver> Shared<R> {
         !current.session.is_lost() && *self.changed.borrow() == current.version
     }
 
-    /// Stops the use of a connection. If `broke` is true, this counts as a failure, except for a
-    /// connection that has answered an op.
+    /// Stops the use of a connection. If `broke` is true, the connection counts as failed, unless
+    /// the server has answered an op on it.
     fn part_with(&self, current: &Arc<Current>, broke: bool) {
         {
             let mut state = self.state();

@@ -84,10 +84,11 @@ pub trait LockNode: Send + Sync + 'static {
         None
     }
 
-    /// Returns the facts that the server reported when the present connection was opened. Only the
-    /// first call on a connection returns the facts, and only before the connection has answered a
-    /// batch. With the facts, a caller learns of a change of the server one round trip earlier. The
-    /// default is `None`. A wrapper need not forward this method.
+    /// Returns the facts (clock, identity, data history) that the server reported when the present
+    /// connection was opened. Only the first call on a connection returns the facts, and only
+    /// before the connection has answered a batch. With the facts, a caller learns of a change of
+    /// the server one round trip earlier. The default is `None`. A wrapper need not forward this
+    /// method.
     fn first_facts(&self) -> Option<TimedFacts> {
         None
     }

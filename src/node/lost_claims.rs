@@ -62,7 +62,7 @@ impl LostClaims {
     /// is unknown.
     fn counts(&self, loss: Loss, accepted: Duration) -> bool {
         // The beginning and the end of a loss may come from two clocks. Each has an error of at
-        // most E, so the two differ by at most 2E.
+        // most E (the clock error), so the two differ by at most 2E.
         let length = loss.length().map(|length| length.saturating_add(2 * self.clock_error));
         length.is_none_or(|length| length > accepted)
     }

@@ -81,8 +81,8 @@ struct State {
     lives: u64,
     windows: Windows,
     data: Data,
-    /// True if the node acts as if a client had seen earlier data of this node. Then empty data
-    /// count as lost.
+    /// True if each batch without `known_since` counts as one of a client that has seen earlier
+    /// data of this node. If the node then has no data, its data count as lost, and not as new.
     is_known: bool,
 }
 

@@ -48,14 +48,16 @@ pub(crate) struct Last {
     /// True once the Sentinels have reported the other servers. Then `lags` has an entry for every
     /// server of the group.
     lags_known: bool,
-    /// Fault that was last reported as an event. The same fault is not reported again.
+    /// Fault of the min-replicas check that was last reported as an event. The same fault is not
+    /// reported again.
     wrong: Option<String>,
     /// Advice that was last logged as a warning. The same advice is not logged again.
     advised: Option<String>,
 }
 
 impl Last {
-    /// Stores the present fault of the check. Returns an event if the fault has changed.
+    /// Stores the fault that the min-replicas check has found, or `None`. Returns an event if it is
+    /// another fault than at the last check.
     fn change(&mut self, wrong: Option<String>) -> Option<NodeEvent> {
         if self.wrong == wrong {
             return None;
@@ -89,8 +91,9 @@ impl Judge {
         self.last.lock().clone()
     }
 
-    /// Returns the settings that are sent with each batch. Any server of the group may have been
-    /// the previous master, so the failover window (L) is the largest one of all servers.
+    /// Returns the group's settings that are sent with each batch of requests. Any server of the
+    /// group may have been the previous master. So the failover window (L: time for which a
+    /// replaced master may still grant) is the largest one of all servers.
     pub(crate) fn group_terms(&self) -> GroupTerms {
         let last = self.last.lock();
         // The node refuses the vote of a master whose lag is above `max_lag`. So no server of the
@@ -131,8 +134,8 @@ impl Judge {
         last.advised = advice;
         last.master = Some(at.to_owned());
         if let Some(lag) = facts.max_lag {
-            // The lag is needed after this master is replaced. At that time the server may be down,
-            // and its settings cannot be read.
+            // The `min-replicas-max-lag` of this master is needed after the master is replaced. At
+            // that time the server may be down, and its settings cannot be read.
             last.lags.insert(at.to_owned(), (Some(lag), now));
         }
         last.facts = Some(facts);

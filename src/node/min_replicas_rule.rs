@@ -18,8 +18,8 @@ use crate::error::ConfigError;
 /// whole seconds, and checks this age once a second.
 pub const LAG_SLACK: Duration = Duration::from_secs(2);
 
-/// Assumed failover window (L) of a server without the min-replicas check. Nothing enforces this
-/// window.
+/// Assumed failover window (L: time for which a replaced server may still grant) of a server
+/// without the min-replicas check. Nothing enforces this window.
 const UNCHECKED: Duration = Duration::from_secs(15);
 
 /// Behaviour of a node if its master's min-replicas check is off or too weak.
@@ -29,10 +29,11 @@ pub enum MinReplicas {
     #[default]
     Require,
     /// The node votes, and logs a warning. Then nothing bounds the time for which a replaced master
-    /// accepts writes. The quarantine relies on the configured failover window, which nothing
-    /// enforces.
+    /// accepts writes. The length of the quarantine (a time without grants) then relies on the
+    /// configured failover window, which nothing enforces.
     Warn,
-    /// The node votes although the min-replicas check is off or too weak, and logs no warning.
+    /// The node votes (its grants count) although the min-replicas check is off or too weak, and
+    /// logs no warning.
     Off,
 }
 
@@ -45,10 +46,10 @@ pub struct MinReplicasRule {
     pub replicas: u32,
     /// Largest permitted `min-replicas-max-lag`, in whole seconds.
     pub max_lag: Duration,
-    /// Failover window (L) that the user has set. If the check is required, this is the least L
-    /// while the settings of a server are unknown. If the check is not required, this is L itself.
-    /// With `None`, L is `max_lag` + 2 s, which the nodes' scripts enforce, or 15 s if the check is
-    /// not required.
+    /// Failover window (L, the time for which a replaced master may still grant) that the user has
+    /// set. If the min-replicas check is required, this is the least L while the settings of a
+    /// server are unknown. If the check is not required, this is L itself. With `None`, L is
+    /// `max_lag` + 2 s, which the nodes' scripts enforce, or 15 s if the check is not required.
     pub window: Option<Duration>,
 }
 
@@ -123,7 +124,7 @@ impl MinReplicasFacts {
 
     /// Returns true if the min-replicas check is on.
     pub fn is_on(&self) -> bool {
-        // The check is also off if `min_replicas` or `max_lag` is 0.
+        // The min-replicas check is also off if `min_replicas` or `max_lag` is 0.
         let set = |v: Option<u64>| v.is_none_or(|v| v > 0);
         self.good_replicas.is_some()
             && set(self.min_replicas.map(u64::from))
@@ -154,10 +155,10 @@ impl fmt::Display for MinReplicasFacts {
 /// Result of checking a master's min-replicas settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// The reason for which the node does not vote, and the command that corrects it; `None` if the
-    /// node may vote.
+    /// The reason for which the node does not vote (its grants do not count), and the command that
+    /// corrects it; `None` if the node may vote.
     pub fault: Option<String>,
-    /// A weakness to log, although the node may vote.
+    /// A weakness of the settings to log, although the node may vote (its grants count).
     pub warning: Option<String>,
     /// L: time for which a replaced master may still accept writes.
     pub window: Duration,
@@ -171,8 +172,9 @@ pub const ADVISED_LAG: Duration = Duration::from_secs(2);
 pub const ADVISED_DOWN_AFTER: Duration = Duration::from_secs(4);
 
 impl MinReplicasRule {
-    /// Judges a master by its own facts and by the group's `down-after` and number of replicas.
-    /// `down_after` and `replicas` are `None` if the Sentinels do not report them.
+    /// Judges a master by the settings and replica counts that it reports (`facts`), and by the
+    /// group's `down-after` and number of replicas. `down_after` and `replicas` are `None` if the
+    /// Sentinels do not report them.
     pub fn judge(
         &self,
         facts: &MinReplicasFacts,
@@ -197,20 +199,20 @@ impl MinReplicasRule {
         Checked { fault: wrong, warning: two_halves(facts, replicas), window }
     }
 
-    /// Returns L (the failover window) if no check bounds it: the value that the user has set, or
-    /// [`UNCHECKED`].
+    /// Returns L (the failover window) if the server's min-replicas check does not limit it: the
+    /// value that the user has set, or [`UNCHECKED`].
     fn hope(&self) -> Duration {
         self.window.unwrap_or(UNCHECKED)
     }
 
-    /// Returns the least L (the failover window) of a server whose check is on and whose settings
-    /// are unknown.
+    /// Returns the least L (the failover window) of a server whose min-replicas check is on and
+    /// whose settings of this check are unknown.
     pub(crate) fn unread(&self) -> Duration {
         self.window.unwrap_or_default().max(self.max_lag + LAG_SLACK)
     }
 
-    /// Returns the fault of the check and the command that corrects it. Returns `None` if there is
-    /// no fault or the policy is `Off`.
+    /// Returns the fault of the server's min-replicas check (for example: it is off), and the
+    /// command that corrects the fault. Returns `None` if there is no fault or the policy is `Off`.
     pub(crate) fn wrong(
         &self,
         facts: &MinReplicasFacts,
@@ -366,7 +368,8 @@ mod tests {
         assert!(fault.contains("CONFIG SET min-replicas-max-lag 2 and then"), "{fault}");
         let fault = require.judge(&facts("1", "1"), Some(S(1)), None).fault.unwrap();
         assert!(fault.contains("down-after-milliseconds 4000"), "{fault}");
-        // The lag is the advised one already, so the Sentinels have to wait longer.
+        // `min-replicas-max-lag` already has the advised value 2. So the advice is a longer
+        // `down-after-milliseconds`.
         let fault = require.judge(&facts("1", "2"), Some(S(3)), None).fault.unwrap();
         assert!(fault.contains("down-after-milliseconds 4000"), "{fault}");
     }

@@ -23,9 +23,9 @@ pub struct Terms {
 pub struct Batch {
     /// Bounds (longest lease, clock error) that hold for all ops of the batch.
     pub terms: Terms,
-    /// Deadline by the clock of the server. Each op that arrives later is answered with the fault
-    /// [`PastDeadline`](crate::error::NodeFault::PastDeadline), except releases and unclaims, which
-    /// are executed at any time. `None` if there is no deadline.
+    /// Deadline by the clock of the server. Each op (request) that arrives later is answered with
+    /// the fault [`PastDeadline`](crate::error::NodeFault::PastDeadline), except releases of locks
+    /// and of claims, which are executed at any time. `None` if there is no deadline.
     pub not_after: Option<NotAfter>,
     /// Reading of the node's clock (µs since 1970) when this client first saw a marker on the node
     /// (the key with the facts about the node's data); `None` if it has not seen one. If the node's

@@ -17,7 +17,8 @@ pub struct Claim {
     pub lease: Duration,
     /// Time for which the record is kept.
     pub retention: Duration,
-    /// Token of the proposed ballot: the caller's wall clock in µs since 1970, or a larger value.
+    /// Fencing token of the ballot that the claim proposes: the caller's wall clock in µs since
+    /// 1970, or a larger value.
     pub proposal: u64,
     /// Fingerprint of the request; `None` if fingerprints are not compared.
     pub fingerprint: Option<FingerprintBytes>,

@@ -34,11 +34,12 @@ pub enum IfHeld {
         ticket: Option<u64>,
     },
     /// The node transfers the lock to the caller atomically and deletes the previous owner's
-    /// metadata, if two conditions hold: this owner or already the caller has the lock, and the
-    /// remaining ttl of the lock is at most the ttl of the request. So no third owner can have the
-    /// lock in between, and the time for which the lock is held is never shortened. Otherwise the
-    /// node refuses the caller, and does not register it for a hint (the message of a release). A
-    /// node that is settling (a short time after a planned handover) transfers locks, too.
+    /// metadata, if two conditions hold. First, the lock is held by this owner, or by the caller
+    /// already. Second, the remaining ttl of the lock is at most the ttl of the request. So no
+    /// third owner can have the lock in between, and the time for which the lock is held is never
+    /// shortened. Otherwise the node refuses the caller, and does not register it for a hint (the
+    /// message of a release). A node that is settling (a short time after a planned handover)
+    /// transfers locks, too.
     ///
     /// If the request has several names, the caller gets all of them or none. The node then
     /// transfers the names that this owner has and the names that are only reserved, and grants
@@ -53,12 +54,12 @@ pub enum IfHeld {
     TakeOnly {
         /// Owner from which the lock is taken.
         from: OwnerToken,
-        /// Fencing token of that owner.
+        /// Fencing token of the owner `from`.
         token: FencingToken,
     },
 }
 
-/// Position of a fair caller among the callers that wait for the lock.
+/// Position of a caller of a fair lock among the callers that wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queued {
     /// Number of fair callers ahead of this caller. The holder does not count.
@@ -86,9 +87,9 @@ pub struct Place {
     /// Time for which the handle (client) has waited so far. It is a duration and not a time of
     /// day, so that no two clocks are compared.
     pub waited: Duration,
-    /// Time for which a released lock is reserved for this handle (client) when it is its turn, at
-    /// most 50 ms. It has to be enough to receive the hint (the node's message) and to send the
-    /// request. If it is zero, the lock is not reserved.
+    /// Time for which a released lock is reserved for this handle (client) when the handle is first
+    /// in the queue, at most 50 ms. The time has to be enough to receive the hint (the node's
+    /// message) and to send the request. If it is zero, the lock is not reserved.
     pub needs: Duration,
 }
 

@@ -25,7 +25,8 @@ pub struct Loss {
 }
 
 impl Loss {
-    /// Makes a loss (range of lost writes) to which no failover window is added.
+    /// Makes a loss (range of lost writes) without the addition of a failover window (the time in
+    /// which a replaced master may still accept writes).
     #[cfg(test)]
     pub(crate) const fn between(from: u64, to: u64) -> Self {
         Self { from, began: to, to }

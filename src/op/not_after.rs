@@ -8,7 +8,7 @@ pub struct NotAfter {
     /// Identity of the server by whose clock the deadline is measured, as in
     /// [`Facts::identity`](super::Facts::identity).
     pub server: Arc<str>,
-    /// Reading of that server's clock at the deadline, in microseconds since 1970.
+    /// Reading of the clock of `server` at the deadline, in microseconds since 1970.
     pub micros: u64,
 }
 
@@ -25,8 +25,8 @@ impl NotAfter {
     }
 }
 
-/// Reading that every server's clock has passed. It is 1, because 0 means that there is no
-/// deadline.
+/// Time in microseconds that every server's clock has passed. It is 1, because 0 means that there
+/// is no deadline.
 const ALWAYS_PAST: u64 = 1;
 
 #[cfg(test)]

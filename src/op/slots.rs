@@ -21,12 +21,12 @@ pub enum Want {
     /// step has no factor in common with that number, so the order contains each slot once. In a
     /// release, this means the slot that the owner has, whatever its number.
     First {
-        /// First slot of the order in which a node looks for a free slot.
+        /// First slot (number of a permit) of the order in which a node looks for a free slot.
         start: u16,
-        /// Distance between two slots that follow each other in this order.
+        /// Distance between two slots that follow each other in the order in which a node looks.
         step: u16,
     },
-    /// The slot with this number.
+    /// The slot of the semaphore with this number.
     Exactly(u16),
 }
 
@@ -73,7 +73,8 @@ impl Slots {
         (1..=Self::MAX).contains(&self.of) && self.slot().is_none_or(|slot| slot < self.of)
     }
 
-    /// Returns the slots in the order in which a node looks for a free one.
+    /// Returns the numbers of a semaphore's slots in the order in which a node looks for a free
+    /// one.
     pub(crate) fn order(self) -> impl Iterator<Item = u16> {
         let (start, step, n) = match self.want {
             Want::First { start, step } => (start, step, self.of),

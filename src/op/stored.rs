@@ -27,8 +27,8 @@ pub struct StoredSteps {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// Token of the owner; `None` if another program's value is under the key. It is
-    /// [`OwnerToken::KEPT`] if the lock is free by the node's clock, but the node keeps it closed,
-    /// because there may still be a holder.
+    /// [`OwnerToken::KEPT`] if the lock is free by the node's clock, but the node does not grant
+    /// it, because there may still be a holder.
     pub owner: Option<OwnerToken>,
     /// Largest fencing token that this node has for the lock.
     pub fence: u64,
@@ -62,7 +62,8 @@ pub struct SharedGrant {
 /// State of an idempotency key on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordState {
-    /// Fencing token of the highest ballot that the node has promised.
+    /// Fencing token of the highest ballot (rank of a claim) that the node has promised: it refuses
+    /// lower ballots.
     pub fence: u64,
     /// Number of claims of the key that the node has granted. Claims that ended as `Undone` or
     /// `Repeatable` do not count.
@@ -101,6 +102,6 @@ pub struct Listed {
     pub owner: OwnerToken,
     /// Time until the entry expires, unless it is written again.
     pub remaining: Duration,
-    /// Content of the entry.
+    /// Content of the entry, as the candidate wrote it.
     pub entry: Arc<[u8]>,
 }

@@ -1,7 +1,8 @@
 //! Decides one attempt to acquire a lock by the answers of a majority of the nodes, and makes a
 //! majority agree on one fencing token (rules locks 2, 3).
 //!
-//! The machine of an idempotency claim (`claim.rs`) uses this machine to count its grants.
+//! The state machine that claims an idempotency key (`claim.rs`) uses the state machine of this
+//! module to count the grants of the claim.
 
 use std::time::Duration;
 
@@ -47,8 +48,8 @@ type Step = Progress<Outcome>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// A majority answered and did not grant the lock: another owner has the lock, or several
-    /// attempts split the votes. With [`Acquire::taken_if_refused`], an attempt is taken only if
-    /// the nodes that did not refuse are no majority.
+    /// attempts split the votes. With [`Acquire::taken_if_refused`], an attempt ends with this
+    /// reason only if the nodes that did not refuse are no majority.
     Taken(Taken),
     /// Too few nodes gave an answer that counts. Contains the answer of each node.
     NoQuorum(Vec<NodeOutcome>),
@@ -74,9 +75,9 @@ pub struct Acquire {
     /// End of the lock's validity: an answer at this moment or later wins nothing (invariant 1 of
     /// `quorum`).
     until: Moment,
-    /// Time for which the machine waits for the answers to a request. `by` is the end of this time
-    /// for the last request, at most `until`. A node that has not answered by then counts as
-    /// failed.
+    /// Time for which this state machine waits for the answers to a request. `by` is the end of
+    /// this time for the last request, at most `until`. A node that has not answered by then counts
+    /// as failed.
     patience: Duration,
     by: Moment,
     votes: Vec<Vote>,
@@ -131,26 +132,27 @@ impl Acquire {
         self.largest
     }
 
-    /// Returns a machine for the same attempt that has seen no answer yet.
+    /// Returns a state machine for the same attempt that has received no answer yet.
     pub(super) fn anew(&self) -> Self {
         Self::new(self.n(), self.sent, self.until, self.patience, self.raise.clone())
     }
 
-    /// Sets the semaphore slot whose fence (last fencing token) the op `raise` raises. The machine
-    /// of a permit (`slots.rs`) calls this.
+    /// Sets the semaphore slot whose fence (last fencing token) the op `raise` raises. The state
+    /// machine that acquires a permit (`slots.rs`) calls this.
     pub(super) fn set_slot(&mut self, to: u16) {
         if let Op::Raise { slot, .. } = &mut self.raise {
             *slot = Some(to);
         }
     }
 
-    /// Starts the time for answers again, because the machine sends a second request to some nodes.
+    /// Starts the time for answers again, because this state machine sends a second request to some
+    /// nodes.
     pub(super) fn ask_again(&mut self, now: Moment) {
         self.by = self.until.min(now + self.patience);
     }
 
-    /// Returns the moment until which the machine waits for one more answer. With this answer a
-    /// majority may agree on a fencing token, which saves a second request.
+    /// Returns the moment until which the state machine waits for one more answer. With this answer
+    /// a majority may agree on a fencing token, which saves a second request.
     pub(super) fn hedge(&self, now: Moment) -> Moment {
         now + now.since(self.sent).clamp(HEDGE.0, HEDGE.1)
     }

@@ -29,16 +29,17 @@ pub struct Candidate<W> {
 /// The state machine of one read of an election's list of candidates.
 #[derive(Clone, Debug)]
 pub struct Listing<R> {
-    /// Moment until which the machine waits for answers.
+    /// Moment until which the state machine waits for the nodes' answers.
     by: Moment,
     read: R,
     answers: Answers,
 }
 
 impl<W, R: Fn(&[u8]) -> Option<(u64, W)>> Listing<R> {
-    /// Makes the machine of a read over `n` nodes. The machine waits for answers until `by`. `read`
-    /// decodes an entry, and returns the content of the entry and the number that orders the
-    /// entries of one owner. If `read` cannot decode an entry, the entry is skipped.
+    /// Makes the state machine that reads a list of candidates from `n` nodes. It waits for answers
+    /// until `by`. `read` decodes an entry, and returns the content of the entry and the number
+    /// that orders the entries of one owner. If `read` cannot decode an entry, the entry is
+    /// skipped.
     pub fn new(n: usize, by: Moment, read: R) -> Self {
         Self { by, read, answers: Answers::new(n) }
     }

@@ -41,7 +41,7 @@ pub enum Denied {
     Replay(Option<Arc<[u8]>>),
     /// A result was found, but not on a majority. The caller has to claim the key again with
     /// `force`, so that nodes with a result grant the claim, too. Then the caller has to store the
-    /// record that the new claim finds, or this record if the new claim finds none.
+    /// result that it finds on the nodes by this new claim, or else the result in this variant.
     Repair(StoredRecord),
     /// The claim was refused for this reason.
     Refused(Refusal),
@@ -76,8 +76,9 @@ pub struct Promise {
 /// of the key, and the other nodes are no majority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forgetting {
-    /// Time until a majority certainly has every claim, because the lost claims would have expired
-    /// by then. The time is for a key whose birth (the time of the request) is unknown.
+    /// Time until it is certain that a majority lacks no claim of the key: by then, the claims that
+    /// the nodes may have lost would have expired in any case. The time is for a key whose birth
+    /// (the time of the request) is unknown.
     pub remaining: Duration,
     /// Losses of data on the nodes that granted but may lack a claim, without duplicates. Empty if
     /// one of these nodes did not report its losses.
@@ -96,8 +97,8 @@ pub struct Forgetting {
 pub enum Refusal {
     /// Another owner has a running claim.
     InFlight {
-        /// Time until a majority could be free, if the running claim is not renewed. At most 20 ms
-        /// while the other owner is storing a result.
+        /// Time until the key could be free on a majority of the nodes, if the running claim is not
+        /// renewed. At most 20 ms while the other owner is storing a result.
         retry_after: Duration,
     },
     /// Several claims ran at the same time, and none has a majority. The caller may try again at
@@ -131,15 +132,15 @@ pub struct Record {
     relaxed: bool,
     /// True once the grants can no longer become a majority with one fencing token.
     lost: bool,
-    /// Token that a majority granted. Set while the machine waits for nodes without an answer,
-    /// because such a node may still show a result.
+    /// Token that a majority granted. Set while this state machine waits for nodes without an
+    /// answer, because such a node may still show a result.
     won: Option<FencingToken>,
 }
 
 impl Record {
-    /// Makes the machine of a claim over `n` nodes. The claim was sent at `sent` and is valid until
-    /// `until`. The machine waits for the answers to each request for the time `patience`. `raise`
-    /// is the op that raises the ballot on a node; the machine sets the new ballot in this op.
+    /// Makes the state machine of a claim on `n` nodes. The claim was sent at `sent` and is valid
+    /// until `until`. The machine waits for the answers to each request for the time `patience`.
+    /// `raise` is the op that raises the ballot on a node; the machine sets the new ballot in it.
     pub fn new(n: usize, sent: Moment, until: Moment, patience: Duration, raise: Op) -> Self {
         Self {
             answers: Answers::new(n),

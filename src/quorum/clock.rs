@@ -1,5 +1,5 @@
-//! Checks that a node's clock runs at the rate that the settings allow, and does not step (clocks
-//! 4).
+//! Checks that a node's clock runs at the rate that the settings allow, and does not step (rule
+//! clocks 4).
 //!
 //! The caller passes each reading of the clock to [`read`](ClockCheck::read), and then asks for the
 //! [`objection`](ClockCheck::objection). If the clock of a node stepped, a lease may end earlier on
@@ -39,7 +39,7 @@ impl Reading {
 pub struct ClockStep {
     /// Size of the step in µs.
     pub micros: i128,
-    /// Time between the two readings that show the step.
+    /// Time between the two readings of the clock that show the step.
     pub span: Duration,
 }
 
@@ -50,9 +50,10 @@ pub struct ClockCheck {
     ttl: Duration,
     max_ttl: Duration,
     last: Option<Reading>,
-    /// Two earlier readings. While the node is in use, the age of the first reading is at most one
-    /// ttl, and the age of the second is between one and two ttls. Consecutive readings cannot show
-    /// that a clock gains slowly, but a comparison with these older readings does.
+    /// Two earlier readings of the node's clock. While the node is in use, the age of the first
+    /// reading is at most one ttl, and the age of the second is between one and two ttls.
+    /// Consecutive readings cannot show that a clock gains slowly, but a comparison with these
+    /// older readings does.
     anchors: [Option<Reading>; 2],
     /// Time until which the node's votes do not count, because its clock stepped.
     discounted: Option<Moment>,

@@ -1,9 +1,9 @@
 //! Stores the result of an idempotency key (phase 2 of the consensus on the key, idempotency 2),
 //! and reads a stored result.
 //!
-//! A result is stored once a majority has accepted the result under the ballot of its claim. In two
-//! cases the result is *not known to be stored*: fewer nodes accepted it, or the other nodes
-//! refused it because they have a higher ballot.
+//! A result is stored once a majority has accepted the result under the ballot (fencing token and
+//! owner token) of its claim. In two cases the result is *not known to be stored*: fewer nodes
+//! accepted it, or the other nodes refused it because they have a higher ballot.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub struct Unstored {
 #[derive(Clone, Debug)]
 pub struct Complete {
     op: Op,
-    /// Time at which the machine stops without a majority.
+    /// Time at which the state machine ends without a majority.
     end: Moment,
     /// Time at which the request to the nodes without an answer is repeated. A repetition is
     /// harmless, because a node accepts the result of the same claim twice.
@@ -44,8 +44,8 @@ pub struct Complete {
 }
 
 impl Complete {
-    /// Makes the machine of a completion over `n` nodes. The caller has already sent `op` to all of
-    /// these nodes. The machine stops at `end`.
+    /// Makes the state machine that stores a key's result on `n` nodes. The caller has already sent
+    /// `op` to all of these nodes. The state machine stops at `end`.
     pub fn new(n: usize, op: Op, end: Moment) -> Self {
         let votes = vec![NodeOutcome::Silent; n];
         Self { op, end, again: None, pause: PAUSE, votes, examined: false }
@@ -61,8 +61,8 @@ impl Complete {
         first && self.votes.contains(&NodeOutcome::Refused)
     }
 
-    /// Records that the claim was renewed. The machine then repeats the request to each node that
-    /// has not accepted the result.
+    /// Records that the claim was renewed. This state machine then repeats the request to each node
+    /// that has not accepted the result.
     pub fn renewed(&mut self, now: Moment) {
         self.forget(|vote| *vote != NodeOutcome::Granted);
         self.again = Some(now);
@@ -74,7 +74,8 @@ impl Complete {
     }
 
     /// Waits for a pause, and then repeats the request to the nodes without an answer. If there is
-    /// no time for another pause, the machine decides that the result is not known to be stored.
+    /// no time for another pause, the state machine ends, and it is not known if the result is
+    /// stored.
     fn ask_again(&mut self, now: Moment) -> Progress<Result<(), Unstored>> {
         match self.again {
             Some(at) if now < at => Progress::Wait(at),
@@ -162,14 +163,14 @@ pub enum Found {
 /// The state machine of one read of an idempotency key's record.
 #[derive(Clone, Debug)]
 pub struct Look {
-    /// Moment until which the machine waits for answers.
+    /// Moment until which the state machine waits for the nodes' answers.
     by: Moment,
     answers: Answers,
 }
 
 impl Look {
-    /// Makes the machine that reads the record of an idempotency key on `n` nodes. The machine
-    /// waits for answers until `by`.
+    /// Makes the state machine that reads the record of an idempotency key on `n` nodes. It waits
+    /// for answers until `by`.
     pub fn new(n: usize, by: Moment) -> Self {
         Self { by, answers: Answers::new(n) }
     }
@@ -223,9 +224,9 @@ impl Machine for Look {
         if states + mismatches < need {
             return Progress::Decided(Found::NoQuorum(self.answers.outcomes(&NodeOutcome::Silent)));
         }
-        // A mismatch on a minority does not count if a majority has every claim of the key and
-        // shows no result. The claim with the other fingerprint then never had a majority. A claim
-        // follows the same rule.
+        // A mismatch of fingerprints on a minority of the nodes does not count if a majority has
+        // every claim of the key and shows no result. The claim with the other fingerprint then
+        // never had a majority. A claim follows the same rule.
         if mismatches > 0
             && (states < need || shown().next().is_some() || self.forgotten().is_some())
         {

@@ -42,7 +42,7 @@ pub struct Times {
     pub old: Moment,
     /// End of the lease's validity if this extension succeeds.
     pub new: Moment,
-    /// Moment until which the machine waits for answers.
+    /// Moment until which the state machine waits for answers.
     pub deadline: Moment,
     /// Longest lease of any client. Each quarantine (time without grants) is at least this long.
     pub max_ttl: Duration,
@@ -57,7 +57,8 @@ pub struct Extend<K> {
     times: Times,
     /// Returns the known facts about the lease and about the node with this number: the end of the
     /// lease's validity, the node's confirmation of the lease, and its last quarantine (time in
-    /// which it grants nothing). The machine calls this function for each request and each answer.
+    /// which it grants nothing). The state machine calls this function for each request and each
+    /// answer.
     known: K,
     votes: Vec<NodeOutcome>,
     /// Bit set of the nodes that got a second request, because the first request was past its
@@ -74,7 +75,8 @@ pub struct Extend<K> {
 }
 
 impl<K: Fn(usize) -> Known> Extend<K> {
-    /// Makes the machine of an extension over `n` nodes. `op` is the request to each node.
+    /// Makes the state machine of one extension of a lease on `n` nodes. `op` is the request to
+    /// each node.
     pub fn new(n: usize, op: Op, times: Times, known: K) -> Self {
         let times = Times { deadline: times.deadline.min(times.old), ..times };
         let votes = vec![NodeOutcome::Silent; n];
@@ -128,9 +130,10 @@ impl<K: Fn(usize) -> Known> Extend<K> {
     }
 
     /// Decides an extension that no majority has confirmed or refused. The lease is lost if the
-    /// nodes that are not in `shut` are fewer than a majority; otherwise the result is unknown. A
-    /// node that refused is not in `shut`, because it may have granted another attempt that will be
-    /// rolled back. After that it may confirm the lease.
+    /// nodes outside of `shut` (the nodes that can never confirm the lease again) are fewer than a
+    /// majority; otherwise the result is unknown. A node that refused is not in `shut`, because it
+    /// may have granted another attempt that will be rolled back. After that it may confirm the
+    /// lease.
     fn undecided(&self) -> Progress<Extension> {
         let n = self.votes.len();
         if n - (self.shut.count_ones() as usize) < majority(n) {

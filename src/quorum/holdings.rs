@@ -3,10 +3,10 @@
 //!
 //! A release must go to each node that may hold the lock or the claim of the attempt, and to no
 //! other node ([`Holdings::may_hold`]). A node in quarantine (it may have lost leases) extends a
-//! lease only if the renewal names the quarantine. That is allowed only if the node had confirmed
-//! the lease for long enough ([`Known::reassert`]). Answers may arrive late and in any order. So
-//! each answer is recorded with the number of its round: 0 for the grant, then 1 for the first
-//! renewal.
+//! lease only if the renewal contains the quarantine's identifier. A renewal may contain it only if
+//! the node had confirmed the lease for long enough ([`Known::reassert`]). Answers may arrive late
+//! and in any order. So each answer is recorded with the number of its round: 0 for the grant, then
+//! 1 for the first renewal.
 
 use std::time::Duration;
 
@@ -124,13 +124,13 @@ impl Holdings {
     }
 
     /// Records that an extension is sent to the node. The extension may create the key on the node
-    /// again. So if the answer to the first request arrives later, it does not show the state of
-    /// the node.
+    /// again. So if the answer to the acquire (the first request) arrives later, it does not show
+    /// the state of the node.
     pub fn extended(&mut self, node: usize) {
         (self.nodes[node].may_hold, self.nodes[node].answered) = (true, true);
     }
 
-    /// Records the node's answer to the request of this round (0 is the grant, 1 the first
+    /// Records the node's answer to the request of the round `round` (0 is the grant, 1 the first
     /// renewal). A grant confirms the lease until `until`. The answer arrived at `at`, and
     /// `history` is the node's data history (the sequence of writes behind its data).
     pub fn answered(
@@ -164,9 +164,9 @@ impl Holdings {
     }
 
     /// Records that the node has begun a new data history (by a restart, a failover or a loss of
-    /// data), and with it this quarantine. Returns true if the node last confirmed the lease in an
-    /// earlier data history. The next extension then contains the identifier of the quarantine, if
-    /// the holder may extend the lease in it.
+    /// data), and with the history this quarantine. Returns true if the node last confirmed the
+    /// lease in an earlier data history. The next extension of the lease then contains the
+    /// identifier of the quarantine, if the holder may extend the lease during the quarantine.
     pub fn switched(&mut self, node: usize, quarantine: Quarantine) -> bool {
         let of = &mut self.nodes[node];
         let before = of.confirmed_in.is_some_and(|(_, history)| history != quarantine.id);

@@ -8,8 +8,9 @@
 //! 2. The leader's metadata contain the proclaimed value and are numbered. If metadata were written
 //!    to a majority, every majority that names the leader has a node with these metadata. So the
 //!    metadata with the highest number are never older than these metadata.
-//! 3. If a node did not answer, or may have lost a lock (quarantine), the machine assumes that this
-//!    node may name any owner or no owner. Such a node can prevent a decision, but never cause one.
+//! 3. If a node did not answer, or may have lost a lock (quarantine), the state machine assumes
+//!    that this node may name any owner or no owner. Such a node can prevent a decision, but never
+//!    cause one.
 
 use std::time::Duration;
 
@@ -42,14 +43,14 @@ pub enum Sight<W> {
 /// The state machine of one read of the election's leader.
 #[derive(Clone, Debug)]
 pub struct Leading<R> {
-    /// Moment until which the machine waits for answers.
+    /// Moment until which this state machine waits for answers.
     by: Moment,
     read: R,
     answers: Answers,
 }
 
 impl<W, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<R> {
-    /// Makes the machine of a read over `n` nodes. The machine waits for answers until `by`. `read`
+    /// Makes the state machine of a read over `n` nodes. It waits for answers until `by`. `read`
     /// gets an owner and a node's answer, and returns the metadata of the owner and their number.
     /// `read` must refuse metadata of another owner.
     pub fn new(n: usize, by: Moment, read: R) -> Self {
@@ -64,8 +65,8 @@ impl<W, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<R> {
         runs.map(|run| (run.len(), run.first().copied())).max().unwrap_or((0, None))
     }
 
-    /// Returns the answers that name an owner. The value of another program is no owner, and a lock
-    /// that a node keeps closed after a planned handover has none.
+    /// Returns the answers that name an owner. The value of another program is no owner. A lock
+    /// that a node does not grant for a time after a planned handover has no owner.
     fn held(&self) -> impl Iterator<Item = (OwnerToken, &Holder)> {
         self.answers.replies().filter_map(|reply| match reply {
             Reply::Holder(Some(holder)) => {
@@ -108,8 +109,8 @@ impl<W, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Machine for Leading<R> {
         let last = now >= self.by || self.answers.silent() == 0;
         let (votes, owner) = self.favourite();
         let owner = owner.filter(|_| votes >= need);
-        // The other nodes gave no certain answer. So on each of them any owner may have the lock,
-        // or none.
+        // These nodes did not answer, or gave an answer that is not certain. So on each of them any
+        // owner may have the lock, or none.
         let unknown = self.answers.n() - self.answers.count(is_certain);
         Progress::Decided(if let Some(owner) = owner {
             match self.content_of(owner) {

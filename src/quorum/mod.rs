@@ -45,7 +45,8 @@ mod tables;
 pub mod vote;
 
 /// Returns the size of a majority of `n` nodes: `n / 2 + 1`. It is the smallest number for which
-/// any two sets with this number of nodes share a node, the only property that the machines use.
+/// any two sets with this number of nodes share a node. The state machines of this module use no
+/// other property of a majority.
 pub const fn majority(n: usize) -> usize {
     n / 2 + 1
 }
@@ -62,7 +63,7 @@ pub enum Progress<D> {
     Wait(Moment),
     /// Send each op to the node with this number. Then wait for a reply, at most until this moment.
     Send(Vec<(usize, Op)>, Moment),
-    /// The machine has decided. No further calls are needed.
+    /// The state machine has decided. No further calls of its methods are needed.
     Decided(D),
 }
 
@@ -73,7 +74,7 @@ pub enum Progress<D> {
 /// passes every reply to [`on_reply`](Self::on_reply). After [`Progress::Decided`] the caller
 /// stops.
 pub trait Machine {
-    /// Result of the operation that the machine decides.
+    /// Result of the operation that the state machine decides.
     type Decision;
 
     /// Handles a reply or an error of the node with this number, and returns the next step.

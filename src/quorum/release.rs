@@ -23,13 +23,13 @@ pub enum Found {
 /// The state machine that decides one release.
 #[derive(Clone, Debug)]
 pub struct Release {
-    /// Moment until which the machine waits for answers.
+    /// Moment until which this state machine waits for answers.
     by: Moment,
     answers: Answers,
 }
 
 impl Release {
-    /// Makes the machine of a release over `n` nodes. The machine waits for answers until `by`.
+    /// Makes the state machine of a release over `n` nodes. It waits for answers until `by`.
     pub fn new(n: usize, by: Moment) -> Self {
         Self { by, answers: Answers::new(n) }
     }

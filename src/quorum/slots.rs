@@ -1,5 +1,5 @@
 //! One attempt to acquire a permit of a semaphore: the same slot on a majority of the nodes
-//! (rules semaphore 7, 8).
+//! (rules semaphore 7, 8). The machine of a lock is the state machine `Acquire`.
 //!
 //! ```text
 //!  a majority gave the same slot ─▶ the machine of a lock (acquire.rs) decides about this slot
@@ -27,29 +27,30 @@ type Step = Progress<Outcome>;
 /// The state machine that decides one attempt to acquire a permit of a semaphore.
 #[derive(Clone, Debug)]
 pub struct AcquireSlot {
-    /// Machine that decides about one slot. A grant of another slot is not passed to this machine.
+    /// State machine that decides about one slot. A grant of another slot is not passed to it.
     inner: Acquire,
     /// Op that was sent to all nodes. With one exact slot in it, the same op asks a node to move
     /// the owner to this slot.
     acquire: Op,
     /// First answer of each node.
     first: Vec<Option<Answer>>,
-    /// End of the wait for one more answer. With this answer a majority may have given the same
-    /// slot, so that no node has to move the owner.
+    /// End of the wait for one more node's answer. With this answer a majority may have given the
+    /// same slot of the semaphore, so that no node has to move the owner to another slot.
     hedge: Option<Moment>,
     /// Slot that the attempt tries to get on a majority; `None` before the choice. The choice does
     /// not change.
     target: Option<u16>,
     /// For each node, true while the request to move the owner to the chosen slot is not answered.
     moves: Vec<bool>,
-    /// For each node, true if it has the owner in another slot than the chosen one, and was not
-    /// asked to move it.
+    /// For each node, true if it has the owner in another slot than the chosen slot, and was not
+    /// asked to move the owner.
     strays: Vec<bool>,
 }
 
 impl AcquireSlot {
-    /// Makes the machine of one attempt. `inner` is a machine for a lock. It has the times of this
-    /// attempt, and has received no answer yet. `acquire` is the op that was sent to all nodes.
+    /// Makes the state machine of one attempt to acquire a slot. `inner` is the state machine of a
+    /// lock. It has the times of this attempt, and has received no answer yet. `acquire` is the op
+    /// that was sent to all nodes.
     pub fn new(inner: Acquire, acquire: Op) -> Self {
         let n = inner.n();
         let (first, moves, strays) = (vec![None; n], vec![false; n], vec![false; n]);
@@ -99,8 +100,9 @@ impl AcquireSlot {
         self.aim(now, slot, votes < need)
     }
 
-    /// Decides while fewer nodes than a majority have given a slot. These nodes are too few to win,
-    /// whichever slots they gave. So the grant of any slot counts like the grant of a lock here.
+    /// Decides the attempt's next step while fewer nodes than a majority have given a slot. These
+    /// nodes are too few to win, whichever slots they gave. So the grant of any slot counts like
+    /// the grant of a lock here.
     fn lose(&mut self, now: Moment) -> Step {
         self.inner = self.inner.anew();
         for (node, answer) in self.first.iter().enumerate() {
@@ -112,9 +114,9 @@ impl AcquireSlot {
         self.with_slot(step, Vec::new())
     }
 
-    /// Chooses the slot. Asks the nodes that gave another slot to move the owner to this slot,
-    /// unless the attempt is decided without these nodes. If `again` is true, the time for answers
-    /// starts again.
+    /// Chooses the slot to get on a majority of the nodes. Asks the nodes that gave another slot to
+    /// move the owner to this slot, unless the attempt is decided without these nodes. If `again`
+    /// is true, the time for answers starts again.
     fn aim(&mut self, now: Moment, slot: u16, again: bool) -> Step {
         self.target = Some(slot);
         self.inner = self.inner.anew();
@@ -140,8 +142,8 @@ impl AcquireSlot {
         self.with_slot(step, strays)
     }
 
-    /// Converts a step of `inner` to a step of this machine. The returned step also asks the nodes
-    /// in `movers` to move the owner to the chosen slot.
+    /// Converts a step of `inner`, the state machine of a lock, to a step of this state machine.
+    /// The returned step also asks the nodes in `movers` to move the owner to the chosen slot.
     fn with_slot(
         &mut self,
         step: Progress<Result<FencingToken, Loss>>,
@@ -153,8 +155,8 @@ impl AcquireSlot {
             (self.strays[node], self.moves[node]) = (false, true);
             let mut op = self.acquire.clone();
             // The op still contains the caller's place in the nodes' queue of waiters. So a node
-            // that refuses the move puts the caller into its queue, and the next release wakes the
-            // caller.
+            // that refuses to move the caller to this slot puts the caller into its queue, and the
+            // next release wakes the caller.
             if let Op::Acquire { mode: LockMode::Slot(slots), .. } = &mut op {
                 *slots = slots.exactly(slot);
             }

@@ -119,8 +119,8 @@ fn check(table: &str, run: impl Fn(&Case) -> String) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Passes the answers of a history to the machine until the machine decides. The code that runs
-/// machines outside of tests stops at the same point.
+/// Passes the answers of a history (one line of a table) to the quorum state machine until it
+/// decides. The code that runs such machines outside of tests stops at the same point.
 fn run<M: Machine>(mut machine: M, case: &Case) -> Progress<M::Decision> {
     let mut last = machine.on_time(at(0));
     for e in &case.events {
@@ -243,8 +243,8 @@ fn extend() {
         reassert: None,
     };
     // The old validity of the lease ends at 60 ms, and its new validity would end at 100 ms. The
-    // machine waits for answers until 40 ms. Each node has confirmed the lease until 70 ms. No
-    // lease is longer than 100 ms.
+    // state machine waits for answers until 40 ms. Each node has confirmed the lease until 70 ms.
+    // No lease is longer than 100 ms.
     let ms = Duration::from_millis;
     let times = Times { old: at(60), new: at(100), deadline: at(40), max_ttl: ms(100) };
     let known = |_| Known { until: at(60), confirmed_until: at(70), quarantine: None };
@@ -358,8 +358,9 @@ fn fence() {
     }
 }
 
-/// Runs random histories. In any order of the replies, an attempt succeeds only with a majority of
-/// grants and with a token that is on a majority, and only before the validity ends.
+/// Runs random histories of replies. In any order of the replies, an attempt succeeds only with a
+/// majority of grants and with a fencing token that a majority of the nodes has, and only before
+/// the validity ends.
 #[test]
 fn acquire_wins_only_with_a_majority_at_the_token() {
     use proptest::prelude::*;

@@ -1,5 +1,5 @@
-//! Rules that decide if a node's answer counts as a vote, before a machine receives the answer. The
-//! rules depend on the state of the node.
+//! Rules that decide if a node's answer counts as a vote, before the state machine of the operation
+//! receives the answer. The rules depend on the state of the node.
 //!
 //! - A grant of a node whose clock stepped does not count (rule renewal 8).
 //! - A fencing token is refused if no node with a correct clock can have given it (rule locks 6).
@@ -69,18 +69,20 @@ impl Witness<'_> {
         fence > self.wall_micros.saturating_add(lead)
     }
 
-    /// Returns `Quarantined` if the answer about the holder may be from an earlier data history;
-    /// `None` if the answer counts.
+    /// Returns `Quarantined` if the answer about the holder may be from an earlier data history
+    /// (sequence of writes); `None` if the answer counts.
     ///
     /// A node in quarantine may have lost the holder of the name, so its answer "the name is free"
     /// proves nothing. An answer with a holder counts only if the key was certainly written in this
     /// data history. That is certain if the key's remaining time plus the age of the data history
     /// is longer than the longest lease of any client plus 2E. E is the largest error of a clock:
-    /// an earlier server of the node may have set the key's expiry by a clock that was ahead by 2E.
+    /// the key's expiry may come from a server that was the node's server before, and whose clock
+    /// was ahead by 2E.
     fn old_data(&self, holder: Option<&Holder>) -> Option<Reply> {
         let facts = self.facts.filter(|f| !f.quarantine.is_zero())?;
         let age = facts.quarantine_len.saturating_sub(facts.quarantine);
-        // If the quarantine is longer than this client requested, another client has longer leases.
+        // If the quarantine (time without grants) is longer than this client requested, another
+        // client has longer leases.
         let longer = facts.quarantine_len.saturating_sub(facts.quarantine_asked);
         let longest = self.terms.max_ttl + longer + 2 * self.terms.clock_error;
         let rest = holder.and_then(|h| h.remaining);
@@ -153,8 +155,8 @@ mod tests {
     }
 
     /// An example of a line is `grant=1000 stepped -> ClockJump`: a node's answer, the state of the
-    /// node, and the result of the check. Tokens are in ms of this machine's clock, which shows
-    /// 1000 s. E is 1 s.
+    /// node, and the result of the check. A fencing token is a time of this machine's clock,
+    /// written in ms; the clock shows 1000 s. E (the largest error of any clock) is 1 s.
     #[test]
     fn an_answer_is_worth_what_its_node_is() {
         let stepped = NodeError::maybe_executed(NodeFault::ClockJump, "");
@@ -185,7 +187,8 @@ mod tests {
                 terms: &TERMS,
                 wall_micros: 1_000_000_000,
             };
-            // A release is no vote. So its answer counts even if the node's clock stepped.
+            // The answer to a release is no vote for a holder. So it counts even if the node's
+            // clock stepped.
             let got = match witness.judge(Ok(reply.clone()), node != "released") {
                 Ok(judged) if judged == reply => "counts".to_owned(),
                 Ok(Reply::Quarantined { .. }) => "quarantined".to_owned(),
@@ -199,8 +202,9 @@ mod tests {
     #[test]
     fn in_quarantine_a_holder_counts_only_if_it_was_written_since() {
         let (just, more) = (Duration::from_secs(5), Duration::from_millis(5_001));
-        // A lease of an earlier data history had at most 6 s + 2E left when the quarantine began,
-        // and E is 1 s. So 3 s later, such a lease has at most 5 s left.
+        // A lease from before the loss of data (from an earlier data history) had at most 6 s + 2E
+        // left when the quarantine began, and E is 1 s. So 3 s later, such a lease has at most 5 s
+        // left.
         for (age, others, rest, counted) in [
             (None, 0, None, true),
             (None, 0, Some(SECOND), true),

@@ -32,8 +32,8 @@ pub(crate) struct Inquiry {
     pub(crate) map: BTreeMap<Address, Address>,
 }
 
-/// The connections to the Sentinels, and the state of discovery. An asker runs one round of
-/// requests at a time.
+/// The connections to the Sentinels, and the state of discovery. An asker runs one round (a request
+/// to each Sentinel) at a time.
 pub(crate) struct Asker {
     inquiry: Inquiry,
     machine: Discovery,
@@ -108,8 +108,8 @@ impl Asker {
         }
     }
 
-    /// Returns the replicas of the group. Asks the Sentinels with an open connection; late answers
-    /// do not count.
+    /// Returns the replicas of the Sentinel group. Asks the Sentinels with an open connection; late
+    /// answers do not count.
     pub(crate) async fn replicas(&mut self) -> Replicas {
         let Self { inquiry, open, machine, .. } = self;
         let asking: FuturesUnordered<_> = open
@@ -124,8 +124,8 @@ impl Asker {
         for (at, named) in answers {
             match named {
                 Some(named) => lists.push(named),
-                // The connection is closed, because a late answer could be mistaken for the answer
-                // to the next request.
+                // The connection to this Sentinel is closed, because a late answer could be
+                // mistaken for the answer to the next request.
                 None => drop(open.remove(&at)),
             }
         }

@@ -43,7 +43,8 @@ pub(crate) enum SentinelReply {
     },
     /// The Sentinel monitors no master with the requested name.
     Unknown,
-    /// The answer does not count. Contains the reason and a text for people.
+    /// The answer does not count in the decision on a master. Contains the reason and a text for
+    /// people.
     Failed(Trouble, Box<str>),
 }
 
@@ -196,8 +197,8 @@ impl Discovery {
     /// configured Sentinels, the Sentinels that answered, and the number that the Sentinels report.
     /// A Sentinel never removes other Sentinels by itself. So even an isolated part of the
     /// Sentinels reports the full number, and can be recognised as a minority. The highest reported
-    /// numbers are ignored, because they may be wrong: one for each Sentinel that reports a number
-    /// beyond a majority, and at most as many as a minority.
+    /// numbers may be wrong, so some of them are ignored: as many as there are reports beyond a
+    /// majority, and at most as many as a minority.
     fn known(&self, voices: &[Voice<'_>]) -> usize {
         let mut reported: Vec<usize> = voices.iter().filter_map(|v| v.sentinels).collect();
         reported.sort_unstable_by(|a, b| b.cmp(a));
@@ -239,8 +240,8 @@ impl Discovery {
         let Some((at, by)) = winner else {
             return Err(no_agreement(answers, needed, floor));
         };
-        // Any Sentinel may begin the next failover, even a Sentinel that has not received the last
-        // failover. So the shortest `down-after-milliseconds` counts.
+        // Any Sentinel may begin the next failover, even a Sentinel that does not have the result
+        // of the last failover yet. So the shortest `down-after-milliseconds` counts.
         let reported = named.iter().filter_map(|(_, v)| v.facts).map(|f| f.down_after);
         let down_after = reported.chain(self.down_after.values().copied()).min();
         let epoch = agreed_epoch(&by, needed);
@@ -272,7 +273,7 @@ fn agreed_epoch(by: &[&Voice<'_>], needed: usize) -> Option<u64> {
     epochs.get(needed.min(epochs.len()).checked_sub(1)?).copied()
 }
 
-/// The answer of one Sentinel. A Sentinel with several addresses has one voice.
+/// The answer of one Sentinel. A Sentinel with several addresses counts once.
 struct Voice<'a> {
     at: Option<&'a Address>,
     facts: Option<&'a MasterFacts>,
@@ -337,7 +338,7 @@ impl Answer {
     }
 
     /// Returns true if the Sentinel reports that the master is down or that a failover runs. The
-    /// next round of requests then comes sooner.
+    /// next requests to all Sentinels are then sent sooner.
     pub(crate) fn troubled(&self) -> bool {
         match &self.reply {
             SentinelReply::Master { facts, .. } => facts.as_ref().is_some_and(|f| f.troubled),

@@ -40,8 +40,8 @@ struct EventState {
 }
 
 impl EventCollector {
-    /// Returns true if an event already waits for the next round of requests. Another event would
-    /// then change nothing.
+    /// Returns true if an event already waits for the next round of requests to the Sentinels.
+    /// Another event of this Sentinel would then change nothing.
     pub(crate) fn is_full(&self) -> bool {
         self.state.lock().waits
     }
@@ -65,7 +65,7 @@ impl Events {
         Arc::clone(self.by.lock().entry(at.clone()).or_insert_with(new))
     }
 
-    /// Drops the collectors of all Sentinels that are not in `known`.
+    /// Drops the event collectors of all Sentinels that are not in `known`.
     pub(crate) fn keep(&self, known: &[Address]) {
         self.by.lock().retain(|at, _| known.contains(at));
     }

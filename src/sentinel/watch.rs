@@ -19,7 +19,7 @@ use crate::time::Moment;
 
 /// Longest pause between polls after Sentinels have begun to report trouble with the master.
 const ALARMED: Duration = Duration::from_millis(150);
-/// Number of polls with the pause [`ALARMED`].
+/// Number of polls of the Sentinels, after trouble began, whose pause is at most [`ALARMED`].
 const ALARM_POLLS: u32 = 20;
 
 /// State of the Sentinel group after the last rounds of requests.
@@ -95,8 +95,8 @@ impl Watch {
         self.shared.asker.lock().await.replicas().await
     }
 
-    /// Returns the version. It increases with each decision on another master or configuration
-    /// epoch.
+    /// Returns the version of the decided master. It increases with each decision on another master
+    /// or configuration epoch.
     pub(crate) fn changed(&self) -> watch::Receiver<u64> {
         self.shared.version.subscribe()
     }
@@ -154,9 +154,10 @@ impl Shared {
                     self.version.send_modify(|g| *g += 1);
                 }
             }
-            // Without a decision the connection stays, because unreachable Sentinels do not make
-            // the present master invalid. If the master was replaced, it may still accept writes
-            // for a limited time (L), because it refuses writes without enough replicas.
+            // If the Sentinels decide on no master, the connection stays, because unreachable
+            // Sentinels do not make the present master invalid. If the master was replaced, it may
+            // still accept writes for a limited time (L), because it refuses writes without enough
+            // replicas.
             Err(e) => (seen.error, seen.news) = (Some(e.clone()), None),
         }
     }

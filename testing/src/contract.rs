@@ -72,7 +72,7 @@ pub struct Hooks {
     put_foreign: Option<ForeignHook>,
 }
 
-/// Makes the setters of the hooks without arguments.
+/// Makes the setters of the hooks (functions that disturb the server) without arguments.
 macro_rules! setters {
     ($($(#[$doc:meta])* $name:ident)*) => {$(
         $(#[$doc])*
@@ -134,7 +134,7 @@ impl fmt::Debug for Hooks {
     }
 }
 
-/// The hook that a case needs.
+/// The hook (an action on the server under test) that a test case needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
     Nothing,

@@ -15,7 +15,7 @@ use palisade::{Config, Durability, MemoryNode, Moment, Redlock, RedlockBuilder};
 use tokio::sync::{Notify, broadcast};
 use tokio::time::sleep;
 
-/// Largest number of deliveries in one trial.
+/// Largest number of deliveries in one trial (a run with one crash).
 const MOST: u32 = 20;
 /// Size of the clock step of [`CrashKind::SkewClock`]. It is within the default `clock_error`.
 const SKEW: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ pub enum CrashKind {
     /// The node loses its data, like a new master without the data of the old one. Other processes
     /// have recorded that the node had data.
     LoseData,
-    /// The node's clock steps forward by a second, within `clock_error`.
+    /// The node's clock steps forward by a second, which the default `clock_error` permits.
     SkewClock,
 }
 
@@ -103,8 +103,8 @@ pub struct Trial {
     pub point: Option<String>,
     /// Number of effects.
     pub effects: u32,
-    /// Result of the last delivery; `None` if the message was neither done nor parked within twenty
-    /// deliveries.
+    /// Result of the last delivery; `None` if the message was neither done nor parked (left to a
+    /// person) within twenty deliveries.
     pub ended: Option<Delivery>,
     /// Number of deliveries of the message.
     pub deliveries: u32,
@@ -147,8 +147,8 @@ impl Crashes {
         Self { nodes, kind }
     }
 
-    /// Runs one delivery without a crash. Then runs one trial for each crash point that this
-    /// delivery passed.
+    /// Runs one delivery without a crash. Then runs one trial, which has one crash, for each crash
+    /// point that this delivery passed.
     ///
     /// # Errors
     /// [`ConfigError`] if no handle can be made with this number of nodes.
@@ -239,11 +239,11 @@ impl Process {
         &self.0.redlock
     }
 
-    /// Counts one effect, with a crash point before and a crash point after it.
+    /// Counts one effect of the handler, with a crash point before it and a crash point after it.
     ///
     /// # Cancellation safety
-    /// If the future is dropped, the effect may have happened. A probe can read the number of
-    /// effects from [`effects`](Self::effects).
+    /// If the future is dropped, the effect may have happened. A probe (a check if the effect
+    /// happened) can read the number of effects from [`effects`](Self::effects).
     pub async fn effect(&self) {
         let life = &self.0.life;
         life.pass("before the effect", &life.first).await;
@@ -264,8 +264,9 @@ impl Life {
         self.crashed_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Passes a crash point. Returns the time for which the request or the answer is delayed at
-    /// this point. If the process dies, the future never resolves.
+    /// Passes a crash point, at which a trial may inject its fault. Returns the time for which the
+    /// request or the answer is delayed at this point. If the process dies, the future never
+    /// resolves.
     async fn pass(&self, what: &str, node: &MemoryNode) -> Duration {
         if self.dead.load(Ordering::Acquire) {
             return pending().await;

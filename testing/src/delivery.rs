@@ -33,7 +33,7 @@ pub struct CrashPoints<B> {
     hook: Hook,
 }
 
-/// A session of the wrapped broker, with crash points.
+/// A session of the wrapped broker, with crash points (places where a test can kill the process).
 pub struct Watched<S> {
     session: S,
     hook: Hook,
@@ -46,7 +46,8 @@ pub struct Passing<D> {
 }
 
 impl<B> CrashPoints<B> {
-    /// Wraps this broker with crash points.
+    /// Wraps this broker. `hook` is called at each crash point, a step of the handling of a
+    /// message.
     pub fn new(broker: B, hook: impl Fn(CrashPoint) + Send + Sync + 'static) -> Self {
         Self { broker, hook: Arc::new(hook) }
     }

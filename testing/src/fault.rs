@@ -25,8 +25,8 @@ use tokio::time::sleep;
 use self::plan::Dice;
 pub use self::plan::{Fate, Odds, Step};
 
-/// A node behind a bad network. Without a script, odds, a freeze or a cut, the wrapper causes no
-/// faults.
+/// A node behind a simulated bad network. The network causes faults only if a script of faults,
+/// their probabilities ([`Odds`]), a freeze or a cut is set.
 ///
 /// All clones share the node and its faults. [`FaultControl`] sets the faults.
 #[derive(Clone)]
@@ -105,7 +105,7 @@ impl Fault {
 
 impl FaultControl {
     /// Appends steps to the script. Each step has the faults of one call. After the last step, the
-    /// random numbers decide again.
+    /// random numbers of [`dice`](Self::dice) decide about the faults again.
     pub fn script(&self, steps: impl IntoIterator<Item = Step>) {
         self.0.state().script.extend(steps);
     }
@@ -116,7 +116,8 @@ impl FaultControl {
         self.0.state().dice = Some(Dice::new(seed, odds));
     }
 
-    /// Removes the script and the random faults. A freeze or a cut continues.
+    /// Removes the random faults, and the script (the faults that were set for the next calls). A
+    /// freeze or a cut continues.
     pub fn clear(&self) {
         let mut state = self.0.state();
         state.script.clear();
@@ -176,7 +177,8 @@ impl Shared {
         }
     }
 
-    /// Executes the request, or appends it to the queue during a freeze or a thaw.
+    /// Executes the request, or appends it to the queue during a freeze and until the queue is
+    /// empty.
     async fn deliver(self: Arc<Self>, job: Job) {
         sleep_some(job.step.before).await;
         {
@@ -292,8 +294,9 @@ impl LockNode for Fault {
         })
     }
 
-    /// Forwards the barrier to the node. A cut refuses the barrier, and a freeze delays it until
-    /// its deadline. Scripts and random faults do not change barriers.
+    /// Forwards a wait for replicas (a barrier) to the node. If the link is cut, the barrier is
+    /// refused; if it is frozen, the barrier waits until its deadline. Scripted and random faults
+    /// do not change barriers.
     fn barrier(
         &self,
         after: BarrierPoint,

@@ -138,7 +138,8 @@ async fn a_frozen_node_runs_its_queue_in_order_when_it_thaws() {
     s.times_out(acquire(2)).await;
     assert_eq!(s.holder().await, None);
     s.control.thaw();
-    // This request arrives during the thaw and is executed after the queued requests.
+    // This request arrives while the node, no longer frozen, executes its queued requests. It is
+    // executed after them.
     assert!(matches!(s.ask(acquire(3)).await, Ok(Reply::Held { .. })));
     assert_eq!(s.holder().await, Some(OwnerToken::from_random(2)));
     assert_eq!(s.ask(release(2)).await, Ok(Reply::Done));

@@ -231,8 +231,8 @@ struct Paid {
     note: String,
 }
 
-/// Stores these bytes under the key `k` of `pay`, as another program or another version could have
-/// done.
+/// Stores these bytes as the result of the key `k` in the namespace `pay`, as another program or
+/// another version could have done.
 async fn plant(node: &MemoryNode, bytes: &[u8]) {
     let complete = Op::Complete {
         ballot: Ballot {

@@ -241,7 +241,8 @@ impl Delivery for Handed {
         }
         let mut state = self.broker.state();
         state.log.push((self.message.key.clone(), how.clone()));
-        // If the message has been delivered again since then, a late disposition changes nothing.
+        // If the broker has delivered the message again since this delivery, the late disposition
+        // of this delivery changes nothing.
         let Some(message) = self.mine(&mut state) else { return Err(gone()) };
         match how {
             Disposition::Retry(after) => {

@@ -16,8 +16,9 @@ use super::support::idem::{World, at, secs};
 use super::support::logs::Log;
 use super::{Ledger, booking, consumer, empty, once};
 
-/// Makes two of three nodes lose their data. The messages from before the loss are held, and later
-/// messages are handled. One decision of an operator ends the hold for all messages.
+/// Makes two of three nodes lose their data. The messages from before the loss are held (they wait
+/// for an operator's decision), and later messages are handled. One decision of an operator ends
+/// the hold for all messages.
 async fn held(decision: Decision) {
     let log = Log::of_this_thread(LevelFilter::INFO);
     let (w, broker, ledger) = (World::new(3), Broker::default(), Ledger::default());

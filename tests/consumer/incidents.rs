@@ -59,8 +59,8 @@ impl Lab {
         consumer.run(book, empty(self.broker.clone())).await.unwrap();
     }
 
-    /// Waits until `held` messages are held, publishes new messages, and decides about the loss of
-    /// data as an operator. Checks the effects of the decision.
+    /// Waits until `held` messages wait for an operator's decision, publishes new messages, and
+    /// decides about the loss of data as an operator. Checks the effects of the decision.
     async fn decided(&self, held: usize, decision: Decision) {
         let booked = self.ledger.with(1);
         let operate = async {

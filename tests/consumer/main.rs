@@ -29,7 +29,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
 /// A downstream system that counts the effects of each key. It refuses a fencing token smaller than
-/// an earlier one, and tells a probe if a key has an effect.
+/// an earlier one, and tells a probe (a consumer's check) if a key has an effect.
 #[derive(Clone, Default)]
 struct Ledger(Arc<Mutex<BTreeMap<String, (u64, u32)>>>);
 

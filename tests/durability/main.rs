@@ -69,7 +69,7 @@ fn until(what: &str, mut good: impl FnMut() -> bool) {
     panic!("never happened: {what}");
 }
 
-/// Returns the error of the handle's only node, from the error of a failed attempt.
+/// Returns the error of the only node of a `Redlock` handle, from the error of a failed attempt.
 fn word(error: AcquireError) -> NodeError {
     let AcquireError::NoQuorum(no) = error else { panic!("another error: {error}") };
     match no.nodes.into_iter().next() {

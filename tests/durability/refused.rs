@@ -113,8 +113,8 @@ async fn a_replica_that_is_down_is_waited_for_where_it_is_known() {
         assert!(e.detail().contains("only 1 connected"), "{e}");
         nothing_stands(&trio, name);
     }
-    // The new handle has connected only after the replica was killed, so it does not wait for this
-    // replica. When the killed replica is connected again, the handle waits for it, too.
+    // The new `Redlock` handle has connected only after the replica was killed, so it does not wait
+    // for this replica. When the killed replica is connected again, the handle waits for it, too.
     let late = node(None);
     let guard = all(&late, "b").try_acquire().await.unwrap().acquired().unwrap();
     assert_eq!(guard.durability().replicas, 1);

@@ -65,8 +65,8 @@ fn three(replies: [BarrierReply; 3]) -> Three {
 }
 
 impl Three {
-    /// Waits until the roll-back has reached all nodes, so that an attempt to acquire this name
-    /// succeeds.
+    /// Waits until the grants of the refused attempt are rolled back on all nodes, so that an
+    /// attempt to acquire this name succeeds.
     async fn nothing_stands(&self, name: &str) {
         for _ in 0..200 {
             match self.redlock.mutex(name).build().unwrap().try_acquire().await.unwrap() {
@@ -227,8 +227,8 @@ async fn a_result_counts_only_at_the_level() {
     assert_eq!(again.unwrap(), Outcome::Replayed(8));
 }
 
-/// A waiter requires a durability level that no node reaches. It does not keep the wake-ups of its
-/// handle from the handle's other waiters.
+/// A waiter requires a durability level that no node reaches. The wake-up messages to its handle
+/// (client) still reach the handle's other waiters.
 #[tokio::test]
 async fn a_waiter_that_cannot_succeed_lets_the_others_of_its_handle_go_first() {
     let nodes = three([BarrierReply::Have(0), BarrierReply::Have(0), BarrierReply::Have(0)]);

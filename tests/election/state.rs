@@ -1,5 +1,5 @@
-//! Tests of the state of a process in an election, as a watcher receives it, and of the election's
-//! metrics.
+//! Tests of the state of a process in an election, as `watch_state` returns it, and of the
+//! election's metrics.
 
 use std::time::Duration;
 

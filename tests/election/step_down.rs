@@ -68,7 +68,7 @@ async fn a_leader_that_does_not_listen_still_leads_and_that_is_said() {
 #[tokio::test(start_paused = true)]
 async fn without_hints_the_leader_is_asked_within_a_renewal() {
     // A memory node always sends hints (messages about changes). These nodes are wrapped so that
-    // they send no hints, and the leader must find the request at its next renewal.
+    // they send no hints, and the leader must find the request to step down at its next renewal.
     let world = World::new(3);
     let silent = || {
         let nodes = world.nodes.iter().cloned().map(Silent);

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use crate::support::idem::{BEGIN, Effects, World, at, secs};
 
 const MS: Duration = Duration::from_millis(1);
-/// Clock error E of these handles, in milliseconds.
+/// Clock error E (largest error of any clock) of the tests' handles (clients), in milliseconds.
 const E: u64 = 2_000;
 const KEEP: Duration = Duration::from_secs(100);
 
@@ -127,8 +127,8 @@ async fn without_a_birth_memory_is_whole_after_the_retention() {
     assert!(matches!(&parked, Outcome::Parked(p) if p.forgotten_for == MS), "{parked:?}");
     sleep(MS).await;
     assert!(runs(orders.key("a")).await);
-    // From now on, each request within the retention was made after the loss of data, so none is
-    // forgotten.
+    // From now on, each request that is younger than the retention of records was made after the
+    // loss of data. So no key is forgotten.
     assert!(runs(orders.key("b").created_at(at(w.now()) - KEEP)).await);
 }
 
@@ -204,7 +204,8 @@ async fn what_an_old_master_ran_is_not_run_again_whatever_the_clocks() {
 
 #[tokio::test(start_paused = true)]
 async fn between_replay_and_too_old_there_is_no_gap() {
-    // The clocks of the node and of the client that made the request are off by at most E.
+    // The clocks of the node and of the client that made the request are off by at most E, the
+    // largest permitted clock error.
     for node in [-2_000, 0, 2_000] {
         for maker in [-2_000, 0, 2_000] {
             let w = World::with_nodes(&[node], Duration::ZERO);

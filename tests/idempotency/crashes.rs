@@ -22,7 +22,7 @@ fn delivery(outcome: &Result<Outcome<u32>, RunError>) -> Delivery {
     }
 }
 
-/// Returns the crash points of a report's trials, by name.
+/// Returns the names of the crash points in a report's trials. Each trial has one crash.
 fn points(report: &CrashReport) -> Vec<&str> {
     report.trials.iter().filter_map(|t| t.point.as_deref()).collect()
 }

@@ -100,7 +100,8 @@ async fn a_decision_to_run_does_not_run_what_a_later_loss_made_forgotten() {
         let _ = decide(&of, Decision::Run, false).await;
         sleep(READ_AGAIN).await;
         if !is_kept {
-            // Two of three nodes lost the first decision, so an operator must decide again.
+            // Two of three nodes have lost the operator's first decision, so an operator must
+            // decide again.
             assert!(is_undecided(&of, "third").await);
             let first = incidents(&of).await.incidents.remove(0);
             let audit = Audit::new("alice", "the same again").unwrap();

@@ -52,8 +52,8 @@ async fn on_another_one_line_says_what_to_wait_for_and_then_requests_with_a_birt
     let Advice::RetryAfter(wait) = error.advice() else { panic!("{text}") };
     assert!(wait <= Duration::from_secs(1), "{wait:?}");
     tokio::time::sleep(wait + Duration::from_millis(50)).await;
-    // This key is made after the wait, so the key is certainly new. The call is executed once and
-    // then replayed.
+    // This key is made after the wait that the error advised, so the key is certainly new. The call
+    // is executed once and then replayed.
     let ordered = Some(SystemTime::now());
     assert!(executed(&deliver(&payments, "b", ordered).await.unwrap()));
     let again = deliver(&payments, "b", ordered).await.unwrap();
@@ -73,8 +73,8 @@ async fn on_another_one_line_says_what_to_wait_for_and_then_requests_with_a_birt
     }
     let look = payments.key("d").lookup::<String>().await.unwrap();
     assert!(matches!(look, Status::Forgotten { .. }), "{look:?}");
-    // An operator initialises the server, and then the refused keys run. Results stored before
-    // remain.
+    // An operator initialises the server, and then the keys that were refused before (`older`) run.
+    // Results stored before remain.
     let done = palisade_ops::init(&Deployment::new().node(server.url()), "").await.unwrap();
     assert!(done.is_done(), "{done}");
     for (key, ordered) in older {

@@ -27,7 +27,8 @@ async fn lose(w: &World, nodes: &[usize]) {
     w.lose(nodes, MemoryNode::restart_empty).await;
 }
 
-/// Returns the events about forgotten keys, each with its node.
+/// Returns the events about a time in which keys count as forgotten (too few nodes can exclude an
+/// earlier use), each with its node.
 fn reported(events: &mut NodeEvents) -> Vec<String> {
     let mut reported = Vec::new();
     while let Some(named) = events.try_next() {
@@ -52,14 +53,16 @@ async fn it_is_said_once_per_node_and_loss() {
         assert!(matches!(run(&orders, key).await, Outcome::Parked(_)));
         sleep(secs(60)).await;
     }
-    // Keys stay forgotten for the retention and twice E (the clock error), counted from the loss of
-    // data. The node's quarantine, in which it grants nothing, is part of this time.
+    // Keys are forgotten (their records may be lost) for the retention and twice E (the clock
+    // error), counted from the loss of data. The node's quarantine, in which it grants nothing, is
+    // part of this time.
     assert_eq!(reported(&mut events), ["node-0 for 3542s", "node-1 for 3573s"]);
     // A further loss of data on the same node is reported again.
     lose(&w, &[1]).await;
     assert!(matches!(run(&orders, "e").await, Outcome::Parked(_)));
     assert_eq!(reported(&mut events), ["node-1 for 3573s"]);
-    // A key that was made after the loss of data is not forgotten, and no event is sent.
+    // A key that was made after the loss of data cannot be among the lost data, so it is not
+    // forgotten, and no event is sent.
     lose(&w, &[0]).await;
     let made = at(w.now());
     let call = orders.key("f").created_at(made).run(|_| async { Ok::<_, String>(1) });

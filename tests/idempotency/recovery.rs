@@ -31,7 +31,8 @@ struct Orders {
     strict: Idempotency,
 }
 
-/// Returns the namespaces of a new handle. The server was initialised before.
+/// Returns the namespaces (of idempotency keys) of a new `Redlock` handle. The server was
+/// initialised before.
 fn orders(server: &Server) -> Orders {
     let node = RedisNode::builder(server.url()).trust_fresh(true).build().unwrap();
     let redlock =
@@ -78,7 +79,8 @@ fn loss(server: &Server) -> (u64, u64) {
     (from, next())
 }
 
-/// Runs new keys for the time `span`. Returns each key with the times before and after its call.
+/// Makes calls with new keys for the time `span`. Returns each key with the times before and after
+/// its call.
 async fn ledger(orders: &Orders, keys: &str, span: Duration) -> Vec<(String, u64, u64)> {
     let (mut all, end) = (Vec::new(), Instant::now() + span);
     while Instant::now() < end {
@@ -107,7 +109,8 @@ async fn restarted(args: &[&str]) {
     begins_late(from, &kept, &format!("{args:?}"));
     assert!(lost.is_empty() || !args.contains(&"always"), "{args:?}: {lost:?} was confirmed");
     assert!(from <= to && killed <= to && to <= now(), "{args:?}: {killed}, {to}");
-    // The health report shows the same loss, unless the namespace accepts a loss of this length.
+    // The health report shows the same loss of data as the marker, unless the namespace accepts a
+    // loss of this length.
     let health = orders.strict.health().await;
     let shown = health.nodes[0].losses.iter().map(|loss| (loss.from, loss.to));
     assert_eq!(shown.collect::<Vec<_>>(), [(from, to)]);

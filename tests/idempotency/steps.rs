@@ -201,7 +201,7 @@ async fn no_effect_behind_a_finished_step_keeps_the_step() {
             if round < 2 { Err(Failed::no_effect("nothing to ship yet")) } else { Ok(receipt) }
         });
         assert_eq!(out.await.is_ok(), round == 2);
-        // A call that is dropped before its handler runs removes no step either.
+        // A call that is dropped before its handler runs does not remove the recorded step either.
         drop(orders.key("k").run(|_| async { Ok::<_, Failed>(9) }));
     }
     assert_eq!(ledger.counts(), [("charge", 1)]);

@@ -43,7 +43,7 @@ struct Cell {
 }
 
 impl Cell {
-    /// Acquires the lock for the first handle.
+    /// Acquires the lock by the first of the two `Redlock` handles.
     async fn hold(&self, name: &str) -> Held {
         let held = self.kind.hold(&self.handles, name, PATIENCE).await;
         held.unwrap_or_else(|e| panic!("{self}: {e}"))
@@ -126,8 +126,8 @@ impl Cell {
     }
 
     /// Returns true if a call of a degrading lock (one that permits work without the lock) returns
-    /// a guard without a lock. Only a degrading lock has such a call. So each cell, of any kind,
-    /// makes this call on an extra lock.
+    /// a guard without a lock. Only a degrading lock has such a call. So each cell of the test
+    /// table makes this call on an extra lock, whatever its own kind of lock is.
     async fn goes_on_without_the_lock(&self, name: &str) -> bool {
         let name = format!("{name}-degrading");
         let mutex = self.handles[1].mutex(name).acquire_timeout(SHORT * 2).build().unwrap();
@@ -142,8 +142,8 @@ impl std::fmt::Display for Cell {
     }
 }
 
-/// Runs all cells on one kind of node. The cells that are in the same state (healthy, frozen,
-/// restarted) run at the same time.
+/// Runs all cells of the table (kinds of lock, each on 1, 3 and 5 nodes) on one kind of node. The
+/// cells that are in the same state (healthy, frozen, restarted) run at the same time.
 async fn all_cells(mut nodes: Nodes) {
     let mut cells = Vec::new();
     for n in [1, 3, 5] {

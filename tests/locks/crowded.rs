@@ -57,8 +57,8 @@ impl LockNode for Forged {
     }
 }
 
-/// Returns two handles on one node, and a counter of the acquires of the first handle. The node
-/// needs the time `takes` for each batch.
+/// Returns two `Redlock` handles on one node, and a counter of the acquires of the first handle.
+/// The node needs the time `takes` for each batch.
 fn handles(takes: Duration) -> (Redlock, Redlock, Arc<AtomicUsize>) {
     let (world, acquires) = (Timed::new(1), Arc::default());
     let slow = slow(world.nodes[0].clone(), takes, &acquires);

@@ -311,15 +311,15 @@ async fn during_an_outage_one_call_a_second_asks_and_no_other_waits() {
             waited += usize::from(call.await.unwrap());
         }
         let asked = world.acquires() - before;
-        // A handle sends no more requests to a node with several unanswered requests, until these
-        // have timed out.
+        // A `Redlock` handle sends no more requests to a node with several unanswered requests,
+        // until these have timed out.
         assert!((5..=20).contains(&asked), "{asked} probes in 20 s");
         assert!(waited <= 20, "{waited} calls waited");
     }
 }
 
 /// One node still replies, and may report a holder. So the handle asks this node about each lock,
-/// and does not conclude from one lock to another.
+/// and does not take the result for one lock as that for another.
 #[tokio::test(start_paused = true)]
 async fn where_a_node_answers_the_outcome_of_one_lock_is_not_that_of_another() {
     let world = World::new(3);
@@ -427,8 +427,8 @@ async fn closing_ends_all_who_wait_and_lets_no_call_go_on() {
     assert!(matches!(e, AcquireError::Closed(_)), "{e}");
     drop(closed.await.unwrap());
 
-    // The handle is closed during the last attempt to acquire. After this attempt, the call would
-    // continue without the lock.
+    // The `Redlock` handle is closed during the last attempt to acquire the lock. After this
+    // attempt, `acquire` would continue without the lock.
     world.heal();
     world.links.iter().for_each(FaultControl::freeze);
     let redlock = world.process();

@@ -1,6 +1,6 @@
-//! A guard is released, or a leadership resigned, after its lease has ended: the result of this
-//! call. Also, the time that operations wait for nodes in quarantine (after a restart, they grant
-//! nothing for some time). In virtual time.
+//! Tests of the results of calls that release a guard, or resign a leadership, after its lease has
+//! ended. Also tests of the time that operations wait for nodes in quarantine (after a restart,
+//! they grant nothing for some time). In virtual time.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -218,8 +218,8 @@ async fn calls_without_a_majority_report_what_a_mutex_that_is_not_fair_reports()
 }
 
 /// A fair call waits in the process for the first fair call of its handle. It reports the nodes'
-/// answer to the first call, also if that may degrade. If no task polls the first call, the second
-/// call reads the lock itself.
+/// answer to the first call, even if the first call may degrade (continue without the lock). If no
+/// task polls the first call, the second call reads the lock itself.
 #[tokio::test]
 async fn calls_behind_a_call_that_may_degrade_or_is_not_polled_report_a_taken_lock() {
     let nodes = Nodes::memory(3);

@@ -31,7 +31,8 @@ impl World {
     }
 }
 
-/// Returns the ticket as another process receives it: serialised to JSON and deserialised.
+/// Returns the hand-over ticket as another process receives it: serialised to JSON and
+/// deserialised.
 fn sent(ticket: &HandOver) -> HandOver {
     serde_json::from_str(&serde_json::to_string(ticket).unwrap()).unwrap()
 }
@@ -208,8 +209,8 @@ async fn no_renewal_follows_the_extension_of_a_hand_over() {
             sleep(Duration::from_millis(1)).await;
         }
         sleep(SHORT * 7 / 15).await;
-        // On a slow machine, there are two exceptions: another renewal began before the hand-over,
-        // or the lock was lost.
+        // No renewal may follow the hand-over's extension. On a slow machine, two cases are not
+        // checked: another renewal began before the hand-over, or the lock was lost.
         let is_late = control.calls() > before + 1;
         let renewed = guard.hand_over().await.is_ok() && control.calls() > before + 2;
         assert!(is_late || !renewed, "it was renewed after the last extension");

@@ -19,8 +19,9 @@ fn nodes(n: usize) -> Vec<MemoryNode> {
     (0..n).map(|_| MemoryNode::new()).collect()
 }
 
-/// Several handles acquire and release a lock in a loop. A handle that has just released the lock
-/// sends its next request first, but usually another handle, which has waited, gets the lock.
+/// Several `Redlock` handles acquire and release a lock in a loop. A handle that has just released
+/// the lock sends its next request first, but usually another handle, which has waited, gets the
+/// lock.
 #[tokio::test]
 async fn a_handle_that_asks_again_at_once_comes_after_those_who_wait() {
     const HANDLES: usize = 4;

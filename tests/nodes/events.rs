@@ -113,13 +113,13 @@ async fn disagreeing_clients_are_both_informed() {
     let seen = until(&shorter, &mut to_shorter, "c", differ).await;
     let Some(NodeEvent::SettingsDisagree { ours, node, .. }) = seen.last() else { panic!() };
     assert_eq!((*ours, *node), (5 * SECOND, 20 * SECOND), "the longest counts");
-    // The event is sent once, not with every batch.
+    // The event `SettingsDisagree` is sent once, not with every batch.
     for i in 0..5 {
         drop(shorter.mutex(format!("d{i}")).build().unwrap().acquire().await.unwrap());
     }
     let more: Vec<_> = std::iter::from_fn(|| to_shorter.try_next()).collect();
     assert!(!more.iter().any(|named| differ(&named.event)), "{more:?}");
-    // A client with the same setting gets no event.
+    // A client with the same `max_ttl` as the node gets no such event.
     let same = redlock(lone(&server), 20 * SECOND);
     let mut to_same = same.events();
     drop(same.mutex("e").build().unwrap().acquire().await.unwrap());

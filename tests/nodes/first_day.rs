@@ -50,7 +50,7 @@ async fn a_new_server_is_distinguished_from_one_that_was_restarted() {
     }
     assert!(text.contains("an `acquire_timeout` of"), "{text}");
 
-    // The server restarts, and its history is still not initialised.
+    // The server restarts, and still no operator has initialised it (`palisade init`).
     server.restart();
     assert_eq!(refusal(&server).await.1, Began::Empty);
 
@@ -85,7 +85,7 @@ async fn a_program_that_saw_its_data_says_that_they_are_lost() {
     let lost = async {
         loop {
             // The handle `redlock` from before the restart connects again and asks for the lock.
-            // The server is in quarantine and does not grant the lock yet.
+            // The server is in quarantine (it may have lost data) and does not grant the lock yet.
             let hasty = redlock.mutex("first").acquire_timeout(Duration::from_millis(50));
             drop(hasty.build().unwrap().acquire().await);
             while let Some(event) = events.try_next().map(|named| named.event) {

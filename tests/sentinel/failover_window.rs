@@ -113,8 +113,8 @@ impl Story {
     async fn is_lost(&self, a: &LockGuard, failed_over: Instant) {
         let renewal = a.extend().await;
         assert!(self.never_both(a, failed_over).await, "the old master grants what ran out");
-        // The node cannot vote for `a` again before the guard's deadline. So the renewal reports
-        // the loss at once, before the deadline.
+        // The node cannot renew the lock for the client `a` before the deadline of its guard. So
+        // the renewal reports at once, before the deadline, that the lock is lost.
         assert!(matches!(renewal, Err(ExtendError::Lost(_))), "{renewal:?}");
     }
 }

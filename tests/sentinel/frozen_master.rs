@@ -97,8 +97,8 @@ async fn a_master_that_was_frozen_for_ten_seconds_is_never_written_to_again() {
     assert!(cli(&old, &["ROLE"]).starts_with("master"), "it does not know that it was replaced");
 
     // After its resume, the old master executes requests that the clients sent before they noticed
-    // the failover. Each handle sent at most two batches in this time, and one renewal between the
-    // first count and the freeze.
+    // the failover. In this time, each handle sent it at most two batches of requests. Each handle
+    // also sent one renewal between the first count of scripts (`before`) and the freeze.
     sleep(Duration::from_millis(300)).await;
     let late = scripts_run(&old);
     assert!(late - before <= 3 * HANDLES as u64, "{} scripts were sent to it", late - before);

@@ -26,8 +26,8 @@ struct Clock {
 
 impl Clock {
     fn new(began: Instant, behind: Duration) -> Arc<Self> {
-        // Servers draw their identities from these numbers, so the two environments must begin with
-        // different numbers.
+        // Servers draw their identities from the random numbers of `dice`, so the two environments
+        // must begin with different numbers.
         let dice = AtomicU64::new(1 + behind.as_micros() as u64);
         Arc::new(Self { began, behind, dice })
     }

@@ -229,8 +229,8 @@ async fn a_replica_that_acknowledged_as_long_ago_as_is_allowed_is_good() {
         let was = at_limit();
         let got = ask(&node, &format!("{n}")).await;
         if was && at_limit() && before.elapsed() < Duration::from_millis(500) {
-            // The count of Redis may be a second old, so Redis itself may refuse the request. But
-            // the node's own check must not refuse it.
+            // Redis counts its good replicas once a second. This number may be old, so Redis itself
+            // may refuse the request. But the node's own check must not refuse it.
             let ours = |e: &NodeError| e.to_string().contains("acknowledged within");
             assert!(!got.as_ref().is_err_and(ours), "{got:?}");
             seen += u32::from(granted(&got));

@@ -96,13 +96,13 @@ async fn hand_over(deployment: Deployment, restart: impl Future<Output = ()>) {
     assert!(matches!(done, HandedOver::Done { .. }), "{done}");
 }
 
-/// Returns the hooks by which the contract suite disturbs the first group. Its first server is the
-/// master until a planned handover moves the group to another one.
+/// Returns the hooks by which the contract suite disturbs the first Sentinel group. The group's
+/// first server is the master until a planned handover makes another server the master.
 pub fn group_hooks(groups: &Arc<Groups>) -> Hooks {
     let [emptied, restarted, flushed, lost, closed, handed] = [(); 6].map(|()| groups.clone());
     let restart = |groups: &Groups, how| {
-        // Without this setting, a server on a busy disk would write its file late, and the restart
-        // would lose these writes.
+        // Without this setting, a server on a busy disk would write its append-only file late, and
+        // the restart would lose writes that the test has just made.
         let settle = ["CONFIG", "SET", "appendfsync", "always"];
         assert_eq!(groups.cli(&groups.servers(0)[0], &settle), "OK");
         groups.break_(how, 0, &["--server", "a1"]);

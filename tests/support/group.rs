@@ -25,19 +25,20 @@ impl Groups {
         up.unwrap_or_else(|(_, words)| panic!("sentinel-conf/up failed: {words}"))
     }
 
-    /// Starts `n` groups with these settings. A `max_lag` of 0 turns the min-replicas check off.
+    /// Starts `n` Sentinel groups with these settings. A `max_lag` of 0 turns the min-replicas
+    /// check off.
     pub fn up_with(n: usize, down_after_ms: u32, max_lag: u32, more: &[&str]) -> Self {
         let up = Self::try_up_with(n, down_after_ms, max_lag, more);
         up.unwrap_or_else(|(_, words)| panic!("sentinel-conf/up failed: {words}"))
     }
 
-    /// Starts groups as [`up_with`](Self::up_with) does, and returns an error if that is
+    /// Starts Sentinel groups as [`up_with`](Self::up_with) does, and returns an error if that is
     /// impossible.
     ///
     /// # Errors
     ///
     /// Exit code and output of `sentinel-conf/up`. The exit code is 77 if this machine cannot run
-    /// groups.
+    /// Sentinel groups.
     pub fn try_up_with(
         n: usize,
         down_after_ms: u32,

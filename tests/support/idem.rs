@@ -1,5 +1,5 @@
 //! Memory nodes under tokio's paused clock, handles (clients) whose links to the nodes can fail,
-//! and a counter of effects.
+//! and a counter of the handlers' effects.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(unreachable_pub, missing_docs)]
 
@@ -133,7 +133,7 @@ impl World {
         Self { nodes, redlock, env, start, dice }
     }
 
-    /// Returns the builder of a handle whose wall clock is ahead by `skew` milliseconds.
+    /// Returns the builder of a `Redlock` handle whose wall clock is ahead by `skew` milliseconds.
     pub fn builder(&self, skew: i64) -> RedlockBuilder {
         self.over(&self.nodes, skew)
     }

@@ -211,7 +211,7 @@ fn citations_are_read() {
 fn places(text: &str) -> Vec<(&str, &str)> {
     let words: Vec<&str> = text.split('`').collect();
     let mut found = Vec::new();
-    // The page is split at backticks, so the texts in code style have odd indices.
+    // The text of the page is split at backticks, so the words in code style have odd indices.
     for at in (3..words.len()).step_by(2).filter(|at| words[at - 1].trim() == "in") {
         let mut name = at - 2;
         loop {

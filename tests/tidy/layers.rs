@@ -32,7 +32,7 @@ const LAYERS: [&[&str]; 13] = [
 ];
 
 /// Layers whose modules may import each other. One module stands for each of these layers: `name`
-/// for the layer of values, and `redlock` for the layer of the handle and the locks.
+/// for the layer of values, and `redlock` for the layer of the `Redlock` handle and the locks.
 const TOGETHER: [&str; 2] = ["name", "redlock"];
 
 /// Words for time, randomness and IO. The modules of values (the lowest layer) and the module

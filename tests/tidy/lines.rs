@@ -9,7 +9,7 @@ struct Example {
     path: &'static str,
     /// Maximum number of lines between the marks `// begin` and `// end`.
     limit: usize,
-    /// Texts that may occur only between these marks.
+    /// Texts that may occur only between `// begin` and `// end`.
     glue: &'static [&'static str],
     readme: &'static str,
 }

@@ -15,13 +15,13 @@ const LIST: &str = "docs/public-api.txt";
 /// this version.
 const FORMAT: u64 = 57;
 
-/// Traits that the list leaves out. These traits are unstable, internal to the compiler, or about
-/// panics.
+/// Traits that the list of the public API (`LIST`) leaves out. These traits are unstable, internal
+/// to the compiler, or about panics.
 const UNASKED: [&str; 5] =
     ["Freeze", "RefUnwindSafe", "StructuralPartialEq", "UnsafeUnpin", "UnwindSafe"];
 
-/// Auto traits that almost all types have. The list leaves them out, and shows only exceptions
-/// (`impl !…`) and implementations with conditions.
+/// Auto traits that almost all types have. The list of the public API leaves them out, and shows
+/// only exceptions (`impl !…`) and implementations with conditions.
 const USUAL: [&str; 3] =
     ["impl core::marker::Send for", "impl core::marker::Sync for", "impl core::marker::Unpin for"];
 

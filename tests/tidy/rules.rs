@@ -68,8 +68,8 @@ fn head(lines: &[&str]) -> Option<Finding> {
 fn lua_head(lines: &[&str]) -> Vec<Finding> {
     let head: Vec<_> = lines.iter().take_while(|line| line.starts_with("--")).collect();
     let head = head.iter().map(|line| line.to_lowercase()).collect::<String>();
-    // The head of a script must name the script's result: the script returns it, puts it into the
-    // reply, or leaves it to the next part.
+    // The head comment of a script must name the script's result: the script returns it, puts it
+    // into the reply, or leaves it in variables for the script part that follows.
     [&["keys"][..], &["argv"], &["returns", "puts", "leaves"]]
         .iter()
         .filter(|words| !words.iter().any(|word| head.contains(word)))

@@ -16,7 +16,7 @@ async fn a_ca_that_is_not_trusted_here() {
         assert_eq!((e.fault(), e.advice()), (NodeFault::Tls, Advice::Misconfigured), "{e}");
         assert!(e.to_string().contains("unknown issuer; give the CA that signed it"), "{e}");
     }
-    // A user of locks gets the same error.
+    // A program that acquires a lock gets the same error (unknown issuer).
     let redlock = redlock(builder(tls_url(&server)).build().unwrap());
     let e = redlock.mutex("m").build().unwrap().try_acquire().await.expect_err("no quorum");
     assert!(matches!(e, AcquireError::NoQuorum(_)), "{e}");

@@ -42,7 +42,8 @@ const PATIENCE: Duration = Duration::from_secs(90);
 const STEADY: Duration = Duration::from_secs(2);
 const SIGABRT: i32 = 6;
 
-/// State of the ledger and of the records on the nodes after the death of a consumer.
+/// State of the ledger (the list of booked invoices) and of the idempotency records on the nodes,
+/// after the death of a consumer process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
     /// Number of invoices that are booked in the ledger.

@@ -40,7 +40,8 @@ struct Shared {
     booked: AtomicUsize,
 }
 
-/// The ledger. It replies to requests on its socket. Dropping the value removes the socket.
+/// The ledger, which records the bookings and refuses old fencing tokens. It replies to requests on
+/// its socket. Dropping the value removes the socket.
 pub(crate) struct Ledger {
     dir: PathBuf,
     shared: Arc<Shared>,
@@ -64,7 +65,7 @@ impl Ledger {
         self.dir.join("ledger")
     }
 
-    /// Returns the number of orders that the ledger has booked.
+    /// Returns the number of orders whose invoices the ledger has booked.
     pub(crate) fn executed(&self) -> usize {
         self.shared.booked.load(Ordering::Relaxed)
     }
@@ -112,7 +113,7 @@ async fn answer(shared: Arc<Shared>, stream: UnixStream) {
     }
 }
 
-/// A consumer's connection to the ledger.
+/// A consumer process's connection to the ledger, which books the invoices.
 pub(crate) struct Line(Mutex<BufReader<UnixStream>>);
 
 impl Line {

@@ -44,9 +44,9 @@ fn run(broker: &str) {
     assert_eq!(last, want);
 }
 
-/// Runs the demo's crash points. After each death the demo compares the booked, stored and
-/// remaining messages with the expected counts. The demo fails if a consumer does not die at its
-/// crash point.
+/// Runs the demo's command in which consumers die at each crash point, a step of the handling of a
+/// message. After each death the demo compares the booked, stored and remaining messages with the
+/// expected counts. The demo fails if a consumer does not die at its crash point.
 fn killed_at_each_crash_point(broker: &str) {
     let last = demo(&["crash-points", broker]);
     let killed = json!({"fetched": 1, "claimed": 1, "effect": 1, "completed": 1,

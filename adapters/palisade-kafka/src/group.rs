@@ -99,7 +99,7 @@ impl Group {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the thread of the session to end. This thread reads the messages.
+    /// Asks the thread that reads the messages of this group member to end.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }

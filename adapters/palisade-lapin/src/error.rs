@@ -4,7 +4,7 @@ use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
 use lapin::{Error, ErrorKind};
 use palisade::idempotency::consumer::BrokerError;
 
-/// Converts lapin's error of a session that broke or could not be opened.
+/// Converts lapin's error of a session that broke or could not be opened to a [`BrokerError`].
 pub(crate) fn refused(e: Error) -> BrokerError {
     let sentence = e.to_string();
     let error = if is_passing(&e) {

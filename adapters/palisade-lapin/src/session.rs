@@ -52,7 +52,8 @@ pub(crate) struct Link {
     /// Names of the delay queues, in which messages wait for their next delivery, that this session
     /// has declared.
     declared: Mutex<BTreeSet<String>>,
-    /// Number of consecutive copies of messages that the broker did not store.
+    /// Number of message copies in a row (for a delay queue or the dead letters) that the broker
+    /// did not store.
     refused: AtomicU32,
     broken: AtomicBool,
 }

@@ -69,10 +69,11 @@ fn moving_to(queue: &str) -> FieldTable {
     arguments
 }
 
-/// Declares the consumed queue, unless the queue exists. If the broker removes a message from this
-/// queue, the message becomes a dead letter. Without this setting the broker would drop a message
-/// after `delivery-limit` deliveries. For example, a message may end the connection at each
-/// delivery. Then the broker would also drop the messages that it delivered at the same time.
+/// Declares the consumed queue, unless the queue exists. The queue gets an argument by which each
+/// message that the broker removes from it becomes a dead letter. Without this argument the broker
+/// would drop a message after `delivery-limit` deliveries. For example, a message may end the
+/// connection at each delivery. Then the broker would also drop the messages that it delivered at
+/// the same time.
 pub(crate) async fn ensure(connection: &Connection, queue: &str) -> Result<(), Error> {
     declare(connection, queue, moving_to(&dead_letters(queue))).await
 }

@@ -82,7 +82,7 @@ async fn a_long_handler_keeps_its_message() {
     let (nats, node, ledger) = (Nats::start().await, MemoryNode::new(), Ledger::default());
     nats.publish("order-1", "10 GBP").await;
     let (one, other) = (handle(&node), handle(&node));
-    // The handler takes twice the ack wait, which is one and a half leases.
+    // The ack wait is one and a half leases. The handler takes twice as long as the ack wait.
     let long = run(builder(&nats, &one), &ledger, 3 * LEASE, nats.drained());
     let idle = run(builder(&nats, &other), &ledger, 3 * LEASE, nats.drained());
     let (a, b) = tokio::join!(long, idle);

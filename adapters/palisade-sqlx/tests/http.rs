@@ -55,7 +55,7 @@ impl Gate {
         self.open.send_replace(true);
     }
 
-    /// Waits until a handler has arrived at the gate, where it waits.
+    /// Waits until a handler has arrived at this gate, at which handlers wait before their effect.
     async fn arrived(&self) {
         let _ = self.arrived.subscribe().wait_for(|n| *n > 0).await;
     }
@@ -198,8 +198,8 @@ impl Shop {
         self.table.push(row);
     }
 
-    /// Sends one order from many clients at the same time. Returns the number of each response. The
-    /// most frequent response is last.
+    /// Sends one order from many clients at the same time. Returns each different response with its
+    /// count. The most frequent response is last.
     async fn all_at_once(&self, path: &str, key: &str, until: usize) -> String {
         self.gate.shut();
         let answered = AtomicUsize::new(0);
@@ -256,8 +256,8 @@ impl Shop {
         tokio::select! {
             biased;
             got = client => panic!("answered: {got}"),
-            // The handler has arrived at the gate. The test now drops the HTTP client and its
-            // connection.
+            // The handler waits at the closed gate, before its effect. The test now drops the HTTP
+            // client and its connection.
             () = self.gate.arrived() => {}
         }
         let running = self.again("/orders", "k4").await;

@@ -220,7 +220,8 @@ async fn two_tenants_with_one_table_have_an_effect_and_a_receipt_each() {
     assert_eq!(sold.as_deref(), Ok("receipt of two chairs"));
     assert_eq!(sell(&two, &lab.pool, "a piano").await.as_deref(), Ok("receipt of a piano"));
     assert_eq!(lab.effects("order-7").await, 2);
-    // A process of the first tenant uses nodes without the record. It finds the tenant's own row.
+    // A process of the first tenant uses nodes that lack the key's record. It finds the tenant's
+    // own inbox row.
     let again = sell(&of("tenant-1:"), &lab.pool, "two chairs").await;
     assert_eq!(again.as_deref(), Ok("receipt of two chairs"));
     assert_eq!(lab.effects("order-7").await, 2);
@@ -234,8 +235,8 @@ async fn another_request_under_the_same_key_is_a_mismatch_until_the_row_is_over(
     let other = sell(&of("shop:"), &lab.pool, "a piano").await.expect_err("not its row");
     assert!(other.contains("its fingerprint differs"), "{other}");
     assert_eq!(lab.effects("order-7").await, 1);
-    // A probe does not return the other request's row either. So the key is parked: its handler
-    // does not run until a person has decided.
+    // A probe does not return the row of the request for two chairs either. So the key is parked:
+    // its handler does not run until a person has decided.
     let keys =
         Redlock::builder().node(MemoryNode::new()).prefix("shop:").build().expect("settings");
     let keys = keys.idempotency("orders").at_most_once().build().expect("settings");
@@ -274,8 +275,8 @@ async fn a_row_older_than_the_retention_answers_no_probe_and_lets_only_another_r
     let parked = sell(&keys, &lab.pool, "two chairs").await.expect_err("unknown");
     assert!(parked.contains("Parked"), "{parked}");
     assert_eq!(lab.effects("order-7").await, 0, "no second handler");
-    // On these nodes an attempt of another request has failed. The row belongs to the first
-    // request.
+    // On the new nodes of `keys`, an attempt of another request has failed. The row in the inbox
+    // table belongs to the first request.
     let keys = of("shop:");
     let died = keys.key("order-7").fingerprint("a piano");
     assert!(died.run(async |_| Err::<String, BoxError>("died".into())).await.is_err());

@@ -94,7 +94,8 @@ async fn a_probe_has_the_answer_of_its_own_key_among_others() {
     }
     let asked = clients.iter().cycle().take(10 * KEYS).enumerate().map(|(i, pool)| {
         let (n, prober) = (i % KEYS, inbox::prober::<i64>(pool.clone()));
-        // The probe needs a context. So a handler of another call of the same key runs the probe.
+        // The probe, which looks for the key's effect, needs the `Context` of a handler. So the
+        // handler of another call of the same key runs the probe.
         let others = memory().idempotency("orders").at_most_once().build().expect("settings");
         async move {
             let run = others.key(format!("k{n}")).run(async move |cx: Context| {

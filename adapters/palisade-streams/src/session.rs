@@ -79,7 +79,7 @@ pub(crate) struct Link {
     group: Arc<str>,
     /// Name of this session's consumer in the group. No other process ever has the same name.
     me: Arc<str>,
-    /// Idle time after which another consumer may take over an entry.
+    /// Idle time after which another consumer may take over an entry of the stream.
     pub(crate) min_idle: Duration,
     talk: Line,
     hold: Script,

@@ -130,9 +130,10 @@ impl Settings {
         self.methods.contains(method)
     }
 
-    /// Returns the decision for a response with this status. By default the decision about a 5xx
-    /// response is `Unknown` if there is a probe, or if the namespace's policy is to run the
-    /// request again. Otherwise the 5xx response is stored as the result.
+    /// Returns the decision to store or not to store a response with this status. By default the
+    /// decision about a 5xx response is `Unknown` if there is a probe (a check for the effect), or
+    /// if the namespace's policy is to run the request again. Otherwise the 5xx response is stored
+    /// as the result.
     pub(crate) fn keep_of(&self, status: StatusCode) -> Keep {
         if let Some(keep) = &self.keep {
             return keep(status);

@@ -43,7 +43,7 @@ pub(crate) struct MetricsArgs {
 
 impl MetricsArgs {
     /// Creates the handle (the client of the nodes) and the other common parts of a command. If
-    /// `--metrics` is given, also serves the pages.
+    /// `--metrics` is given, also serves the HTTP pages with the metrics and the health.
     pub(crate) async fn ground(&self, args: GroundArgs) -> Result<Ground, Fail> {
         let Some(address) = self.metrics else { return args.ground() };
         let failed = |e: std::io::Error| Fail::new(USAGE, format!("--metrics {address}: {e}"));

@@ -40,7 +40,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
-/// Sources of the pages, and the host names that are allowed in requests.
+/// Sources of the served pages (metrics and health), and the host names that are allowed in
+/// requests.
 pub(super) struct Pages {
     pub(super) counted: PrometheusHandle,
     pub(super) redlock: Redlock,
@@ -54,7 +55,7 @@ struct Connection {
     asked: Arc<AtomicBool>,
 }
 
-/// Serves the pages until the runtime ends.
+/// Serves the pages (metrics and health) until the runtime ends.
 pub(super) async fn serve(listener: TcpListener, pages: Pages) {
     let deadline = DEADLINE + 2 * pages.redlock.config().node_deadline;
     let pages = Arc::new(pages);

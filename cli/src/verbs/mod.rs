@@ -95,7 +95,8 @@ impl CommandArgs {
         }
         let grace = self.grace.map_or(lease / 4, |Span(grace)| grace);
         // After the second failed renewal, half of the lease is left, and the command is ended in
-        // that time. So the grace and the margin must not be longer.
+        // that time. So the grace (the time between TERM and KILL) and `MARGIN` must not be longer
+        // together.
         if grace + MARGIN > lease / 2 {
             let why = format!("--grace is {grace:?}: at most half of the lease ({lease:?})");
             return Err(Fail::new(USAGE, format!("{why} less {MARGIN:?}; make --ttl longer")));

@@ -18,13 +18,14 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// Examines the good deployment, and keeps the findings for later comparisons.
+    /// Runs the doctor on the good (unbroken) deployment, and keeps its findings for later
+    /// comparisons.
     ///
     /// # Panics
     /// If the doctor reports an error.
     pub(crate) fn new(patient: Patient) -> Self {
-        // A wrong setting could also make the trial lock fail, which the doctor takes to see that
-        // locking works, and this would be one more error. The trial lock has its own tests. So the
+        // The doctor takes a trial lock to see that locking works. A wrong setting could also make
+        // this lock fail, which would be one more error. The trial lock has its own tests, so the
         // doctor does not take it here.
         let patient = patient.arg("--no-trial");
         let report = patient.examine();
@@ -49,9 +50,9 @@ impl Bench {
         report
     }
 
-    /// Runs `change`. Then the doctor must report exactly the findings `expected` in addition. Runs
-    /// the commands that the doctor prints for these findings. After that the doctor must report
-    /// the same findings as before `change`.
+    /// Runs `change`. Then `palisade doctor` must report exactly the findings `expected` (results
+    /// of its checks) in addition. Runs the commands that the doctor prints for these findings.
+    /// After that the doctor must report the same findings as before `change`.
     pub(crate) fn healed(
         &self,
         what: &str,

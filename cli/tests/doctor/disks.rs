@@ -84,8 +84,8 @@ fn a_user_default_that_may_not_write() {
     }
 }
 
-/// The doctor reports the length of a possible loss after a restart, and the consequence for
-/// idempotency keys.
+/// The doctor reports the length of the loss of data that a restart may have caused, and the
+/// consequence for idempotency keys.
 #[test]
 fn a_server_that_was_restarted() {
     let mut server = Server::start(&["--appendonly", "yes"]);

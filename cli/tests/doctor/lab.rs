@@ -188,8 +188,9 @@ fn authenticated(server: &Server, password: Option<&str>, command: &[&str]) -> S
 /// Key of the marker, in which palisade stores the history of a server's data.
 pub(crate) const MARKER: &str = "palisade:generation";
 
-/// Returns a marker for the server with this `INFO replication`. `since` is the time from which the
-/// server's data are complete. `length` is the length of the quarantine (a time without grants).
+/// Returns a value of the marker (the key with the history of a server's data) for the server with
+/// this `INFO replication`. `since` is the time from which the server's data are complete.
+/// `length` is the length of the quarantine (a time without grants).
 /// `agreed` is the time until which this length is fixed. All are in ms.
 pub(crate) fn marker(info: &str, since: u64, length: u64, agreed: u64) -> String {
     let id = info.lines().find_map(|l| l.strip_prefix("master_replid:")).expect("a history");

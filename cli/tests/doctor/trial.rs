@@ -68,7 +68,8 @@ fn a_node_in_quarantine_says_so_until_it_ends() {
 }
 
 /// Writes the marker (`palisade:generation`) of a server that has just lost its data. `length` is
-/// the length of the quarantine in ms. `agreed` is the time in ms for which this length is fixed.
+/// the length of the quarantine (time without grants) in ms. `agreed` is the time in ms for which
+/// this length is fixed.
 fn keep(server: &Server, length: u64, agreed: u64) {
     let time = server.cli(&["TIME"]);
     let now = time.lines().next().expect("seconds").parse::<u64>().unwrap() * 1_000;

@@ -82,7 +82,7 @@ fn each_alert_is_silent_while_all_is_well_and_fired_by_its_fault() {
 
     // The test kills the leader. There is no other candidate.
     leader.signal("KILL");
-    // The test kills the host of a running job.
+    // The test kills the `palisade cron` process that runs a job now.
     std::fs::write(ground.file("hang"), "").expect("a file");
     let pid: u32 =
         wait_for("a run that hangs", SOON, || text(&ground.file("hanging")).trim().parse().ok());

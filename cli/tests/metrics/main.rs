@@ -1,4 +1,5 @@
-//! The option `--metrics`: the pages, their clients, and the results in a real Prometheus.
+//! The option `--metrics`: the HTTP pages with the metrics, the clients that request these pages,
+//! and the results in a real Prometheus.
 
 mod alerts;
 mod application;

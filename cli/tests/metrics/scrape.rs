@@ -14,7 +14,7 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// Starts the command. Reads the address of its pages from standard error.
+    /// Starts the command, and reads the address of its metrics pages from standard error.
     pub(crate) fn start(ground: &Ground, args: &[&str]) -> Self {
         let at = args.iter().position(|arg| *arg == "--" || *arg == "-c").unwrap_or(args.len());
         let (before, after) = args.split_at(at);

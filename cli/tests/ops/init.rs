@@ -207,8 +207,8 @@ async fn an_emptied_server_that_nobody_remembers_is_new_only_if_a_person_says_so
     let began = |server: &Server| server.cli(&["GET", "palisade:generation"])[110..111].to_owned();
     assert_eq!(began(&server), "e", "nothing was changed");
 
-    // An operator decides about the loss of this server. So the operator has confirmed that there
-    // were data.
+    // An operator decides about this server's loss of data. So the operator has confirmed that the
+    // server had data.
     let out = palisade(&["idem", "incidents", "--json", "--namespace", "orders", "--node", &url]);
     let list: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
     let number = list["incidents"][0]["loss"].as_str().unwrap_or_else(|| panic!("{list}"));

@@ -160,7 +160,7 @@ async fn a_rerun_lets_a_parked_key_run_again_and_nothing_else() {
     assert!(done.is_done() && done.missing().count() == 0, "{done}");
     assert_eq!(done.audit, audit());
     assert!(matches!(run(lab.orders.key("parked"), 3).await, Outcome::Executed { value: 3, .. }));
-    // A key with a result keeps its result. A running key keeps running.
+    // A key with a result keeps its result. A handler that runs under a key continues.
     lab.is("parked", |s| s == KeyState::Stored).await;
     let not = lab.records.change(Change::Rerun, "parked", &audit()).await.unwrap();
     assert!(!not.is_done(), "{not}");

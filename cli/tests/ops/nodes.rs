@@ -1,5 +1,5 @@
-//! The command `palisade inspect-node`: it prints the marker of a server (`palisade:generation`),
-//! here before and after a loss of data.
+//! The command `palisade inspect-node`: it prints the marker of a server, the key
+//! `palisade:generation` with the history of its data, before and after a loss of data.
 
 use palisade::{RedisNode, Redlock};
 use serde_json::Value;
@@ -10,7 +10,7 @@ async fn lock(server: &Server) {
     let node = RedisNode::new(server.url()).unwrap();
     let redlock = Redlock::builder().node(node).ttl(Duration::from_secs(5)).build().unwrap();
     // The server refuses the lock after a loss of data, so the result is ignored. The request
-    // itself adds the loss to the marker (`palisade:generation`).
+    // itself makes the server record the loss in the key `palisade:generation` (its marker).
     let _ = redlock.mutex("job").build().unwrap().try_acquire().await;
 }
 

@@ -123,7 +123,8 @@ fn a_watchdog_that_is_killed_is_replaced_and_the_command_runs_on() {
     until("there are two again", SOON, || watchdogs(run.pid()).len() == 2);
     let pid: u32 = text(&ground.file("pid")).trim().parse().unwrap();
     assert!(is_alive(pid));
-    // The new watchdogs are in the command's process group, and they kill this group.
+    // The new watchdogs (processes that kill the command at a deadline) are in the command's
+    // process group, and they kill this group.
     let left = watchdogs(run.pid());
     run.signal("KILL");
     until("all are dead", SOON, || !is_alive(pid) && !left.iter().any(|pid| is_alive(*pid)));

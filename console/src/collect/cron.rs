@@ -62,8 +62,8 @@ pub(crate) fn allows_requests(model: &Model, job: &str) -> bool {
     model.keys.contains_key(&key(today)) || model.keys.contains_key(&key(today - 1))
 }
 
-/// Reads the schedule and the last ticks (due times) of one job: the job whose last reading is the
-/// oldest.
+/// Reads the schedule and the last ticks (due times) of one job: the job that the console has not
+/// read for the longest time.
 pub(super) async fn read(shared: &Shared) {
     let (job, key) = {
         let mut model = shared.model();
@@ -108,7 +108,7 @@ pub(super) async fn read(shared: &Shared) {
 }
 
 /// Returns how many of the last ticks (due times) to read: all since the oldest tick that was
-/// running at its last reading, because this run may be over.
+/// running when it was last read, because the run of that tick may be over.
 fn due(ticks: &[TickReport]) -> usize {
     until_oldest(ticks.iter().map(|tick| tick.state == TickState::Running))
 }
@@ -121,7 +121,7 @@ fn until_oldest(mut runs: impl DoubleEndedIterator<Item = bool> + ExactSizeItera
     runs.rposition(|runs| runs).map_or(STEP, |at| (at + 1 + STEP).min(TICKS))
 }
 
-/// Returns true if no tick (due time) of the job can have changed since its last reading.
+/// Returns true if no tick (due time) of the job can have changed since the job was last read.
 fn is_quiet(row: &JobRow, now: u64) -> bool {
     let is_over = |tick: &TickReport| matches!(tick.state, TickState::Over(_));
     row.unknown.is_none()
@@ -198,7 +198,8 @@ async fn requested(shared: &Shared, job: &str, row: &mut JobRow) -> Result<(), S
     Ok(())
 }
 
-/// Reads the last ticks (due times) of a job, and returns entries of the history about changes.
+/// Reads the last ticks (due times) of a job, and returns the changes as entries for the history of
+/// events that the console shows.
 async fn ticks(shared: &Shared, name: &str, row: &mut JobRow) -> Result<Vec<Entry>, String> {
     let cron = Cron::new(&shared.redlock);
     let job = Job::new(name, &*row.schedule).zone(&*row.zone);

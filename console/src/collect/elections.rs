@@ -30,8 +30,8 @@ pub(super) async fn read(shared: &Shared, names: Vec<String>) -> Vec<Seen> {
     join_all(names.into_iter().map(one)).await
 }
 
-/// Stores the leaders in the model, and adds an entry to the history for each change since the last
-/// reading.
+/// Stores the leaders in the console's model, and adds an entry to the console's history of events
+/// for each change since the nodes were last read.
 pub(super) fn note(shared: &Shared, all: Vec<Seen>) {
     for seen in all {
         let entry = {

@@ -33,8 +33,8 @@ fn note(shared: &Shared, node: &str, event: &NodeEvent) {
         }
         step(&mut model, node, event, kind, &text);
         if let Some(vote) = model.votes.iter_mut().find(|vote| vote.node == node) {
-            // `is_changed` makes the collector's next reading ask the node for its vote (whether it
-            // grants locks). Until then, a node that went down counts as unreachable.
+            // `is_changed` makes the next reading of the nodes ask this node for its vote (whether
+            // it grants locks). Until then, a node that went down counts as unreachable.
             vote.is_changed |= !matches!(event, NodeEvent::Reasserted { .. });
             if *event == NodeEvent::Down {
                 vote.state = VoteState::Unreachable;

@@ -1,4 +1,5 @@
-//! The states of idempotency keys. Each reading asks for the keys of one namespace.
+//! The states of idempotency keys. Each time the console reads the nodes, it asks for the keys of
+//! one namespace.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +14,9 @@ const MOST: usize = 200;
 /// Time in ms after which a key that may change is read again.
 const FRESH: u64 = 300;
 
-/// Time in ms. A key that may change by itself is read before another key, unless the last reading
-/// of the other key is older by more than this. All keys are read again, because a call or an
-/// operator may change each of them.
+/// Preference, in ms, for keys whose state may change by itself (see `may_change`). Such a key is
+/// read before another key, unless the last reading of the other key is older by more than this
+/// time. All keys are read again, because a call or an operator may change each of them.
 const PREFERRED: u64 = 2_000;
 
 /// Returns the place of a key in the order of readings: the key with the smallest place is read
@@ -25,8 +26,8 @@ fn place(at: u64, may_change: bool, now: u64) -> u64 {
     at + if is_due { 0 } else { PREFERRED }
 }
 
-/// Returns true if the key may change without a further call, because it was not read yet or a
-/// claim is running.
+/// Returns true if the state of the key may change without a new call under this key, because the
+/// key was not read yet or a claim of it is running.
 fn may_change(row: &KeyRow) -> bool {
     row.facts.as_ref().is_none_or(|facts| facts.state == KeyState::Running)
 }
@@ -35,7 +36,7 @@ fn may_change(row: &KeyRow) -> bool {
 pub(super) type Chosen = (Records, Vec<String>);
 
 /// Returns the keys whose records are to be read now. All are of one namespace: that of the key
-/// which is next in the order of readings.
+/// which is the next to be read.
 pub(super) fn to_read(shared: &Shared) -> Option<Chosen> {
     choose(shared, |_| true)
 }
@@ -81,8 +82,9 @@ pub(super) fn note(
                 if unread.is_empty() {
                     model.keys.remove(&id);
                 } else if let Some(row) = model.keys.get_mut(&id) {
-                    // Some nodes could not be read, so the key may be stored there. The row counts
-                    // as just read, so that the other keys are read before this key is tried again.
+                    // Some nodes could not be read, so the key may be stored there. The key's row
+                    // in the model counts as just read, so that the other keys are read before this
+                    // key is tried again.
                     row.at = now_ms();
                 }
                 continue;

@@ -14,7 +14,8 @@ use crate::start::Shared;
 
 /// Maximum number of requests to a node in one reading. They fit into one batch.
 const MOST: usize = 96;
-/// Number of requests to a node about one election, and maximum number of elections in one reading.
+/// Number of requests to a node about one election, and maximum number of elections about which one
+/// reading asks the nodes.
 const EACH: usize = 3;
 const ELECTIONS: usize = MOST / (2 * EACH);
 /// Largest number of slots that a semaphore may have.

@@ -19,8 +19,9 @@ use crate::pages;
 
 /// Number of lock names that one request checks for a holder and waiters.
 const CHECKED: usize = 200;
-/// Upper limit of the time since the last page of keys that counts for the size of the next page.
-/// The next page has as many keys as the budget (keys per second) allows for this time.
+/// Upper limit of the time since the last page of keys, from which the size of the next page is
+/// computed. The next page has as many keys as the rate limit (keys per second) allows for this
+/// time.
 const LONGEST: Duration = Duration::from_secs(2);
 /// Beginnings of the names of trial locks. A health check or the doctor takes such a lock to see
 /// that locking works.
@@ -56,7 +57,7 @@ struct Name {
     round: u64,
     /// True if the last check found a value or a waiter for the name.
     is_live: bool,
-    /// Number of the reading that checked the name last.
+    /// Number of the collector's last reading of the nodes that checked the name.
     checked: u64,
 }
 
@@ -163,7 +164,8 @@ impl Names {
                 self.ended.insert(node);
             }
         }
-        // Most names are on each node, so the largest number of a node counts, and not the sum.
+        // Most names are on each node. So the largest number of names that were left out on one
+        // node counts, and not the sum of all nodes.
         let left_out = self.left_out.values().copied().fold(LeftOut::default(), LeftOut::max);
         model.left_out = left_out.max(self.last_left_out);
         let readable = scanned.iter().filter(|page| page.keys.is_ok());
@@ -417,7 +419,8 @@ mod tests {
         let all = [page("a", Ok(&*keys)), page("b", Ok(&keys))];
         let left_out = LeftOut { locks: 0, elections: 5, keys: 3 };
         assert_eq!(note(&all), (ELECTIONS, 4, left_out));
-        // The beginning of the next round does not reset the number of names that were left out.
+        // The first page of a new round (one reading of all keys) does not reset the number of
+        // names that were left out because of the limits.
         let begins = [Page { is_last: false, ..page("a", Ok(&[])) }];
         assert_eq!(note(&begins).2, left_out);
         assert_eq!(note(&all), (ELECTIONS, 4, left_out));

@@ -149,8 +149,8 @@ impl Sent {
     }
 }
 
-/// Returns the number of requests to one node until now: the batches of the console's handle, and
-/// the round trips of the surveys of keys.
+/// Returns the number of requests to one node until now: the batches that the console's handle
+/// (`Redlock`) sent, and the round trips of its surveys, which read the nodes' keys.
 fn total(shared: &Shared) -> u64 {
     let batches = shared.redlock.metrics().iter().map(|node| node.batches).max();
     batches.unwrap_or_default() + shared.requests.load(Ordering::Relaxed)

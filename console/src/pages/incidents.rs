@@ -73,8 +73,8 @@ async fn recent(shared: &Shared, retention: Duration, namespace: &str) -> Result
 async fn read(shared: &Shared, retention: Duration, namespace: &str) -> Result<Seen, Refusal> {
     let (names, is_over) = {
         let model = shared.model();
-        // The calls of cron ticks have a birth (the time at which the request was made), so no loss
-        // makes their keys forgotten, and no decision is needed.
+        // The calls of cron ticks have a birth (the time at which the request was made). So no loss
+        // of data leaves it unknown if their keys were used before, and no decision is needed.
         let all: BTreeSet<String> =
             model.namespaces.iter().filter(|name| *name != CRON).cloned().collect();
         (all, model.scan.rounds > 0 && model.left_out.keys == 0)

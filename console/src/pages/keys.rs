@@ -14,7 +14,7 @@ use crate::model::{KeyRow, Model};
 use crate::refusal::Refusal;
 use crate::start::Shared;
 
-/// Returns the word that this page uses for a state.
+/// Returns the word that the console's page of keys uses for a state.
 fn word(state: KeyState) -> &'static str {
     match state {
         KeyState::Stored => "done",
@@ -23,9 +23,9 @@ fn word(state: KeyState) -> &'static str {
     }
 }
 
-/// Returns the state, the number of attempts and the last claim of a key, as its page shows them.
-/// An action contains this text, and is refused if the key has changed. The number of attempts
-/// alone would not show each change, because an attempt can be taken back.
+/// Returns the state, the number of attempts and the last claim of a key, as its page shows them. A
+/// visitor's action on the key contains this text, and is refused if the key has changed. The
+/// number of attempts alone would not show each change, because an attempt can be taken back.
 pub(crate) fn shown_as(facts: &KeyFacts) -> String {
     format!("{}:{}:{}", word(facts.state), facts.attempts, facts.ballot)
 }
@@ -124,7 +124,7 @@ pub(crate) struct KeyNow {
     pub(crate) facts: Option<KeyFacts>,
     /// Number of nodes that were not read. They are a minority.
     unread: usize,
-    /// Time of the reading.
+    /// Time at which the record was read, in milliseconds since 1970.
     at: u64,
 }
 

@@ -122,7 +122,8 @@ async fn address(shell: &mut Child, profile: &std::path::Path) -> String {
     }
 }
 
-/// Errors and foreign requests of a tab, as the browser reported them.
+/// Errors of a tab, and its requests to other servers than the console, as the browser reported
+/// them.
 #[derive(Default)]
 struct Reported {
     errors: Vec<String>,

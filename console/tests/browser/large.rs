@@ -1,4 +1,4 @@
-//! Tests of the pages with long lists: 10,000 locks and 100,000 keys.
+//! Tests of the console's pages with long lists: 10,000 locks and 100,000 keys.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Figures of all browser tests, in two JSON files: one has the figures that `make test-console`
-//! prints in its last line, and one has the others.
+//! Measured numbers of all browser tests, in two JSON files: one has the numbers that
+//! `make test-console` prints in its last line, and one has the others.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -56,7 +56,8 @@ pub(crate) fn live(took: Duration) {
     add(|tally| tally.live.push(took));
 }
 
-/// Adds the numbers of errors and of foreign requests that the browser reported for one page.
+/// Adds the numbers of errors, and of requests to other servers than the console, that the browser
+/// reported for one page.
 pub(crate) fn reported(console_errors: usize, foreign_requests: usize) {
     add(|tally| {
         tally.console_errors += console_errors;

@@ -177,7 +177,7 @@ fn count(name: &str) {
     change("console-attacks.json", |all| {
         let known = all.get(name).and_then(Value::as_u64).unwrap_or_default();
         all.insert(name.to_owned(), (known + 1).into());
-        // The figure must exist even if no attack was refused.
+        // The number `refused` must be in the file even if no attack was refused.
         all.entry("refused").or_insert(0.into());
     });
 }

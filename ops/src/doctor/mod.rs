@@ -142,8 +142,8 @@ impl Doctor {
         // The trial lock is taken after all facts (values of the servers) were read, so it cannot
         // change the facts.
         if self.trial && facts.any_reached() {
-            // New nodes are skipped. After a trial lock a new node would look used, and `init`
-            // would refuse it.
+            // New nodes are skipped. After a trial lock (a test that locking works) a new node
+            // would look used, and `init` would refuse it.
             let new = facts.masters().filter(|(_, s)| s.marker == Ok(None));
             let new = new.map(|(name, _)| name).collect();
             facts.trials = plan.run(&new).await;

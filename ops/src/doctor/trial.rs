@@ -22,8 +22,8 @@ const TTL: Duration = Duration::from_secs(5);
 /// Longest wait for the answer of one node.
 const DEADLINE: Duration = Duration::from_secs(1);
 
-/// The handles (clients of the nodes) that take the trial lock, with the application's settings:
-/// one handle for each node, and one handle for all nodes together.
+/// The handles (clients of the nodes) that take the trial lock, which shows if the nodes grant
+/// locks, with the application's settings: one for each node, and one for all nodes together.
 pub(super) struct Plan {
     nodes: Vec<(Arc<dyn LockNode>, Redlock)>,
     /// Number of groups. In `nodes`, groups come before lone servers.
@@ -34,7 +34,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Builds the handles (clients of the nodes) that take the trial lock.
+    /// Builds the handles (clients of the nodes) that take the doctor's trial lock.
     ///
     /// # Errors
     /// [`ConfigError`] if a name, an address, a certificate or a range is invalid.
@@ -95,8 +95,8 @@ fn handle(doctor: &Doctor, nodes: &[Arc<dyn LockNode>]) -> Result<Redlock, Confi
     nodes.iter().fold(builder, |all, node| all.node_arc(Arc::clone(node))).build()
 }
 
-/// Takes the trial lock twice and returns the second outcome. The first time opens the connections,
-/// so that the second time measures no connecting.
+/// Takes the trial lock, which shows that locking works, twice, and returns the second outcome. The
+/// first time opens the connections, so that the second time measures no connecting.
 async fn warm(redlock: &Redlock) -> Outcome {
     match once(redlock).await {
         Outcome::Granted { .. } => once(redlock).await,

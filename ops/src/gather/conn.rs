@@ -167,8 +167,9 @@ fn answered<T>(answer: RedisResult<T>, what: &str, secrets: &Secrets) -> Read<T>
     })
 }
 
-/// Returns the value as text without control characters. The report removes secrets from texts
-/// later. Removing them here would change values, because a password can be a common word.
+/// Returns the value as text without control characters. Secrets are removed later, by the report
+/// that shows the text. Removing them here would change values, because a password can be a common
+/// word.
 pub(crate) fn text(value: &Value) -> Option<String> {
     raw(value).map(|text| Secrets::default().clean(&text))
 }

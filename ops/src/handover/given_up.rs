@@ -13,8 +13,8 @@ pub(super) enum Shut {
     /// The request to close the server was sent. No answer has arrived.
     Asked,
     Closed(Closed),
-    /// The last request was sent to this server: to open, and to continue its data history. The
-    /// server may have executed the request already.
+    /// The last request was sent to this server: to accept requests again, and to continue its data
+    /// history (sequence of writes). The server may have executed the request already.
     Finishing(Closed),
     /// The handover is done: the server has opened and continues its data history.
     Done {
@@ -24,7 +24,7 @@ pub(super) enum Shut {
 }
 
 impl Handover {
-    /// Stores the progress, and returns the progress before.
+    /// Stores the present progress of the handover, and returns the earlier progress.
     pub(super) fn shut(&self, what: Option<Shut>) -> Option<Shut> {
         std::mem::replace(&mut *self.shut.lock().unwrap_or_else(PoisonError::into_inner), what)
     }

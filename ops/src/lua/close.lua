@@ -25,18 +25,18 @@ if kind ~= '-' then
   if left > 0 and kind == 'c' then
     return {'no', 'it is closed by another handover for at most ' .. left .. ' ms: try again then'}
   end
-  -- The states closed and settling are stored in the same field of the marker. If the server were
-  -- closed again, it would no longer have the record that leases may last longer than its clock
-  -- shows (settling).
+  -- The states closed and settling are stored in the same field of the marker (the key with the
+  -- server's data history). If the server were closed again, it would no longer have the record
+  -- that leases may last longer than its clock shows (settling).
   if left > 0 then
     return {'no', 'it is still settling after another handover: try again in ' .. left .. ' ms'}
   end
 end
 marker = string.sub(marker, 1, 112)
   .. string.format('c%013.0f', now + tonumber(ARGV[1])) .. string.sub(marker, 127)
--- Two writes make the append-only file contain a transaction, as each grant is one. Some servers
--- skip transactions while they load that file. Such a server then skips this marker too. So the
--- marker is never loaded together with data that lack grants.
+-- With two writes, the append-only file contains this change as a transaction, like each grant of a
+-- lock. Some servers skip transactions while they load that file. Such a server then skips the
+-- closed marker, too. So it never loads this marker together with data that lack grants.
 redis.call('SET', KEYS[1], marker)
 redis.call('SET', KEYS[1], marker)
 return {'ok', marker}

@@ -1,6 +1,7 @@
--- Opens the new master of a planned handover, if its data contain the mark that closed the old
--- master. The data then contain every write before the closing, and the server has answered no
--- batch since the closing.
+-- Opens the new master of a planned handover, so that it answers batches. Does so only if its data
+-- contain the marker by which close.lua closed the old master (made it refuse batches). The data
+-- then contain every write before the closing, and the server has answered no batch since the
+-- closing.
 -- KEYS  1 palisade:generation, the marker   2 palisade:settled
 -- ARGV  1 the marker that close.lua wrote   2 twice E (the largest clock error) in ms
 -- Returns  {'ok', beginning of the data history in ms}, also if an earlier run opened the server
@@ -18,8 +19,8 @@ if replid == string.sub(marker, 1, 40) then
 end
 local now_marker = redis.call('GET', KEYS[1]) or ''
 if now_marker ~= marker then
-  -- These fields show that an earlier run of this script opened the server. Clients may have
-  -- changed the other fields since that run.
+  -- These fields of the marker show that an earlier run of this script opened the server. Clients
+  -- may have changed the other fields since that run.
   if string.sub(now_marker, 1, 40) == replid and string.sub(now_marker, 113, 113) == 's'
     and string.sub(now_marker, 41, 71) == string.sub(marker, 41, 71) then
     return {'ok', string.sub(marker, 42, 54)}
@@ -28,10 +29,10 @@ if now_marker ~= marker then
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
--- Every server whose data contain the mark is closed, and opens by itself when the time in the mark
--- is over by its own clock. Another server of the group may do so up to twice E (the largest clock
--- error) before this server's clock shows the end. So this server must not open later than twice E
--- before the end.
+-- Every server whose data contain the mark (the marker that close.lua wrote) is closed, and opens
+-- by itself when the end time in this mark is over by its own clock. Another server of the group
+-- may do so up to twice E (the largest clock error) before this server's clock shows the end. So
+-- this server must not open later than twice E before the end.
 if now + tonumber(ARGV[2]) > tonumber(string.sub(marker, 114, 126)) then
   return {'no', 'the handover took longer than the time for which the server was closed'}
 end

@@ -43,16 +43,16 @@ if marker then
     return {'changed', 'it was restarted or replaced, and no program has connected to it since: '
       .. 'let one connect, and run this again'}
   end
-  -- A new server grants nothing in its first quarantine, so its marker may be replaced as a whole.
-  -- If ARGV 2 is '1', this server may have lost leases that are still held, so its quarantine
-  -- stays.
+  -- A new server grants nothing in its first quarantine (time without grants), so its marker (the
+  -- key `palisade:generation`) may be replaced as a whole. If ARGV 2 is '1', this server may have
+  -- lost leases that are still held, so its quarantine stays.
   if ARGV[2] == '1' or #marker ~= 182 or now >= since + q then
     used = sub(marker, 156, 168) -- when the data after the first loss began
   end
 end
 if ARGV[1] == 'look' then return {'ok', used} end
 if used ~= '' then
-  -- The first loss of the marker is removed. It is the loss of all earlier data.
+  -- The first entry in the marker's list of losses is removed. It is the loss of all earlier data.
   redis.call('SET', KEYS[1], sub(marker, 1, 110) .. 'n' .. sub(marker, 112, 140)
     .. sub(marker, 183))
 else

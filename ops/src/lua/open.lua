@@ -1,6 +1,6 @@
 -- Opens the server that this handover has closed: the server accepts requests again.
--- KEYS  1 palisade:generation, the marker
--- ARGV  1 the marker that close.lua wrote
+-- KEYS  1 palisade:generation, the marker (facts about the server's data; also if it is closed)
+-- ARGV  1 value of the marker that close.lua wrote
 -- Returns  {'ok'} | {'no', why}
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return {'no', 'it is no longer closed by this handover'}

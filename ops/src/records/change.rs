@@ -181,7 +181,8 @@ impl Records {
         Ok(Purged { keys: done, unread: list.unread, more: list.more })
     }
 
-    /// Empties the records that still match `purge`. A key may have been used since the listing.
+    /// Empties the records that still match `purge`. A key may have been used since the keys were
+    /// listed.
     async fn purge_some(
         &self,
         nodes: &mut Nodes,
@@ -221,8 +222,8 @@ impl Records {
         let (mut nodes, keys) = (find_masters(&self.deployment).await?, [key.to_owned()]);
         let seen = self.seen(&mut nodes, &keys).await;
         let is_meant = is_meant(Self::combine(keys.to_vec(), &seen).first());
-        // If too few nodes answered, the answers do not show that the caller does not mean this
-        // key. So the result reports the nodes that failed, and is not `None`.
+        // If too few nodes answered, the answers do not show that this is a wrong key for the
+        // change. So the result reports the nodes that failed, and is not `None`.
         if !is_meant && 2 * seen.iter().flatten().count() > seen.len() {
             return Ok(None);
         }

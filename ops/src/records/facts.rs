@@ -13,8 +13,8 @@ pub struct KeyFacts {
     /// Time until the lease of the running claim ends, if the lease is not renewed. `None` if no
     /// claim runs.
     pub remaining: Option<Duration>,
-    /// Number of attempts that began and were not taken back, as far as the nodes have records of
-    /// them.
+    /// Number of attempts that began and still count, as far as the nodes have records of them. An
+    /// attempt without an effect is taken back and does not count.
     pub attempts: u32,
     /// Time since the last claim was granted, computed from its fencing token. The error is at most
     /// twice `clock_error`. If a node lost data shortly before the claim, `age` may be too short by
@@ -48,7 +48,8 @@ pub enum KeyState {
     /// run. To store a result, use [`Call::resolve`](palisade::idempotency::Call::resolve). To let
     /// the key run again, use [`Change::Rerun`](super::Change::Rerun).
     Lapsed,
-    /// Every attempt was taken back. The next call runs as if it were the first.
+    /// No attempt counts any more: each was given back, or an operator removed it. The next call
+    /// runs as if it were the first.
     Free,
 }
 
@@ -162,7 +163,8 @@ mod tests {
 
     #[test]
     fn a_key_that_too_few_nodes_have_in_their_present_history_may_be_forgotten() {
-        // A minus means that the node stored the record before its last loss of data.
+        // Each word is one node's record. A minus means that the node stored it before its last
+        // loss of data.
         for (cells, forgotten) in [
             ("l1 l1 l1-", false),
             ("l1 l1- l1-", true),

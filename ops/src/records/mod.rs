@@ -47,7 +47,8 @@ pub struct Records {
 pub struct Select {
     /// The selected states. An empty list selects all states.
     pub states: Vec<KeyState>,
-    /// If true, selects only keys whose attempts the nodes may have lost ([`KeyFacts::forgotten`]).
+    /// If true, selects only keys of which the nodes may have lost earlier attempts to run the
+    /// handler ([`KeyFacts::forgotten`]).
     pub forgotten: bool,
     /// Smallest selected [age](KeyFacts::age) of the last claim.
     pub older_than: Duration,
@@ -66,7 +67,7 @@ pub struct KeyList {
     /// Nodes that could not be read completely, with the reasons. If only these nodes have a key,
     /// the key is not in `keys`.
     pub unread: Vec<(String, String)>,
-    /// True if the limit was reached. There may be more keys then.
+    /// True if the limit of the selection was reached. There may be more keys then.
     pub more: bool,
     /// Number of nodes.
     pub nodes: usize,

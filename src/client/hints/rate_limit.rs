@@ -29,7 +29,7 @@ pub(crate) struct RateLimit {
     /// more than `BURST` × `APART` in the past counts as exactly that far in the past, so that at
     /// most `BURST` wake-ups follow each other at once.
     next: Moment,
-    /// Number of useless wake-ups in a row.
+    /// Number of wake-ups in a row that did not find a released lock.
     useless: u32,
 }
 

@@ -4,8 +4,9 @@
 //! A caller keeps its place in this order when it is woken in vain, or when it is woken only so
 //! that its attempt puts the handle into the nodes' queues again. If it got a new place in the
 //! order each time, such a caller would always be behind callers that got the lock and call again
-//! at once. The place of the handle in the nodes' queues has the wait of the longest waiter, so
-//! those callers would always get the lock before other handles, and this caller never.
+//! at once. The place of the handle in the nodes' queues has the wait of the longest waiter. So the
+//! callers that call again would always get the lock before other handles, and the caller that was
+//! woken in vain would never get it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,8 +48,8 @@ struct Caller<'a> {
 }
 
 impl Turns {
-    /// Wakes the caller that has waited longest. If no caller waits now, wakes the next one that
-    /// begins to wait: that caller may have a request under way at present.
+    /// Wakes the caller that has waited longest. If no caller waits now, stores the wake-up for the
+    /// next caller that begins to wait: its request to the nodes may be under way at present.
     pub(super) fn wake(&self) {
         let mut state = self.0.lock();
         match state.waiting.pop_first() {

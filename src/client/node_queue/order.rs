@@ -243,8 +243,9 @@ mod tests {
         assert_eq!(sent(&extend, std::slice::from_ref(&release)), [release]);
     }
 
-    /// The node may have executed an earlier attempt with the same owner token if an acquire takes
-    /// a lock from its holder, or requests a permit in one exact slot. So the release must be sent.
+    /// An acquire that takes a lock from its holder, or that requests a permit in one exact slot,
+    /// may repeat an earlier acquire with the same owner token. The node may have executed the
+    /// earlier acquire. So the release must be sent even if this acquire was not sent.
     #[test]
     fn a_release_follows_an_acquire_that_may_be_a_repetition() {
         use crate::op::{IfHeld, Slots};

@@ -61,8 +61,8 @@ mod tests {
             assert_eq!(pace.most(0, true), usize::MAX);
         }
         assert_eq!(pace.most(65, true), 33);
-        // The other half is sent right after the first half. From then on there is always a batch
-        // in flight.
+        // The first half of the 65 requests is in flight. The second half is sent right after it.
+        // From then on there is always a batch in flight.
         assert_eq!(pace.most(32, false), usize::MAX);
         assert_eq!(pace.most(33, false), usize::MAX);
         // One single batch with all requests is not split.

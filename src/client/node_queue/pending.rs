@@ -155,8 +155,8 @@ impl Pending {
         self.reply_to.as_ref().map_or(Durability::Primary, |replies| replies.level())
     }
 
-    /// Returns a copy of an owed request, such as a release. The copy is repeated until the node
-    /// answers it, even if the caller is gone. Returns `None` if the request is not owed.
+    /// Returns a copy of this request if it is owed: like a release, it has to be repeated until
+    /// the node answers it, even if the caller is gone. Returns `None` if the request is not owed.
     pub(super) fn take_owed(&mut self) -> Option<Self> {
         let until = self.owed_until.take()?;
         let mut owed = Self::silent(self.op.clone(), self.deadline, self.node).owed(until);
@@ -198,17 +198,17 @@ impl Drop for Pending {
         if self.is_awaited() {
             let detail = "the task of this node's queue ended; the next call starts another";
             let error = NodeError::maybe_executed(NodeFault::Disconnected, detail);
-            // The default origin has no time. That is enough here, because only an answer that
-            // reports a quarantine needs a time.
+            // The default origin of an answer contains no time. That is enough here, because only
+            // an answer that reports a quarantine needs a time.
             self.post(Err(error), &Origin::default());
         }
     }
 }
 
-/// Sending ends of the two channels of a node queue. Extensions are sent before all other requests.
-/// An extension cannot overtake the acquire of its lease, because the lease has been granted
-/// before. An extension cannot overtake the release, because no extension is submitted after the
-/// release (rule renewal 7).
+/// Sending ends of the two channels of a node queue. Extensions (requests to extend a lease) are
+/// sent before all other requests. An extension cannot overtake the acquire of its lease, because
+/// the lease has been granted before. An extension cannot overtake the release, because no
+/// extension is submitted after the release (rule renewal 7).
 pub(super) struct Queues {
     extensions: Sender<Pending>,
     others: Sender<Pending>,
@@ -244,13 +244,13 @@ impl Incoming {
         taken + self.extensions.len() + self.others.len()
     }
 
-    /// Returns true if an extension waits to be sent.
+    /// Returns true if a request to extend a lease waits to be sent.
     pub(super) fn has_extension(&self) -> bool {
         self.extension.is_some() || !self.extensions.is_empty()
     }
 
-    /// Takes the next request to send: the oldest extension or, without an extension, the oldest
-    /// other request.
+    /// Takes the next request to send: the oldest request to extend a lease or, without such a
+    /// request, the oldest other request.
     pub(super) fn next(&mut self) -> Option<Pending> {
         let extension = self.extension.take().or_else(|| self.extensions.try_recv().ok());
         extension.or_else(|| self.other.take()).or_else(|| self.others.try_recv().ok())

@@ -20,7 +20,7 @@ const MOST: usize = 32_768;
 /// First and longest pause between two tries of a release, while the node does not answer.
 const WAIT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// Owed releases of one node, ordered by the time of the next try.
+/// Owed releases of one node (it has not confirmed them), ordered by the time of the next try.
 pub(super) struct PendingReleases {
     queue: VecDeque<(Moment, Pending)>,
     wait: Duration,
@@ -64,8 +64,8 @@ impl PendingReleases {
         self.push(owed, now, self.wait);
     }
 
-    /// Records if the node answered a batch. The pause between two tries of an owed release grows
-    /// with each batch without an answer.
+    /// Records if the node answered a batch. The pause between two tries of an owed (not confirmed)
+    /// release grows with each batch without an answer.
     pub(super) fn answered(&mut self, yes: bool) {
         self.wait = if yes { WAIT.0 } else { (self.wait * 2).min(WAIT.1) };
     }
@@ -92,7 +92,8 @@ impl InDoubt {
         }
     }
 
-    /// Removes the requests that cannot take effect any more when the node's clock shows `micros`.
+    /// Removes the owners whose unanswered requests cannot take effect any more when the node's
+    /// clock shows `micros`.
     pub(super) fn known(&mut self, micros: u64) {
         self.owners.retain(|_, until| *until >= micros);
         self.all_owners = self.all_owners.filter(|until| *until >= micros);

@@ -107,17 +107,18 @@ impl Worker {
     /// was already full of stored results (`Deferred`).
     fn put_off(&mut self, pending: Pending) {
         if let (Some(owner), Some((clock, _))) = (pending.doer(), &self.clock) {
-            // The caller may drop its call before the later batch is sent, and release its owner
-            // token. The release must then be repeated until the later batch cannot take effect any
-            // more.
+            // The caller may drop its call before the batch that will contain the request is sent.
+            // A release of its owner token follows. This release must then be repeated until that
+            // batch cannot take effect any more.
             let not_after = clock.at(pending.deadline, self.settings.drift);
             self.in_doubt.about(owner, not_after);
         }
         self.again.push_back(pending);
     }
 
-    /// Keeps an owed release for another try. Drops the release if the node answered it at a time
-    /// when no earlier request of its owner can still take effect.
+    /// Keeps a release that must be repeated until the node has confirmed it (`owed`) for another
+    /// try. Drops the release if the node answered it at a time when no earlier request of its
+    /// owner can still take effect.
     fn settle_owed(&mut self, owed: Pending, answered: bool, facts: Option<&Facts>) {
         let now = self.settings.env.now();
         let micros = facts.map_or(0, |f| f.node_micros);

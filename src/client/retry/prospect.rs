@@ -1,4 +1,4 @@
-//! The prospect of a further attempt after a refused one.
+//! The chance that a further attempt to get a lock or a claim succeeds after a refused one.
 
 use std::time::Duration;
 
@@ -30,7 +30,8 @@ pub(crate) enum Prospect {
 }
 
 impl Prospect {
-    /// Returns the prospect of a further attempt after a lost attempt to acquire.
+    /// Returns the prospect that a further attempt gets the lock, after an attempt that failed with
+    /// the reason `loss`.
     pub(crate) fn after(loss: &Loss) -> Self {
         match loss {
             Loss::Taken(taken) => Self::of_taken(taken),
@@ -39,8 +40,8 @@ impl Prospect {
         }
     }
 
-    /// Returns the prospect of a further attempt after a majority of the nodes answered that
-    /// another owner has the lock or key.
+    /// Returns the prospect (expected result) of a further attempt after a majority of the nodes
+    /// answered that another owner has the lock or key.
     pub(crate) fn of_taken(taken: &Taken) -> Self {
         match taken.retry_after {
             Some(Duration::ZERO) => Self::Collided,

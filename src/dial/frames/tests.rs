@@ -88,15 +88,15 @@ fn more_than_allowed_is_refused_before_it_comes() {
 
 #[test]
 fn a_line_ends_where_the_parser_ends_it() {
-    // A line may contain `\n` without `\r`. If the counter ended the line there, it would count
-    // three small values.
+    // A line may contain `\n` without `\r`. If `Frames` ended the line there, it would count three
+    // small values instead of a huge list.
     let text = "x\r\n*999999999\r\n";
     let hidden = format!("+a\n${}\r\n{text}", text.len() - 2);
     assert_eq!(all(SMALL, hidden.as_bytes()).unwrap_err(), Excess::Garbled);
     assert!(is_between(&all(SMALL, b"+a\nb\rc\r\r\n").unwrap()));
 }
 
-/// Generates a part of a stream, for example a line with a length.
+/// Generates a part of a server's byte stream, for example a line with the length of a text.
 fn any_part() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         proptest::collection::vec(any::<u8>(), 0..20),

@@ -64,8 +64,8 @@ pub(super) struct Line {
     frames: Frames,
     load: fn() -> Vec<u8>,
     chunk: Box<[u8]>,
-    /// Received bytes that do not form a whole answer yet. `frames` has read the first `seen`
-    /// bytes.
+    /// Received bytes that do not form a whole answer yet. The field `frames` has searched the
+    /// first `seen` of these bytes for the ends of answers.
     buffer: Vec<u8>,
     seen: usize,
     unsent: VecDeque<Request>,

@@ -24,7 +24,8 @@ fn numbers(answer: Answer) -> Vec<i64> {
     answer.unwrap().into_iter().map(number).collect()
 }
 
-/// Reads and returns the bytes that the wire has sent since the last call.
+/// Reads and returns the bytes that the client's end of the connection (the `Wire`) has sent since
+/// the last call.
 fn sent(server: &mut DuplexStream) -> String {
     let mut all = vec![0; 1 << 12];
     let n = server.read(&mut all).now_or_never().map_or(0, Result::unwrap);

@@ -176,7 +176,7 @@ impl BrokerError {
         self
     }
 
-    /// Returns true if another try can succeed.
+    /// Returns true if the failed operation can succeed at another try.
     pub fn is_passing(&self) -> bool {
         self.passing
     }

@@ -125,8 +125,8 @@ impl Rules {
                 "it was made longer ago than the retention, so its record may be gone; look \
                  whether it took effect",
             ),
-            // An operator may still decide about all messages of the same loss of data. Until this
-            // decision the message stays with its broker.
+            // The message is held: an operator may still decide about all messages whose records
+            // the same loss of data may have removed. Until then it stays with its broker.
             Ok(Outcome::Parked(why)) if self.holds(why) => Disposition::Retry(self.first_retry),
             Ok(Outcome::Parked(why)) => {
                 let reason = match why.reason {

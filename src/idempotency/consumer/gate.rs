@@ -10,7 +10,8 @@ use tokio::time::Instant;
 use crate::idempotency::{Outcome, RunError};
 use crate::sync::SyncMutex;
 
-/// Pause between two tried messages while the nodes are not initialised (by `palisade init`).
+/// Pause between two messages that are fetched as a test, while the nodes are not initialised (by
+/// `palisade init`).
 pub(super) const EVERY: Duration = Duration::from_secs(5);
 /// Interval of the warnings in the log while no messages are fetched.
 const REPORT: Duration = Duration::from_secs(60);
@@ -19,13 +20,14 @@ const REPORT: Duration = Duration::from_secs(60);
 /// not.
 #[derive(Debug)]
 pub(super) enum Deployment {
-    /// The result does not show the state of the nodes. For example too few nodes answered, or no
-    /// call was made.
+    /// The result of the call does not show the state of the nodes. For example too few nodes
+    /// answered, or no call was made.
     Unknown,
     /// The nodes are not initialised (by `palisade init`). The text is the message of
     /// `RunError::NotInitialised`.
     Uninitialised(String),
-    /// The nodes are initialised: they decided if the handler may run.
+    /// The nodes count as initialised (by `palisade init`), because they decided if the handler may
+    /// run.
     Initialised,
 }
 
@@ -60,8 +62,8 @@ pub(super) struct Gate {
     shut: Shut,
 }
 
-/// Start and reason of the time in which a gate is shut; `None` while the gate is open, because the
-/// nodes are initialised. Shared with `Idempotency::health`.
+/// Start and reason of the time in which a consumer's gate is shut (it fetches no messages); `None`
+/// while the gate is open, because the nodes are initialised. Shared with `Idempotency::health`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shut(Arc<SyncMutex<Option<(Instant, String)>>>);
 
@@ -72,8 +74,8 @@ impl Shut {
 }
 
 impl Gate {
-    /// Makes an open gate. While the gate is shut (the nodes are not initialised), `shut` contains
-    /// the start and the reason of this time.
+    /// Makes a gate that lets the consumer fetch messages. While the gate is shut (the nodes are
+    /// not initialised), `shut` contains the time since which it is shut, and the reason.
     pub(super) fn shown_by(shut: &Shut) -> Self {
         Self { shut: shut.clone(), ..Self::default() }
     }
@@ -99,8 +101,8 @@ impl Gate {
         }
     }
 
-    /// Shuts the gate if a delivery has shown that the nodes are not initialised. Opens the gate if
-    /// they are.
+    /// Shuts the gate, which slows down the fetching of messages, if a delivery has shown that the
+    /// nodes are not initialised. Opens the gate if they are.
     pub(super) fn judge(&mut self, deployment: &Deployment) {
         match deployment {
             Deployment::Unknown => {}

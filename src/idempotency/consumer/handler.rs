@@ -12,8 +12,8 @@ use crate::idempotency::{Context, Failed, Probed};
 /// A handler of messages of the type `M`.
 ///
 /// Every `Fn(Context, Arc<M>)` whose future returns `Result<T, impl Into<Failed>>` is a handler
-/// without a probe. [`probed`] adds a probe to a handler. A type with its own implementation of
-/// this trait can also have a probe.
+/// without a probe, which checks if an earlier attempt took effect. [`probed`] adds a probe to a
+/// handler. A type with its own implementation of this trait can also have a probe.
 pub trait Handler<M>: Send + Sync + 'static {
     /// Type of the handler's result. The result is stored as JSON, and later copies of the message
     /// get the stored result.

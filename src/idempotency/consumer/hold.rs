@@ -90,16 +90,16 @@ impl Holding {
         shut.into_iter().chain(held).map(waiting).collect()
     }
 
-    /// Counts a message as held, and returns the pause before its next delivery. The pause is the
-    /// time for which messages have been held so far, within `PAUSES`, minus a random part of at
-    /// most a quarter.
+    /// Counts a message as held (left at its broker until an operator has decided), and returns the
+    /// pause before its next delivery. The pause is the time for which messages have been held so
+    /// far, within `PAUSES`, minus a random part of at most a quarter.
     pub(super) fn hold(&self, key: &Arc<str>, parked: &Parked) -> Duration {
         let now = Instant::now();
         let mut state = self.state.lock();
         for loss in &parked.losses {
-            // A client with a longer failover window (the time for which a replaced master may
-            // still accept writes) moves the end of a loss (`to`). So the comparison of losses
-            // ignores the end.
+            // The nodes may report a later end (`to`) of the same loss of data to a client with a
+            // longer failover window (the time for which a replaced master may still accept
+            // writes). So the end is not compared.
             let same = |known: &&mut Loss| (known.from, known.began) == (loss.from, loss.began);
             match state.losses.iter_mut().find(same) {
                 Some(known) => known.to = known.to.max(loss.to),
@@ -135,8 +135,8 @@ impl Holding {
         }
     }
 
-    /// Logs a warning once a minute while messages are held. Removes messages from the count that
-    /// another consumer has probably received. Never returns.
+    /// Logs a warning once a minute while messages are held. Removes from the count the messages
+    /// that another consumer has probably received. Never returns.
     pub(super) async fn watch(&self) -> Infallible {
         loop {
             sleep(REPORT).await;

@@ -91,7 +91,7 @@ impl Rules {
         self
     }
 
-    /// Checks the rules. The error contains the first invalid rule.
+    /// Checks these settings of the consumer. The error contains the first invalid setting.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         if !(1..=10_000).contains(&self.concurrency) {
             let value = self.concurrency.to_string();

@@ -37,7 +37,7 @@ pub(super) struct Sessions<'a, B: Broker> {
 }
 
 impl<'a, B: Broker> Sessions<'a, B> {
-    /// Makes the sequence without a session. The first fetch opens the first session.
+    /// Makes the sequence of sessions, without a session yet. The first fetch opens the first one.
     pub(super) fn new(broker: &'a B, terms: &'a Terms) -> Self {
         Self { broker, terms, now: None, failures: 0, again: None }
     }

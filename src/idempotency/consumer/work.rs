@@ -110,7 +110,8 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
         let (tasks, ended, gate) = (&mut self.tasks, &mut self.ended, &mut self.gate);
         let drained = async {
             while let Some(done) = tasks.join_next().await {
-                // The loop has already ended, so a second reason to stop is ignored.
+                // The loop that fetches deliveries has ended, so a further reason to end is
+                // ignored.
                 let _ = ended.note(done, gate);
             }
         };

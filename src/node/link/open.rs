@@ -1,5 +1,5 @@
-//! Connects to a server and checks that the server may vote. The check is made on each new
-//! connection and is repeated while the connection is used.
+//! Connects to a server and checks that the server may vote (that its grants count). The check is
+//! made on each new connection and is repeated while the connection is used.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -50,7 +50,8 @@ impl<R: Resolver> Turn<R> {
             tokio::select! {
                 biased;
                 done = self.shared.open(version) => break done,
-                // The resolver has another server now. The wait for the old server ends.
+                // The resolver (which finds the node's server) has another server now. The wait for
+                // the old server ends.
                 () = moved_on(&mut changed, version) => self.version = *changed.borrow(),
                 () = sleep(limit) => {
                     let detail = self.shared.late(&format!("no connection within {limit:?}"));
@@ -89,10 +90,11 @@ impl<R: Resolver> Shared<R> {
         }
     }
 
-    /// Reads the server's facts again and checks that the server may still vote. If the check
-    /// fails, the node stops using the session. The check fails if the server may not vote, does
-    /// not answer, is no longer a master, or no longer permits the commands that read its facts.
-    /// The node then does not vote until a new connection passes the check.
+    /// Reads the facts about the server (such as its role) again and checks that the server may
+    /// still vote (its grants count). If the check fails, the node stops using the session. The
+    /// check fails if the server may not vote, does not answer, is no longer a master, or no longer
+    /// permits the commands that read its facts. The node then does not vote until a new connection
+    /// passes the check.
     pub(super) async fn judge(self: Arc<Self>, current: Arc<Current>) {
         let limit = self.options.connect_timeout;
         let outcome = timeout(limit, async {
@@ -110,8 +112,8 @@ impl<R: Resolver> Shared<R> {
         };
         self.part_with(&current, true);
         let mut state = self.state();
-        // The failed check does not increase `failures`. If the server is unreachable, the next try
-        // to connect fails, and that failure is counted and logged.
+        // The check of the connected server has failed. This does not increase `failures`. If the
+        // server is unreachable, the next try to connect fails, and that is counted and logged.
         state.failed = Some(self.failed(state.failures, cause, current.version));
     }
 

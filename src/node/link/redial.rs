@@ -18,9 +18,9 @@ const FLAPS: u32 = 2;
 
 /// The last try to connect, which failed.
 pub(super) struct Failed {
-    /// Earliest time of the next try.
+    /// Earliest time of the next try to connect.
     pub(super) until: Moment,
-    /// Earliest time of the next try if there is no call.
+    /// Earliest time of the next try to connect if there is no call.
     pub(super) idle_until: Moment,
     pub(super) cause: NodeError,
     /// Version of the resolver (a number that changes with the master) at the start of the try. A

@@ -180,11 +180,13 @@ mod tests {
         sleep(Duration::from_secs(3_600)).await;
         let hour = asked.swap(0, SeqCst);
         assert!((350..=730).contains(&hour), "every 5 to 10 s: {hour}");
-        // The idle pause does not apply to calls: a call may try to connect within a second.
+        // The long pause between tries (`IDLE_PAUSE`) is only for a node without calls. A call may
+        // try to connect within a second.
         let until = link.shared.state().failed.as_ref().map(|f| f.until).expect("it has failed");
         let now = link.shared.options.env.now();
         assert!(until.since(now) <= PAUSE.1, "{until:?} {now:?}");
-        // If the resolver reports another server, the task connects at once.
+        // If the resolver reports another server, the task that keeps the node connected asks it
+        // and connects at once.
         asked.store(0, SeqCst);
         version.send_modify(|n| *n += 1);
         sleep(Duration::from_millis(1)).await;

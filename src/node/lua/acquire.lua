@@ -1,8 +1,9 @@
--- Slow path of acquire. The kinds differ in what happens if the lock is held: A nothing, V the
--- client watches the lock, W it waits in the queue, O it waits in the order of tickets (fair), T it
--- takes the lock from the owner that it names. The fast path has granted the first `rest` acquires.
--- If it has also set the lock and the fence (last fencing token) of the next acquire, but the
--- previous value of this fence has to be checked, `found` is this value.
+-- Slow path of acquire. The kinds differ in what happens if another owner has the lock. With A
+-- nothing happens, with V the client watches the lock, with W it waits in the queue, with O it
+-- waits in the order of tickets (fair). With T it takes the lock from the owner that the op names.
+-- The fast path has granted the first `rest` acquires. It may also have set the lock and the fence
+-- (last fencing token) of the next acquire. Then `found` is the previous value of this fence, which
+-- still has to be checked.
 -- KEYS  per op: 1 lock   2 fence   3 queue (V, W, O) or metadata of the holder (T)
 -- ARGV  as in acquire_fast.lua. Each op has further arguments after its owner and proposal:
 --       W: 3 µs for which the client has waited  4 its handle, in 16 hex digits
@@ -94,8 +95,9 @@ if find('AVWOT', kind, 1, true) then
       else
         local ms = call('PTTL', lock)
         if ticket and not value then ms = kept end
-        -- A lock that is free was not granted here for one of two reasons: it was to be transferred
-        -- (T), and there is no owner, or other callers come first (O). Both are answered HELD.
+        -- A lock that is free was not granted here for one of two reasons: the op was to take it
+        -- from an owner (kind T), and there is no owner, or other callers have smaller tickets
+        -- (kind O). Both are answered HELD.
         put((not value or is_ours(lock, value)) and HELD or FOREIGN)
         put(ms)
         ms = ms >= 0 and ms + 1000 or 10000

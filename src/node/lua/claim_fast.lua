@@ -5,8 +5,9 @@
 -- KEYS     1 record
 -- ARGV     1 kind, then as in claim.lua
 --          Parameters: `id`: name of the data history; `now_ms`: clock in ms
--- Returns  true if the key is claimed with its proposal as its fence; else the fields of the
---          record, which claim_replay.lua uses, and nothing was changed
+-- Returns  true if the key is claimed, and its fence (last fencing token) is the token that the
+--          client proposed; else the fields of the record, which claim_replay.lua uses, and
+--          nothing was changed
 local function claim(k, a, id, now_ms)
   local KEYS, ARGV, call = KEYS, ARGV, redis.call
   local key, fp, latest = KEYS[k + 1], ARGV[a + 6], ARGV[a + 8]

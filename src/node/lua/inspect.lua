@@ -1,4 +1,5 @@
--- Reads the holder or the readers of a lock, or the permits of a semaphore.
+-- Reads the holder or the readers of a lock, or the permits of a semaphore, and puts them into the
+-- answer.
 -- KEYS  1 lock (or semaphore)   2 fence   3 metadata of the holder   4 queue
 -- ARGV  1 1 if the caller wants a hint when the lock is released, else 0
 -- Puts  of a lock with a holder: fence; owner, or false if the key holds no text; ms until the key
@@ -9,7 +10,7 @@
 --       of a semaphore: PERMITS, number of permits, then per permit its slot, owner, fence and ms
 --          left (slots.lua)
 --       ABSENT: the lock is free
---       DEFERRED: the answer is full, ask again
+--       DEFERRED: the answer to the batch has no room for more stored data; the client asks again
 if kind == 'I' then
   local most = 67584 -- longest metadata of a holder, in bytes
   local value = look(KEYS[k + 1], '22')

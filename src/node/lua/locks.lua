@@ -11,14 +11,15 @@ local KEPT = '----------------------'
 -- Value of a free lock that is reserved for the readers that were woken (wake.lua).
 local READERS = '------r---------------'
 
--- Returns true if a text has the form of an owner token. KEPT and the values of reserved locks have
--- this form, too.
+-- Returns true if a text has the form of an owner token. KEPT (the value of a lock that is kept
+-- after a planned handover) and the values of reserved locks have this form, too.
 local function is_owner(text)
   return #text == 22 and not find(text, '[^%w_-]')
 end
 
--- Returns true if a lock's value is no owner token, but says that the lock is kept (KEPT) or
--- reserved (wake.lua). No owner token begins with six dashes.
+-- Returns true if a lock's value is no owner token, but says that the free lock is kept from other
+-- owners after a planned handover (KEPT) or reserved for waiters (wake.lua). No owner token begins
+-- with six dashes.
 local function is_ownerless(value)
   return type(value) == 'string' and find(value, '^%-%-%-%-%-%-[%-%xr]') and #value == 22
 end
@@ -55,7 +56,8 @@ local function is_kept(lock, fence)
   return true
 end
 
--- Returns true if `is_kept` would return true for the lock, whose key is absent. Changes nothing.
+-- Returns true if the lock, whose key is absent, may still be held soon after a planned handover
+-- (`is_kept` would return true). Changes nothing.
 local function is_to_be_kept(lock, fence)
   return b.settling and redis.call('EXISTS', fence) == 1
     and not redis.pcall('HMGET', 'palisade:settled', lock)[1]
@@ -68,7 +70,7 @@ local function are_readers(lock)
 end
 
 -- Returns true if the value at a lock's key was written by this library: an owner token, a value in
--- its place (KEPT, or a reservation), or a set of readers.
+-- its place (KEPT, or that of a lock reserved for waiters), or a set of readers.
 local function is_ours(lock, value)
   if type(value) == 'string' then return is_owner(value) end
   return are_readers(lock)

@@ -50,9 +50,9 @@ if find('NJK', kind, 1, true) then
     return put(DONE)
   end
 
-  -- Returns true if the call may take the lock although its key has a value: the lock is only
-  -- reserved, or the owner `from`, whose names this call takes over, has it for no longer than the
-  -- ttl of the call.
+  -- Returns true if the call may take the lock although the lock's key has a value. Either the lock
+  -- is only reserved for a waiting client, or the owner `from`, from which this call takes locks
+  -- over, has it for no longer than the ttl of the call.
   local from = ARGV[a + 5]
   local function is_given(lock, value)
     if from == '' or type(value) ~= 'string' then return false end
@@ -64,7 +64,8 @@ if find('NJK', kind, 1, true) then
   local code, longest, mine = nil, 0, 0
   for at = k + 1, last do
     local lock, value = KEYS[at], values[at]
-    -- A lock that is reserved is free, so it may have to be kept for its old holder, too.
+    -- A reserved lock has no owner. So after a planned handover such a lock, too, may have to be
+    -- kept for its old holder, whose lease may have ended too early by this server's clock.
     if from ~= '' and is_ownerless(value) and value ~= KEPT
       and is_to_be_kept(lock, KEYS[at + n])
     then

@@ -4,8 +4,8 @@
 -- and their fences are its token. many.lua handles all other cases.
 -- KEYS     as in many.lua
 -- ARGV     1 kind, then as in many.lua
--- Returns  nothing if the op is done; then the fences of N are its proposal. Else 0, and nothing
---          was changed
+-- Returns  nothing if the op is done; after N, each fence is then the proposed token. Else 0, and
+--          nothing was changed
 if kind == 'K' then
   local KEYS, ARGV, call = KEYS, ARGV, redis.call
   local n, owner, ttl, token = tonumber(ARGV[a + 2]), ARGV[a + 3], ARGV[a + 4], ARGV[a + 5]

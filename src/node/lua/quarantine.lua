@@ -122,9 +122,9 @@ local function history(marker, replid, now_us, now_ms)
         losses = sub(losses, 1, pair - 1) .. both .. sub(losses, pair + 84)
       end
       -- `first_q` counts, too. It is the length of the quarantine (time without grants) if each
-      -- server with unknown settings has the longest possible ones. The marker (this server's
-      -- record of its data history) may be older than the settings of the server that was just
-      -- replaced.
+      -- server with unknown settings has the longest possible failover window. The marker (this
+      -- server's record of its data history) may be older than the settings of the server that was
+      -- just replaced.
       q = math.max(q, tonumber(first_q), known and seen_q or 0)
       -- The floor (smallest fencing token of the new history) is this clock + 2E + q. The 2E (E:
       -- largest clock error) are needed because this clock may be behind, and the clock from which

@@ -3,7 +3,8 @@
 -- KEYS, ARGV  as for the op
 -- Returns     see the comment of each function
 
--- Returns the value of a queue (wake.lua describes its form); false if another program wrote it.
+-- Returns the value of the key with a lock's queue (wake.lua describes the value's form); false if
+-- another program wrote it.
 local function queued(queue)
   local v = look(queue, '3120') or '0'
   return type(v) == 'string' and #v % 48 == 1 and find(v, '^[01]') and v
@@ -23,9 +24,9 @@ end
 -- place that is not fresh keeps no later waiter out.
 local FRESH = 3000
 
--- Returns the time in ms until which the waiter whose place in the queue begins at `at` counts as
--- fresh (asking): at most FRESH from now, even if this clock has stepped back since its client
--- asked; 0 if another program wrote the time.
+-- Returns the time in ms until which a waiter counts as fresh (it asked lately). Its place begins
+-- at the index `at` of the queue `v`. The time is at most FRESH from now, even if this server's
+-- clock has stepped back since the waiter's client asked; 0 if another program wrote the time.
 local function fresh_till(v, at)
   local till = sub(v, at + 35, at + 47)
   return find(till, '%D') and 0 or math.min(tonumber(till), b.now_ms + FRESH)

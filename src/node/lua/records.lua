@@ -1,4 +1,4 @@
--- Helpers of the ops on idempotency records: all ops that the files before this one in the script
+-- Helpers of the ops on idempotency records. These are all ops that the earlier files of the script
 -- do not handle. Reads the fields of the record of the op's key. If a field has a form that this
 -- script never writes, or the key belongs to another program, puts WRONG_TYPE and ends the op.
 -- KEYS  1 record
@@ -52,9 +52,10 @@ local function put_completed(value)
 end
 
 -- Keeps the record for at least `ms`, and never shortens the expiry that an earlier op set. So the
--- record exists until the retention of each request ends, by any clock. And its ballot is kept
--- until every late request has arrived and was refused. The `ms` of a claim include the lease of
--- the claim, so a completion within the lease need not call this function.
+-- record exists until the retention of each request ends, by the clock of any server or client. And
+-- the ballot (the token and owner of the last claim) is kept until every request that arrives late
+-- was refused. The `ms` of a claim include the lease of the claim, so a completion within the lease
+-- need not call this function.
 local function keep(ms)
   if redis.call('PTTL', key) < tonumber(ms) then redis.call('PEXPIRE', key, ms) end
 end

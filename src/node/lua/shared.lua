@@ -1,9 +1,9 @@
 -- Shared grants, which make their owners readers of a lock: acquire (S), extend (H), release (G).
 -- The readers of a lock are a sorted set at the lock's key. Its members are the owners, and the
--- score of an owner is the end of its grant by this clock, in ms. The key expires with the last
--- reader. So a lock has an owner, or readers, or neither. A reader's grants and renewals prolong
--- the life of the fence (last fencing token), because after a planned handover a name is kept for
--- its holders only if it has a fence (rule quarantine 11).
+-- score of an owner is the end of its grant by this server's clock, in ms. The key expires with the
+-- last reader. So a lock has an owner, or readers, or neither. A reader's grants and renewals
+-- prolong the life of the fence (last fencing token). The reason: after a planned handover the new
+-- master keeps a free lock for its last holders only if it has a fence (rule quarantine 11).
 -- KEYS  1 lock   S, H: 2 fence  3 queue   G: 2 queue
 -- ARGV  S: 1 kind  2 number of ops  3 ttl ms  4 proposed fence of the first op
 --          5 w: waits in the queue, v: watches the lock, '': neither
@@ -33,9 +33,9 @@ if find('SHG', kind, 1, true) then
     -- sorted set, `value` is what the key holds.
     local oldest, value = try('ZRANGE', lock, '0', '0', 'WITHSCORES'), false
 
-    -- A user may have the ACL rules of an earlier version, which had no readers, and lack some
-    -- commands. Redis does not undo the first write of a script if the second one fails. So each
-    -- command is tried first in a form that changes nothing.
+    -- A user may have the ACL rules of an earlier palisade version without read-write locks, and
+    -- may lack the right to some commands. Redis does not undo the first write of a script if the
+    -- second one fails. So each command is tried first in a form that changes nothing.
     local function lacks(reply)
       local why = type(reply) == 'table' and reply.err
       return why and (find(why, 'ermission', 1, true) or find(why, 'run this command', 1, true))
@@ -63,8 +63,8 @@ if find('SHG', kind, 1, true) then
       call('PEXPIREAT', lock, last)
     end
 
-    -- Removes a reservation or the owner's own exclusive grant, and adds the owner as a reader
-    -- until `till`.
+    -- Removes a reservation (a lock that is kept free for a waiter) or the owner's own exclusive
+    -- grant, and adds the owner as a reader until `till`.
     local function add(flag, till)
       if value then call('DEL', lock) end
       local added = call('ZADD', lock, flag, till, owner)

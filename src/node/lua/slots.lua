@@ -1,10 +1,10 @@
 -- Permits of a semaphore: acquire (P), extend (Y), release (F), raise the fence (U). A permit is a
 -- slot that has an owner. A semaphore is one string with 51 characters per slot: the owner (22
--- characters), the time in ms by this clock at which the grant ends (13 digits), and the fence
--- (last fencing token, 16 digits). The owner of a released slot is 22 dots. The owner of a reserved
--- slot is the value of a reserved lock (wake.lua). Each write sets the whole string with one SET.
--- The string is kept as long as a fence. If it has more slots than the caller knows, these slots
--- stay; if it has fewer, free slots are appended.
+-- characters), the time in ms by this server's clock at which the grant ends (13 digits), and the
+-- fence (last fencing token, 16 digits). The owner of a released slot is 22 dots. The owner of a
+-- reserved slot is the value of a reserved lock (wake.lua). Each write sets the whole string with
+-- one SET. The string has the same expiry as the fence key of a lock. If it has more slots than the
+-- caller knows, these slots stay; if it has fewer, free slots are appended.
 -- KEYS  1 semaphore   P, Y, F: 2 queue
 -- ARGV  1 owner
 --       P: 2 ttl ms  3 number of slots  4 first slot to look at  5 distance to the next slot to

@@ -1,7 +1,8 @@
 -- Fast paths of a permit's acquire (P), extend (Y) and release (F), if the data history (sequence
 -- of writes) is as the client expects. P gives the first free slot to a client that does not wait.
--- Y extends the only slot of an owner, if the slot's fence is the owner's token. F frees the only
--- slot of an owner, while no client waits on this server. slots.lua handles all other cases.
+-- Y extends the only slot of an owner, if the slot's fence (last fencing token) is the owner's
+-- token. F frees the only slot of an owner, while no client waits for a hint (wake-up
+-- message) of this server. slots.lua handles all other cases.
 -- KEYS     as in slots.lua
 -- ARGV     1 kind, then as in slots.lua
 --          Parameter `second`: this server's clock in whole seconds, a text of 10 digits

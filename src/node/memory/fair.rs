@@ -12,9 +12,9 @@ use crate::token::OwnerToken;
 const TICKET_MAX: u64 = 1 << 53;
 
 impl Entry {
-    /// Returns the ticket of a fair waiter on this node, and the number of fair places ahead of it
-    /// that are fresh: their clients asked in the last 3 s (rules fair 1 to 3). Also returns the
-    /// time until none of these places is fresh any more.
+    /// Returns the ticket of a fair waiter on this node, and the number of other fair waiters ahead
+    /// of it in the queue whose places are fresh: their clients asked in the last 3 s (rules fair 1
+    /// to 3). Also returns the time until none of these places is fresh any more.
     pub(super) fn standing(
         &self,
         h: &Header,
@@ -34,8 +34,8 @@ impl Entry {
         (queued, ahead.into_iter().max().map(|till| h.until(till)))
     }
 
-    /// Removes the place of a fair waiter from the queue. `value` is the token in the owner's place
-    /// while the lock is reserved for this waiter.
+    /// Removes the place of a fair waiter from the queue. `value` is the token that the node stores
+    /// in place of an owner's token while the lock is reserved for this waiter.
     pub(super) fn give_up(&mut self, value: OwnerToken) {
         self.queue.retain(|w| !w.is_fair || OwnerToken::reserved_for(w.place.waiter) != value);
     }
@@ -48,9 +48,9 @@ mod tests {
     use crate::name::LockKeys;
     use crate::op::{IfHeld, LockMode, Op, Reply};
 
-    /// Checks that a fair place counts for at most 3 s after the next request, even if the clock
-    /// steps back by a minute, which E (the clock error) allows. The same holds on a server
-    /// (`tests/nodes/redis/waiting.rs`).
+    /// Checks that a fair caller's place in the queue counts for at most 3 s after the caller's
+    /// next request, even if the clock steps back by a minute, which E (the clock error) allows.
+    /// The same holds on a server (`tests/nodes/redis/waiting.rs`).
     #[test]
     fn a_step_back_of_the_clock_prolongs_no_place() {
         let (node, hand) = node();

@@ -162,8 +162,9 @@ impl MemoryNode {
     }
 
     /// Changes the record of an idempotency key as `palisade idem rerun` and `purge` do, if the
-    /// highest ballot that it has promised is still `seen`. Returns false if that is refused: the
-    /// node is closed, the ballot is another one, a claim runs, or the record has a result.
+    /// highest ballot (fencing token of a claim) in the record is still `seen`. Returns false if
+    /// the change is refused: the node is closed for a planned handover, the ballot is another one,
+    /// a claim runs, or the record has a result.
     #[doc(hidden)]
     pub fn change_record(&self, key: &str, seen: u64, change: RecordChange) -> bool {
         let mut state = self.state();

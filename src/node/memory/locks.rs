@@ -18,12 +18,12 @@ const PLACES: usize = 64;
 /// Longest waiting time that counts for the place of a handle (client) in the queue of a lock.
 const WAITED_MAX: Duration = Duration::from_secs(3600);
 
-/// Time after its last request for which an exclusive waiter keeps out readers that began to wait
-/// later (rule readers 9), and a fair waiter those with larger tickets (rule fair 3).
+/// Time after a waiter's last request in which it keeps others out: an exclusive waiter keeps out
+/// later readers (rule readers 9), and a fair waiter those with larger tickets (rule fair 3).
 const FRESH: Duration = Duration::from_secs(3);
 
-/// Reason for which a lock is not granted: the time until it may be free, `None` for a value
-/// without an end, and true if another program has it.
+/// Reason for which a lock is not granted: the time until it may be free (`None` if its value has
+/// no expiry), and true if another program has it.
 pub(super) type Busy = (Option<Duration>, bool);
 
 /// Handles (clients) to notify because a lock has changed: with `watchers` all handles that watch
@@ -87,8 +87,8 @@ pub(super) struct Entry {
     /// and the end of the reservation. A reserved lock has no holder.
     pub(super) reserved: Option<(OwnerToken, u64)>,
     /// Set while the free lock is kept for its old holder after a planned handover, because its
-    /// lease may have ended too early by this server's clock: the data history in which this began,
-    /// and the time until which no other owner gets the lock.
+    /// lease may have ended too early by this server's clock: the data history in which the lock
+    /// was first kept, and the time until which no other owner gets the lock.
     kept: Option<(u64, u64)>,
 }
 
@@ -155,12 +155,12 @@ impl Entry {
 
     pub(super) fn set_fence(&mut self, h: &Header, fence: u64) {
         self.fence = fence;
-        // The fence is kept for longer than the lock. If the fence expired together with the lock,
-        // the next owner could be given the same fence.
+        // The fence (last fencing token) is kept for longer than the lock. If the fence expired
+        // together with the lock, the next owner could be given the same token.
         self.keep_fence(h);
     }
 
-    /// Prolongs the life of the fence, and of the slots.
+    /// Prolongs the life of the fence (last fencing token), and of the semaphore's slots.
     pub(super) fn keep_fence(&mut self, h: &Header) {
         self.fence_till = h.fence_till();
     }
@@ -185,8 +185,8 @@ impl Entry {
         self.kept_till(h).map(|till| h.until(till))
     }
 
-    /// Returns the time until which the free lock is kept for its old holder. If no acquire has
-    /// asked for the lock since the handover, this is the time that an acquire would set now.
+    /// Returns the time until which the free lock is kept for the holder from before the planned
+    /// handover. If no acquire has asked for it since, this is the time that one would set now.
     fn kept_till(&self, h: &Header) -> Option<u64> {
         if !h.settling || !self.is_free() || self.fence_till <= h.now {
             return None;
@@ -289,8 +289,8 @@ impl Entry {
 
     /// Returns the handles (clients) to wake because the lock is free. Takes the first waiter out
     /// of the queue, unless it is a fair one, and reserves the lock for it. If the first waiter is
-    /// a reader, takes out all readers before the first exclusive waiter that asked lately, and
-    /// reserves the lock for readers.
+    /// a reader, takes out all readers before the first exclusive waiter that has asked in the last
+    /// 3 s, and reserves the lock for readers.
     pub(super) fn wake(&mut self, h: &Header) -> Wake {
         let watchers = self.was_watched(h);
         self.queue.retain(|waiter| !waiter.is_fair || waiter.stays(h.now));
@@ -374,7 +374,7 @@ impl Locks {
         Reply::Granted { fence }
     }
 
-    /// Raises the fence of the lock to the token. For several locks it raises all fences, or none.
+    /// Raises the lock's fence (last fencing token) to `token`. For several locks: all, or none.
     pub(super) fn raise(
         &mut self,
         h: &Header,
@@ -385,7 +385,7 @@ impl Locks {
         if h.is_quarantined() {
             return h.quarantined();
         }
-        // A fence above the token is refused: another owner may have been granted the lock since.
+        // If the fence (last token) is larger, refuse: another owner may have got the lock since.
         let may = keys.all().all(|name| {
             self.0.live(name.lock(), h.now).is_some_and(|e| {
                 let is_read = !keys.is_many() && e.is_read_by(owner, h.now);

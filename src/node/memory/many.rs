@@ -1,5 +1,5 @@
-//! The ops on several locks of a node in memory: all names under one owner and one fencing token,
-//! or none.
+//! Requests (ops) for several locks together, on a node in memory: all names get one owner and one
+//! fencing token, or none is granted.
 
 use std::time::Duration;
 
@@ -38,8 +38,8 @@ impl Locks {
         }
         let busy = keys.all().filter_map(|name| {
             let entry = self.0.open(name.lock(), h.now);
-            // A call that takes over the names that it has collected is not refused by a
-            // reservation (rule multi_lock 6).
+            // A call that has collected names one by one now takes them over together (`takes`). It
+            // is not refused because a name is reserved for a waiter (rule multi_lock 6).
             let rest = entry.reserved(h, LockMode::Exclusive, None).filter(|_| !takes(if_held));
             let reserved = rest.map(|rest| (Some(rest), false));
             let busy = reserved.or_else(|| entry.busy(h, owner, (ttl, if_held)));

@@ -19,14 +19,14 @@ pub(super) struct Marker {
     /// Time on the expiry clock, by which leases end, at which the data history began; zero if the
     /// node was created empty and has lost nothing since.
     pub(super) since: u64,
-    /// Smallest fence (fencing token) that the node gives; no fence of an earlier history can be
-    /// above it.
+    /// Smallest fence (fencing token) that the node gives; no fence from before this data history
+    /// began can be above it.
     pub(super) floor: u64,
     /// Length of a quarantine (the time after a loss of data in which the node grants nothing): the
     /// longest that any client asked for lately.
     pub(super) quarantine: Duration,
-    /// Time on the expiry clock until which the length in `quarantine` is kept although no client
-    /// asks for that length any more.
+    /// Time until which the length in `quarantine` is kept although no client asks for that length
+    /// any more. It is measured by the expiry clock, by which leases end.
     pub(super) agreed: u64,
     /// State of the data when this data history began: known, because a person marked the node as
     /// new; empty; or lost.
@@ -137,16 +137,18 @@ impl Marker {
     }
 
     /// Opens the node that was closed for a planned handover until `till`. If it was closed in an
-    /// earlier data history, the next batch begins a quarantine.
+    /// earlier data history (sequence of writes), the next batch begins a quarantine (a time
+    /// without grants).
     #[cfg(feature = "test-util")]
     pub(super) fn open(&mut self, till: u64) {
         self.handover.take_if(|state| *state == Handover::Closed(till));
     }
 
-    /// Continues without a quarantine (time without grants) in the later data history `history_id`,
-    /// if the node was closed until `till`, was not opened since, and at least `apart` is left
-    /// until `till`. Then no other server that has this marker (facts about the data) can have
-    /// opened by itself. Returns true if it continues.
+    /// Does the last step of a planned handover on the new master: continues without a quarantine
+    /// (time without grants) in the later data history `history_id`. The marker (facts about the
+    /// data) must state that the node answers nothing until `till`, and at least `apart` must be
+    /// left until `till`. Then no other server that has this marker can have opened by itself.
+    /// Returns true if the node continues.
     #[cfg(feature = "test-util")]
     pub(super) fn finish(&mut self, history_id: u64, till: u64, now: u64, apart: Duration) -> bool {
         let holds = self.handover == Some(Handover::Closed(till));
@@ -166,8 +168,8 @@ impl Marker {
         self.handover = Some(Handover::Settling(now.saturating_add(nanos(self.quarantine))));
     }
 
-    /// Returns the time until which the node was closed, even if it has passed; `None` if the node
-    /// was not closed or was opened again.
+    /// Returns the time until which a planned handover has closed the node, even if this time has
+    /// passed; `None` if the node was not closed or was opened again.
     #[cfg(feature = "test-util")]
     pub(super) fn closing(&self) -> Option<u64> {
         match self.handover {
@@ -176,7 +178,8 @@ impl Marker {
         }
     }
 
-    /// Returns the time for which the node stays closed; `None` if it is not closed.
+    /// Returns the time for which the node still answers nothing because a planned handover has
+    /// closed it; `None` if it is not closed.
     pub(super) fn closed(&self, now: u64) -> Option<Duration> {
         match self.handover {
             Some(Handover::Closed(till)) if now < till => Some(Duration::from_nanos(till - now)),
@@ -190,8 +193,8 @@ impl Marker {
     }
 
     /// Returns the time in ns for which a claim may still run after its lease has ended by this
-    /// clock. An operator's change has to wait for it. Zero unless the node is settling after a
-    /// planned handover.
+    /// clock. An operator's change has to wait for this time. Zero unless the node is settling:
+    /// leases from before a planned handover may last longer than this clock shows.
     #[cfg(feature = "test-util")]
     pub(super) fn claims_last(&self, now: u64) -> u64 {
         if self.settles(now) { nanos(self.quarantine) } else { 0 }
@@ -234,7 +237,7 @@ impl Marker {
     }
 }
 
-/// Readings of the node's clocks at the start of a batch.
+/// Readings of the node's clocks at the start of a batch of requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     /// Expiry clock in nanoseconds; never zero.
@@ -248,8 +251,8 @@ pub(super) struct Clock {
 pub(super) struct Windows {
     /// Longest failover window of all servers whose settings are known.
     pub(super) read: Duration,
-    /// Longest failover window if servers whose settings are not known are included; it counts when
-    /// a data history begins.
+    /// Longest failover window (time in which a replaced master may still grant) if servers whose
+    /// settings are not known are included; it counts when a data history begins.
     pub(super) longest: Duration,
 }
 
@@ -268,7 +271,8 @@ pub(super) struct Header {
     /// Time in ns on the expiry clock, by which leases end.
     pub(super) now: u64,
     pub(super) floor: u64,
-    /// True if the batch arrived after its deadline. Then only releases and unclaims are executed.
+    /// True if the batch arrived after its deadline. Then only releases and unclaims (releases of a
+    /// claim) are executed.
     pub(super) late: bool,
     /// True if leases given before a planned handover may have ended early by this clock.
     pub(super) settling: bool,
@@ -293,9 +297,9 @@ impl Header {
         let known = marker.filter(|m| m.history_id == history_id);
         let mut m = known.unwrap_or_else(|| begin(marker.as_ref(), nature, clock, &terms));
         if !m.left(clock.now).is_zero() {
-            // A server that this one replaced may still write for L (the failover window) after the
-            // new history began. Of all clients that ask during the quarantine, the longest L
-            // counts.
+            // A server that this one replaced may still write for L (the failover window) after
+            // this server's data history began. Of all clients that send requests during the
+            // quarantine (time without grants), the longest L counts.
             m.losses = m.losses.with_window(millis(windows.longest));
         }
         m.remember(known_since, marker_missing);
@@ -326,7 +330,8 @@ impl Header {
         Self { facts, now: clock.now, floor: m.floor, late, settling, terms }
     }
 
-    /// Returns the identifier of the quarantine with which this data history began.
+    /// Returns the identifier of the quarantine (time without grants) with which this data history
+    /// began.
     pub(super) fn id(&self) -> QuarantineId {
         self.facts.history()
     }
@@ -343,8 +348,8 @@ impl Header {
         Reply::Quarantined { remaining, id: self.id(), began }
     }
 
-    /// Returns true if the node accepts an extension: always outside a quarantine, and in one only
-    /// if the holder names that quarantine.
+    /// Returns true if the node accepts the extension of a lease: always if it is in no quarantine
+    /// (time without grants), and during a quarantine only if the holder names that quarantine.
     pub(super) fn may_extend(&self, reassert: Option<QuarantineId>) -> bool {
         !self.is_quarantined() || reassert == Some(self.id())
     }
@@ -418,12 +423,14 @@ fn begin(
     terms: &Terms,
 ) -> Marker {
     // The marker (record of the data history) may be older than the settings of the server that was
-    // replaced just now, so the longest failover window counts.
+    // replaced just now. So the quarantine includes the longest failover window, the time for which
+    // a replaced server may still grant.
     let q = terms.max_ttl + windows.longest;
     let quarantine = before.map_or(q, |m| m.quarantine.max(q));
-    // The floor is ahead by 2E, where E is the largest clock error: this clock may be behind by E,
-    // and the clock of an earlier proposer ahead by E. The floor is also ahead by the length of the
-    // quarantine, because a server that this one replaced may continue to grant for a part of it.
+    // The floor (smallest token of the new data history) is ahead by 2E, where E is the largest
+    // clock error: this clock may be behind by E, and the clock of a client that proposed an
+    // earlier token ahead by E. The floor is also ahead by the length of the quarantine, because a
+    // server that this one replaced may continue to grant for a part of it.
     let lead = 2 * terms.clock_error + quarantine;
     let now = clock.micros / 1_000;
     let from = before.map_or(0, |m| m.note);

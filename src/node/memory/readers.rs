@@ -9,11 +9,11 @@ use crate::name::LockKeys;
 use crate::op::{IfHeld, LockMode, MAX_LISTED, QuarantineId, Readers, Reply, SharedGrant};
 use crate::token::{FencingToken, OwnerToken};
 
-/// Most readers of one lock.
+/// Largest number of readers of one lock.
 const READERS_MAX: usize = 4_096;
 
 impl Entry {
-    /// Returns true if the owner has a shared grant.
+    /// Returns true if the owner holds the lock as a reader (has a shared grant) at `now`.
     pub(super) fn is_read_by(&self, owner: OwnerToken, now: u64) -> bool {
         self.readers.iter().any(|(reader, till)| *reader == owner && *till > now)
     }
@@ -26,8 +26,8 @@ impl Entry {
         }
     }
 
-    /// Returns the time for which this reader is kept out by exclusive waiters that began to wait
-    /// earlier.
+    /// Returns the time for which this reader gets no grant, because exclusive waiters began to
+    /// wait earlier. `None` if there are no such waiters.
     pub(super) fn writers_ahead(&self, h: &Header, if_held: Option<IfHeld>) -> Option<Duration> {
         let since = if_held
             .as_ref()
@@ -58,7 +58,8 @@ impl Entry {
         (reply, if self.readers.is_empty() { self.wake(h) } else { Wake::default() })
     }
 
-    /// Takes the readers before the first exclusive waiter that asked lately out of the queue.
+    /// Removes the first readers from the queue and returns them: all readers before the first
+    /// exclusive waiter that has asked in the last 3 s.
     pub(super) fn first_readers(&mut self, h: &Header) -> Vec<Waiter> {
         let writer = self.queue.iter().position(|waiter| waiter.is_fresh_writer(h.now));
         let end = writer.unwrap_or(self.queue.len());

@@ -22,15 +22,16 @@ use crate::token::{FencingToken, OwnerToken};
 pub enum RecordChange {
     /// The command `palisade idem rerun`, which sets the number of attempts to zero.
     Rerun,
-    /// The command `palisade idem purge --unfinished`, which also removes the steps and the
-    /// fingerprint.
+    /// The command `palisade idem purge --unfinished`, which also removes the handler's finished
+    /// steps and the fingerprint of the request.
     PurgeUnfinished,
 }
 
 /// All data under the key of one idempotency record.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entry {
-    /// Owner of the last promised ballot; `None` if its claim was ended before its time.
+    /// Owner of the last promised ballot (the tokens of a claim); `None` if that claim was ended
+    /// before its lease ended.
     own: Option<OwnerToken>,
     /// Fencing token of the highest ballot that the node has promised (accepted for a claim). The
     /// node refuses requests with a lower one.
@@ -45,9 +46,9 @@ pub(super) struct Entry {
     steps: Option<StoredSteps>,
     /// True if a caller waits for the end of the claim.
     awaited: bool,
-    /// Data history in which the last promise was made. If that is an earlier history, the node may
-    /// have forgotten a higher promise. So the promise then counts as at least the floor (smallest
-    /// token) of this history.
+    /// Data history in which the last promise (the highest accepted ballot) was made. If that is an
+    /// earlier history, the node may have lost a higher promise. So the promise then counts as at
+    /// least the floor (smallest token) of the present history.
     promised_in: Option<QuarantineId>,
     expires: u64,
 }
@@ -63,11 +64,11 @@ impl Entry {
         self.till.filter(|t| *t > h.now).map(|t| h.until(t))
     }
 
-    /// Returns the time for which other claims are refused because this claim runs; `None` if no
-    /// claim runs.
+    /// Returns the time for which other claims of this key are refused because a claim runs; `None`
+    /// if no claim runs.
     fn claimed_for(&self, h: &Header) -> Option<Duration> {
-        // After a handover, the clock of the old server may have been behind this one, so its
-        // leases may end later than they seem to.
+        // After a planned handover, the clock of the old server may have been behind the clock of
+        // this server. So the old server's leases may end later than they seem to.
         let more = if h.settling { h.apart() } else { Duration::ZERO };
         let till = self.till.map(|t| t.saturating_add(u64::try_from(more.as_nanos()).unwrap_or(0)));
         till.filter(|t| *t > h.now).map(|t| h.until(t))
@@ -77,8 +78,8 @@ impl Entry {
         self.promised_in == Some(h.id())
     }
 
-    /// Returns the lowest ballot token that is accepted. It is accepted only from the last owner of
-    /// the record; every other owner needs a higher token.
+    /// Returns the lowest fencing token that is accepted for this key. It is accepted only from the
+    /// last owner of the record; every other owner needs a higher token.
     fn effective(&self, h: &Header) -> u64 {
         if self.is_of_this_life(h) { self.fence } else { self.fence.max(h.floor) }
     }
@@ -188,9 +189,9 @@ impl Records {
         token: FencingToken,
     ) -> Reply {
         match self.0.live(key, h.now) {
-            // The promise (the highest accepted ballot) must be of this data history. Otherwise a
-            // raise that was under way when the node lost its data would renew a promise, although
-            // the node may have forgotten a higher one.
+            // The promise (the highest ballot that the node accepted) must be of this data history.
+            // Otherwise a request to raise it that was under way when the node lost its data would
+            // renew the promise, although the node may have forgotten a higher one.
             Some(e)
                 if e.own == Some(owner)
                     && e.is_of_this_life(h)
@@ -228,9 +229,9 @@ impl Records {
             return h.quarantined();
         }
         // An extension does not make a promise (the highest accepted ballot) of an earlier data
-        // history count in this one. So a result below the floor is still refused, because the node
-        // may have forgotten a higher promise. Only a holder that names the quarantine makes its
-        // promise count.
+        // history count in this one. So a result below the floor (smallest token of this history)
+        // is still refused, because the node may have forgotten a higher promise. Only a holder
+        // that names the quarantine makes its promise count.
         let same_life = known.as_ref().is_some_and(|e| e.is_of_this_life(h));
         let counts = same_life || h.facts.since == 0 || reassert == Some(h.id());
         let e = self.write(h, b, lease);
@@ -239,8 +240,8 @@ impl Records {
         Reply::Done
     }
 
-    /// Promises the ballot, and keeps the record for its retention after `lease`. Returns the
-    /// record, to which the caller writes.
+    /// Promises to refuse smaller ballots than this one, and keeps the record for its retention
+    /// after `lease`. Returns the record, to which the caller writes.
     fn write(&mut self, h: &Header, b: &Ballot, lease: Duration) -> &mut Entry {
         let e = self.0.open(&b.key, h.now);
         e.promise(h, b.owner, b.token.get());

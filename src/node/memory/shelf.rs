@@ -9,7 +9,8 @@ const SWEEP_MIN: usize = 1024;
 
 /// An entry that can tell if it has expired.
 pub(super) trait Perish: Default {
-    /// Drops the expired parts at `now`; returns false if nothing of the entry is left.
+    /// Drops the parts of the entry that have expired at the time `now`; returns false if nothing
+    /// of the entry is left.
     fn refresh(&mut self, now: u64) -> bool;
 }
 

@@ -33,8 +33,8 @@ impl Slot {
         self.owner.is_none() || self.taken_till(h) <= h.now
     }
 
-    /// Returns true if this owner has the slot, or if this value in the owner's place reserves the
-    /// slot.
+    /// Returns true if the slot has this owner token, and its time is not over. If the slot is
+    /// reserved, the token is the one that stands for the waiting handle.
     fn is_of(&self, owner: OwnerToken, h: &Header) -> bool {
         self.owner == Some(owner) && self.till > h.now
     }
@@ -240,8 +240,8 @@ impl Locks {
         (Reply::Done, Wake::default())
     }
 
-    /// Frees the owner's slots. Returns the answer, and the handles (clients) to wake (semaphore
-    /// 5).
+    /// Frees the owner's slots. Returns the answer, and the handles (clients) to wake (rule
+    /// semaphore 5).
     pub(super) fn release_slots(
         &mut self,
         h: &Header,

@@ -104,7 +104,8 @@ fn a_million_names_do_not_pile_up() {
         most = most.max(node.len());
     }
     // A fence (last fencing token of a name) is kept for 271 s, in which this test uses 5 420
-    // names. A sweep comes when the map has doubled, so at most twice as many are in memory.
+    // names. Expired names are removed when the map has doubled, so at most twice as many names are
+    // in memory.
     assert!(most <= 12_000, "{most} names in memory");
 }
 
@@ -170,9 +171,9 @@ fn a_history_begins_with_what_may_be_unknown_of_the_group() {
     let b = MemoryNode::builder().env(hand).quarantined().build();
     a.set_failover_windows(known, known);
     assert_eq!(facts(&a, TERMS).quarantine_len, MAX_TTL + known);
-    // The marker (the record of the data history) in the copy is older than the settings of the
-    // replaced server, which this client has not read. So the longest possible failover window
-    // counts.
+    // The marker (the record of the data history) in the restored snapshot is older than the
+    // settings of the server that was replaced. This client has not read those settings. So the
+    // longest possible failover window counts.
     b.restore(a.snapshot());
     b.set_failover_windows(known, longest);
     assert_eq!(facts(&b, TERMS).quarantine, MAX_TTL + longest);
@@ -226,7 +227,8 @@ fn the_first_data_began_when_they_did_whatever_l_is_later() {
     assert_eq!(knowing(&node, first - 1_000), Began::Lost);
 }
 
-/// Returns the state in which the data began, for a client that first saw data at this time (µs).
+/// Returns the state of the node's data at their beginning (new, empty or lost), for a client that
+/// first saw data on the node at this time (µs).
 fn knowing(node: &MemoryNode, micros: u64) -> Began {
     let known_since = Some(micros);
     let batch = Batch { terms: TERMS, not_after: None, known_since, ops: Vec::new() };
@@ -442,7 +444,7 @@ fn after_a_handover_what_was_in_use_is_kept_for_twice_the_clock_error() {
 }
 
 /// Checks the conditions for finishing a planned handover to another server. The promoted server
-/// has the data of the closed server in a new data history.
+/// has the data of the closed server (which refuses requests) in a new data history.
 #[test]
 fn a_handover_is_finished_by_the_data_that_hold_its_closing_while_enough_of_it_is_left() {
     const APART: Duration = Duration::from_secs(2);

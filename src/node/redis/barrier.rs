@@ -39,7 +39,8 @@ const WAY_BACK: Duration = Duration::from_millis(90);
 const LOOK: Duration = Duration::from_millis(5);
 /// Largest number of callers in one queue, and in one round (one `WAIT`).
 const WISHES_MAX: usize = 8_192;
-/// Largest number of queues of callers. Each queue is for another number of replicas.
+/// Largest number of queues of callers that wait for replicas. Each queue is for another number of
+/// replicas.
 const QUEUES_MAX: usize = 64;
 /// Time after which a connection without work is closed.
 const IDLE: Duration = Duration::from_secs(60);
@@ -135,10 +136,11 @@ impl Barriers {
                 return Ok(count.have);
             }
             let now = self.server.env.now();
-            // `WAIT` counted enough replicas. But more replicas are attached than `wanted`, or a
-            // replica has acknowledged the write of the round and not yet the slightly later offset
-            // that `count` compares. So another round decides. If a known replica is not attached,
-            // no further round starts, because the replica would not attach within a round.
+            // `WAIT` counted enough replicas. But more replicas are attached than `wanted`. Or a
+            // replica has acknowledged the write for which this round's `WAIT` waited, but not yet
+            // the slightly later replication offset that `count` requires. So another round
+            // decides. If a known replica is not attached, no further round starts, because the
+            // replica would not attach within a round.
             let again = all && count.absent.is_empty() && round.have >= wanted;
             if !again || deadline.since(now) < LAST {
                 return Err(too_few(&round, &count, level, now.since(started)));
@@ -193,8 +195,8 @@ impl Wish {
     }
 }
 
-/// The task that waits for replicas, and sends the results to the callers of one queue. The task
-/// ends with the session (the node's connection).
+/// The task that waits for replicas, and sends the results to the callers of one queue: those that
+/// wait for the same number of replicas. The task ends with the session (the node's connection).
 struct Waiter {
     server: Server,
     k: u32,
@@ -227,7 +229,8 @@ impl Waiter {
             for wish in std::mem::take(&mut waiting) {
                 match &round {
                     Ok(round) if !self.is_final(round, &wish, now) => waiting.push(wish),
-                    // An error means that the caller has dropped its future.
+                    // An error of `send` means that the caller does not wait for replicas any more,
+                    // because its future was dropped.
                     Ok(round) if round.history_id == wish.history_id => {
                         let _ = wish.done.send(Ok(round.clone()));
                     }

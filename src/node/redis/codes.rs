@@ -44,8 +44,9 @@ macro_rules! lua_text {
 codes!(constants);
 pub(super) use {codes, lua_text};
 
-/// Code for all ops of a run (`encode::runs`): each op was executed as requested. The code is not
-/// in the table, because `main.lua` writes it and cannot see the names of the table.
+/// Code for all ops of a run (similar ops that are sent as one, `encode::runs`): each op was
+/// executed as the client requested. The code is not in the table, because `main.lua` writes it and
+/// cannot see the names of the table.
 pub(super) const AS_ASKED: i64 = -9;
 
 #[cfg(test)]

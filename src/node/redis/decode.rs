@@ -117,8 +117,8 @@ fn facts(seen: &Seen, node_micros: u64, bits: u64, identity: &Arc<str>) -> Facts
         identity: Arc::clone(identity),
         quarantine: seen.left(node_micros),
         quarantine_len,
-        // The length of the quarantine that the client asked for is not in the answer;
-        // `Sent::answer` sets it.
+        // The length of the quarantine (time without grants) that the client asked for is not in
+        // the answer; `Sent::answer` sets it.
         quarantine_asked: quarantine_len,
         new_history: bits & 1 != 0,
         marker_missing: bits & 2 != 0,
@@ -271,7 +271,8 @@ fn wrong_type() -> Trouble {
     Trouble::Op(NodeError::not_executed(NodeFault::Server, detail))
 }
 
-/// Returns the error of a reader whose user may not run all commands of readers.
+/// Returns the error of a call for reading whose Redis user may not run all commands that locks
+/// with readers need.
 fn no_permission() -> Trouble {
     let detail = "NOPERM: allow this user +zadd +zrem +zrange +zcard +zscore +zremrangebyscore \
                   +pexpireat";
@@ -353,7 +354,8 @@ impl Reader {
         })
     }
 
-    /// Reads a fair waiter's ticket, which is zero if it has no place, and the places ahead of it.
+    /// Reads a fair waiter's ticket, which is zero if the waiter has no place in the queue, and the
+    /// number of places ahead of this waiter.
     fn queued(&mut self, remaining: Option<Duration>, foreign: bool) -> Result<Reply, NodeError> {
         let (ticket, ahead) = (self.number()?, self.number()?);
         let ahead = self.fitting(u16::try_from(ahead).ok(), "too many places ahead");
@@ -383,7 +385,8 @@ impl Reader {
     }
 
     fn maybe_record(&mut self) -> Result<Option<StoredRecord>, NodeError> {
-        // The number is the ballot of the result that follows it; 0 means that there is no result.
+        // The number is the fencing token of the claim whose result follows; 0 means that there is
+        // no result.
         match self.code()? {
             0 => Ok(None),
             rf => {

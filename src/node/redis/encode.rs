@@ -29,9 +29,10 @@ pub(crate) struct GroupTerms {
     /// writes. It is the longest that follows from the settings of those servers that could be
     /// read.
     pub(crate) failover_window: Duration,
-    /// Failover window (L) if each server whose settings could not be read has the longest that is
-    /// possible. It counts where a data history begins, because the marker (stored facts about the
-    /// data) of a promoted server may be older than the settings of the server that it replaced.
+    /// Failover window (L) under the assumption that each server whose settings could not be read
+    /// has the longest possible window. It is used at the beginning of a data history, because the
+    /// marker (stored facts about the data) of a promoted server may be older than the settings of
+    /// the server that it replaced.
     pub(crate) unread_window: Duration,
     /// Longest failover window (L: time for which a replaced server may still write) that any
     /// client with the same settings for this group can state.
@@ -61,8 +62,8 @@ impl GroupTerms {
         terms.max_ttl.saturating_add(self.failover_window)
     }
 
-    /// Returns the failover window that counts where a data history begins: the longer of
-    /// `failover_window` and `unread_window`.
+    /// Returns the failover window (L: time for which a replaced server may still write) that is
+    /// used when a data history begins: the longer of `failover_window` and `unread_window`.
     pub(super) fn longest_window(self) -> Duration {
         self.failover_window.max(self.unread_window)
     }
@@ -143,10 +144,10 @@ pub(super) fn micros(d: Duration) -> u64 {
 }
 
 /// Splits the ops into runs, each of which is sent to the script as one. A run is a sequence of
-/// acquires or of releases that differ only in keys, owner and proposal, and for readers only in
-/// owner and proposal; any other op is a run by itself. The script releases a run in two commands
-/// instead of two for each lock, adds the readers of a run in one command, and answers a single
-/// code if the whole run was executed as requested.
+/// acquires or of releases that differ only in keys, owner and proposal (the fencing token that the
+/// client proposes), and for readers only in owner and proposal; any other op is a run by itself.
+/// The script releases a run in two commands instead of two for each lock, adds the readers of a
+/// run in one command, and answers a single code if the whole run was executed as requested.
 pub(super) fn runs(ops: &[Op]) -> impl Iterator<Item = &[Op]> {
     ops.chunk_by(|a, b| match (a, b) {
         (
@@ -172,8 +173,8 @@ pub(super) fn runs(ops: &[Op]) -> impl Iterator<Item = &[Op]> {
     .flat_map(|run| run.chunks(RUN_MAX))
 }
 
-/// Returns the ops of a run whose keys are sent. The readers of a run have the same keys, which are
-/// sent once.
+/// Returns the ops whose keys are sent, of a run: consecutive ops of one kind that are sent
+/// together. The readers of a run have the same keys, which are sent once.
 fn keyed(run: &[Op]) -> &[Op] {
     match &run[0] {
         Op::Acquire { mode: LockMode::Shared, .. } | Op::Release { mode: LockMode::Shared, .. } => {

@@ -57,8 +57,8 @@ pub(crate) struct Eviction {
 }
 
 impl Eviction {
-    /// Returns the error for a server that may not vote because of these settings. The error tells
-    /// the operator the settings to change.
+    /// Returns the error for a server whose grants do not count, because it deletes keys when its
+    /// memory is full. The error tells the operator the settings to change.
     pub(crate) fn objection(&self) -> NodeError {
         let Self { max_memory, policy } = self;
         let detail = format!(
@@ -82,8 +82,8 @@ pub(crate) fn objection(info: &str, allow_eviction: bool) -> Option<NodeError> {
     kind_and_version(info, &secrets).err().or_else(evicts)
 }
 
-/// Logs in, reads all facts that a new connection needs, and loads the script. All requests are
-/// sent in one round trip.
+/// Logs in, reads all that a new connection has to know of the server (its identity, version,
+/// replicas and settings), and loads the script. All requests are sent in one round trip.
 pub(super) async fn introduce(
     wire: &Wire,
     at: &Endpoint,
@@ -215,8 +215,8 @@ pub(super) fn is_history(id: &str) -> bool {
     id.len() == 40 && id.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// Returns the identity of a data history: the first 16 digits of its `replid`. The script uses the
-/// same digits.
+/// Returns the identity of a data history: the first 16 digits of its `replid`. The library's Lua
+/// script uses the same digits.
 pub(super) fn history_id(replid: &str) -> Option<u64> {
     u64::from_str_radix(replid.get(..16)?, 16).ok()
 }

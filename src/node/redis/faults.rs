@@ -40,8 +40,8 @@ fn cause(e: &RedisError, secrets: &Secrets) -> Option<Cause> {
     tls::inside::<io::Error>(e).map(|e| Cause::Io(e.kind()))
 }
 
-/// Returns the error of connecting or of reading a server's facts. This error reports that no op
-/// was executed.
+/// Returns the error of connecting, or of reading what a server reports about itself (such as its
+/// identity and version). This error reports that no op was executed.
 pub(crate) fn connecting(e: &RedisError, secrets: &Secrets) -> NodeError {
     while_connecting(e, secrets).because(cause(e, secrets))
 }
@@ -209,8 +209,8 @@ mod tests {
     #[test]
     fn a_refusal_that_leaves_the_answers_in_order_keeps_the_connection() {
         use NodeFault as F;
-        // These faults are about the request, the replicas or the user, and not about the
-        // connection.
+        // The faults in this list are about the request, the replicas or the user, and not about
+        // the connection.
         let kept = [
             F::NoReplicas,
             F::HandingOver,

@@ -44,11 +44,12 @@ const HANDLES_MAX: usize = 64;
 const LIMIT: Duration = Duration::from_secs(5);
 /// Pause before the next try to connect, after the connection was lost or a try failed.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Largest number of keys in `early`, whose waiters are woken when the connection is ready. Waiters
-/// of further keys ask again when their timers end.
+/// Largest number of keys in `early`: keys with waiters that wait for the connection and are woken
+/// when it is ready. If there are more, the waiters of the oldest keys ask again when their timers
+/// end.
 const EARLY_MAX: usize = 256;
-/// Largest number of keys with a request for a hint. When one more key is added, all earlier
-/// requests are deleted, and their waiters ask again when their timers end.
+/// Largest number of keys with a request for a hint (a wake-up message). When one more key is
+/// added, all earlier requests are deleted, and their waiters ask again when their timers end.
 const AWAITED_MAX: usize = 65_536;
 
 /// Receiver of the hints (wake-up messages) for one session, a node's connection. The task of the
@@ -109,8 +110,8 @@ impl Awaited {
 
     /// Returns the key if this hint (wake-up message) was requested, and deletes the request.
     /// `waiter` is the handle for which the hint was published; it is `None` for a hint on the
-    /// common channel. A hint on the common channel answers the callers that watch the key. If no
-    /// caller watches the key, the hint answers the waiters of the queue.
+    /// channel that all handles share. Such a hint answers the callers that watch the key. If no
+    /// caller watches the key, the hint answers the callers in the lock's queue.
     fn take(&self, key: &[u8], waiter: Option<u64>) -> Option<Arc<str>> {
         let key = std::str::from_utf8(key).ok()?;
         let mut keys = self.0.lock();
@@ -202,8 +203,9 @@ impl Line {
         }
     }
 
-    /// Stores keys whose waiters have to be woken when the connection is ready. Returns false, and
-    /// stores nothing, if the connection already receives hints.
+    /// Stores keys of locks or claims whose waiters have to be woken when the connection is ready.
+    /// Returns false, and stores nothing, if the connection already receives hints (wake-up
+    /// messages).
     fn note<'a>(&self, keys: impl Iterator<Item = &'a str>) -> bool {
         let mut early = self.early.lock();
         if self.settled.load(Ordering::Acquire) {
@@ -218,8 +220,8 @@ impl Line {
         true
     }
 
-    /// Marks the subscription as made or as refused for good, and wakes the waiters of the stored
-    /// keys.
+    /// Records that the subscription to hints was made or was refused for good. Wakes the callers
+    /// that requested a hint before that, for the keys in `early`.
     fn settle(&self) {
         let mut early = self.early.lock();
         self.settled.store(true, Ordering::Release);
@@ -284,8 +286,8 @@ impl Line {
             }
         }
         // It is no error if the user has no permission for the channels of the handles (clients).
-        // Such a user may not publish there either, so its releases publish their hints on the
-        // common channel.
+        // Such a user may not publish on these channels either, so its releases publish their hints
+        // on the common channel.
         Ok(con)
     }
 }

@@ -38,7 +38,7 @@ const TEXT: &str = concat!(
     lua!("prelude" "main"),
 );
 
-/// The script and its SHA-1 digest, which is the argument of `EVALSHA`.
+/// The Lua script that executes a batch, and its SHA-1 digest, the argument of `EVALSHA`.
 pub(crate) static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(TEXT));
 
 /// Returns the command that loads the script into a server's cache.

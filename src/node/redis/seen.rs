@@ -38,7 +38,8 @@ pub(crate) struct Seen {
     /// the data history).
     clock_error: Duration,
     pub(super) history_id: u64,
-    /// Beginning of the data history in ms, by the server's clock; 0 if the server never lost data.
+    /// Beginning of the data history (sequence of writes) in ms, by the server's clock; 0 if the
+    /// server never lost data.
     pub(super) since: u64,
     pub(super) quarantine: u64,
     agreed: u64,
@@ -138,8 +139,8 @@ impl Seen {
         (from <= until).then_some((from, until))
     }
 
-    /// Returns the range of [`window`](Self::window), without the limits that depend on the note,
-    /// the server's clock at the last write of the marker.
+    /// Returns the range of the server's clock as [`window`](Self::window) does, but without the
+    /// limits that depend on the note, the server's clock at the last write of the marker.
     fn window_of_any_note(
         &self,
         batch: &Batch,
@@ -169,10 +170,11 @@ impl Seen {
             std::cmp::Ordering::Less => self.agreed,
         };
         let error = encode::micros(terms.clock_error);
-        // A batch may grant only after the end of the quarantine (time without grants). After the
-        // floor (smallest token) plus E (the clock error), every proposal within E of the clock is
-        // above the floor. The returned range of the server's clock never begins before `at`: at an
-        // earlier time of the server's clock a client may have waited for a hint.
+        // A batch may grant only after the end of the quarantine (time without grants). When the
+        // server's clock is past the floor (smallest token) plus E (the clock error), every
+        // proposed token that differs from this clock by at most E is above the floor. The returned
+        // range of the server's clock never begins before `at`, because at an earlier time a client
+        // may have waited for a hint (wake-up message).
         let granting = if self.since > 0 { (self.since + self.quarantine) * 1_000 } else { 0 };
         let mut from = self.at.max(granting).max(self.floor.saturating_add(error));
         let mut until = (agreed * 1_000).min(not_after.unwrap_or(u64::MAX));
@@ -230,7 +232,8 @@ mod tests {
         let old = seen(3_600_000, 30_000, 50_000, "n -0000000000000");
         assert_eq!(window(&old, None, &[]), Some((NOW, NOW + 20_000_000)));
         // If the server has a longer quarantine (time without grants) than this client requests, it
-        // keeps the longer one until `agreed`. If it has a shorter one, the script has to raise it.
+        // keeps the longer one until the time `agreed` (third argument, in ms after now). If it has
+        // a shorter one, the script has to raise it.
         let longer = seen(3_600_000, 40_000, 50_000, "n -0000000000000");
         assert_eq!(window(&longer, None, &[]), Some((NOW, NOW + 50_000_000)));
         assert_eq!(window(&seen(3_600_000, 29_999, 50_000, "n -0000000000000"), None, &[]), None);
@@ -250,12 +253,13 @@ mod tests {
 
     #[test]
     fn nothing_is_expected_in_a_quarantine_below_the_floor_or_around_a_handover() {
-        // The quarantine (time without grants) ends in ten seconds, and the floor (no fencing token
-        // is below it) is 2E above that time.
+        // The quarantine (time without grants) ends in ten seconds. The floor (no fencing token is
+        // below it) is 2E later than that time; E, the clock error, is 1 s.
         let young = seen(20_000, 30_000, 60_000, "e -0000000000000");
         assert_eq!(window(&young, None, &[]), Some((NOW + 13_000_000, NOW + 30_000_000)));
-        // The length of the quarantine (time without grants) was raised to 60 s after the floor
-        // (smallest token) was written, so the quarantine ends after the floor.
+        // The quarantine (time without grants) was made longer, 60 s, after the floor (smallest
+        // fencing token, a time in µs) was written. So the end of the quarantine is later than the
+        // floor.
         let text = young.text().replace(" 000030000 ", " 000060000 ");
         let raised = Seen::read(text.into_bytes(), NOW, TERMS.clock_error).unwrap();
         assert_eq!(window(&raised, None, &[]), Some((NOW + 40_000_000, NOW + 60_000_000)));

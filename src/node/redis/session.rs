@@ -32,8 +32,9 @@ pub(crate) struct Session {
     /// Marker (the server's stored facts about its data history) in the last answer of the server;
     /// `None` before the first answer.
     seen: SyncMutex<Option<Arc<Seen>>>,
-    /// Facts in the answer to [`touch`](Self::touch). They are kept until a caller takes them, or
-    /// until the answer to a batch includes them.
+    /// Facts about the server (such as its clock and data history) in the answer to
+    /// [`touch`](Self::touch). They are kept until a caller takes them, or until the answer to a
+    /// batch includes them.
     touched: SyncMutex<Option<TimedFacts>>,
     /// True after [`abandon`](Self::abandon), which reports `NodeEvent::Down` once.
     abandoned: AtomicBool,
@@ -44,8 +45,9 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Connects and reads the server's facts. If `min_replicas_facts` is true, this function also
-    /// reads the min-replicas settings. It sets no time-out; the caller has to set one.
+    /// Connects and reads the server's facts, such as its identity and its data history. If
+    /// `min_replicas_facts` is true, this function also reads the min-replicas settings. It sets no
+    /// time-out; the caller has to set one.
     pub(crate) async fn open(
         endpoint: &Endpoint,
         events: broadcast::Sender<NodeSignal>,
@@ -73,8 +75,8 @@ impl Session {
         &self.facts
     }
 
-    /// Reads and returns the server's present facts. If `min_replicas_facts` is true, this function
-    /// also reads the min-replicas settings.
+    /// Reads and returns the server's present facts (identity, version, replicas and so on). If
+    /// `min_replicas_facts` is true, this function also reads the min-replicas settings.
     pub(crate) async fn look_again(
         &self,
         min_replicas_facts: bool,
@@ -145,8 +147,8 @@ impl Session {
         Ok(())
     }
 
-    /// Takes the facts in the answer to [`touch`](Self::touch). Returns `None` if a caller has
-    /// taken them, or the answer to a batch has included them.
+    /// Takes the facts about the node's data from the answer to [`touch`](Self::touch). Returns
+    /// `None` if a caller has taken them, or the answer to a batch has included them.
     pub(crate) fn first_facts(&self) -> Option<TimedFacts> {
         self.touched.lock().take()
     }
@@ -175,7 +177,8 @@ pub(crate) struct Sent {
     reply: Reply,
     batch: Arc<Batch>,
     group_terms: GroupTerms,
-    /// Marker that the batch contained, because the client expects that the server still has it.
+    /// Marker (facts about the data history) that the batch contained, because the client expects
+    /// that the server still has it.
     seen: Option<Arc<Seen>>,
 }
 

@@ -1,5 +1,5 @@
 //! The [`Resolver`] of a [`SentinelNode`](super::SentinelNode). It asks the Sentinels for the
-//! master, and checks that the master may vote.
+//! master, and checks that the master's answers may count as votes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! The part of the claim machine for nodes that may have lost claims of the key. Checks that the
-//! other nodes are a majority. If they are not, computes the time after which the lost claims would
-//! have expired on enough nodes.
+//! The part of a claim's state machine for nodes that may have lost claims of the key. Checks that
+//! the other nodes are a majority. If they are not, computes the time after which the lost claims
+//! would have expired on enough nodes.
 
 use std::time::Duration;
 
@@ -27,9 +27,9 @@ impl Record {
         })
     }
 
-    /// Returns the nodes that granted and whose data began empty. If an operator confirmed these
-    /// nodes as new, a majority would certainly have every claim of the key. Returns no nodes if
-    /// that is not so.
+    /// Returns the nodes that granted the claim and whose data began empty. If an operator
+    /// confirmed these nodes as new, it would be certain that a majority lacks no earlier claim of
+    /// the key. Returns no nodes if even this confirmation were not enough.
     fn fresh(&self) -> Vec<usize> {
         let is_fresh = |r: &Reply| matches!(r, Reply::Claimed { fresh: true, .. }) && !remembers(r);
         if self.answers.count(|r| is_fresh(r) || remembers(r)) < self.answers.need() {
@@ -40,9 +40,9 @@ impl Record {
         fresh.map(|(node, _)| node).collect()
     }
 
-    /// Returns the facts about lost claims in the grants: the time after which the lost claims
-    /// would have expired on enough nodes, and the losses of data of the nodes that may lack a
-    /// claim.
+    /// Returns the information in the nodes' grants about claims that may be lost: the time after
+    /// which the lost claims would have expired on enough nodes, and the losses of data of the
+    /// nodes that may lack a claim.
     pub(super) fn forgotten(&self) -> Forgetting {
         let granted = self.answers.replies().filter_map(|reply| match reply {
             Reply::Claimed { unsure, .. } => Some(*unsure),

@@ -22,7 +22,7 @@ fn ms(text: &str) -> Duration {
     Duration::from_millis(num(text))
 }
 
-/// Parses a record, for example `5a`: the value `a`, stored under the ballot 5.
+/// Parses a record, for example `5a`: the value `a`, stored under the ballot (fencing token) 5.
 fn record(text: &str) -> StoredRecord {
     let (token, value) = text.split_at(text.len() - 1);
     StoredRecord { token: FencingToken::new(num(token)), value: Some(Arc::from(value.as_bytes())) }
@@ -142,10 +142,10 @@ fn claims(n: usize, events: &str) -> String {
     reported(step)
 }
 
-/// Runs a completion that must end by 100 ms. The event `again=[1]` means that the machine, after a
-/// pause, sends the request again to node 1. The event `renewed=[1]` means that the caller renewed
-/// the claim, and that the machine then sends the request again to node 1. At `end`, the time for
-/// the completion is over.
+/// Runs a completion that must end by 100 ms. The event `again=[1]` means that the state machine,
+/// after a pause, sends the request again to node 1. The event `renewed=[1]` means that the caller
+/// renewed the claim, and that the state machine then sends the request again to node 1. At `end`,
+/// the time for the completion is over.
 fn completes(n: usize, events: &str) -> String {
     let end = Moment::default() + ms("100");
     let mut machine = Complete::new(n, raise(), end);

@@ -60,9 +60,11 @@ impl Bench {
         Self { case, node, env: SystemEnv, hooks, terms, known_since: None }
     }
 
-    /// Waits until the node is not in quarantine.
+    /// Waits until the node is not in quarantine, the time after a loss of data in which it grants
+    /// nothing.
     pub(super) async fn settle(&self) {
-        // The loop runs at least as long as the longest quarantine of a server under test.
+        // The loop runs at least as long as the longest quarantine (time without grants) of a
+        // server under test.
         for _ in 0..10_000 {
             let rest = self.facts().await.quarantine;
             if rest.is_zero() {
@@ -79,8 +81,8 @@ impl Bench {
         Self { terms: Terms { max_ttl, clock_error }, ..self }
     }
 
-    /// Returns the same bench, but as another client. This client first saw a marker (the record of
-    /// the node's data history) when the node's clock had the value `known_since`.
+    /// Returns the same test bench, but as another client. This client first saw a marker (the
+    /// record of the node's data history) when the node's clock had the value `known_since`.
     pub(super) fn knowing(self, known_since: Option<u64>) -> Self {
         Self { known_since, ..self }
     }

@@ -161,7 +161,8 @@ fn is_absent(reply: &Reply) -> bool {
     matches!(reply, Reply::Record { state: None, .. })
 }
 
-/// Returns the bench with short bounds, so that the node soon removes a record.
+/// Returns the test bench with a short longest lease and a small clock error, so that the node soon
+/// removes a record.
 fn forgetful(b: Bench) -> Bench {
     b.with_terms(2 * SHORT, Duration::from_millis(20))
 }

@@ -27,8 +27,8 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Runs the hook, and returns the facts (clock, data history and others) that the node reports with
-/// its answer to the first batch afterwards.
+/// Runs the hook (an action on the node under test), and returns the facts (clock, data history and
+/// others) that the node reports with its answer to the first batch afterwards.
 pub(super) async fn after(b: &Bench, hook: Option<&Hook>) -> Facts {
     if let Some(hook) = hook {
         hook().await;
@@ -101,7 +101,7 @@ async fn a_forgotten_promise_is_not_completed(b: Bench) {
     b.expect(fine, Reply::Done, "a ballot above the floor completes, in quarantine too").await;
 }
 
-/// Returns the id of the quarantine that a refusal contains.
+/// Returns the id of the quarantine (time without grants) that a refusal contains.
 fn named(b: &Bench, reply: &Reply) -> QuarantineId {
     match reply {
         Reply::Quarantined { id, .. } => *id,

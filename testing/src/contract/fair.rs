@@ -53,8 +53,8 @@ fn leave(k: &LockKeys, waiter: u64) -> Op {
 }
 
 impl Bench {
-    /// Sends a fair acquire of a held lock by the client `waiter`, and returns the client's place
-    /// in the queue as the refusal reports it.
+    /// Sends an acquire that waits in the fair queue, for the client `waiter`, while the lock is
+    /// held. Returns the client's place in the queue as the node's refusal reports it.
     async fn queued(&self, k: &LockKeys, waiter: u64, ticket: Option<u64>) -> Queued {
         match self.ask(fair(k, self.owner(), waiter, ticket)).await {
             Reply::Queued { queued, foreign: false, .. } => queued,
@@ -102,8 +102,9 @@ async fn rule_2_a_place_moves_to_the_settled_ticket(b: Bench) {
     b.check(moved == Queued { ticket: settled, ahead: 1 }, "the place has the ticket", &moved);
     let second = b.queued(&k, B, Some(second.ticket)).await;
     b.check(second.ahead == 0, "the other one is first", &second);
-    // This models a node whose reply came too late for the majority and had the largest ticket. The
-    // majority settled on a smaller ticket, and the place gets this smaller ticket.
+    // This models a node whose reply with the largest ticket came too late for the majority. The
+    // majority agreed on a smaller ticket, and the caller's place in the node's queue gets this
+    // ticket.
     let drawn = b.queued(&k, A, None).await;
     let settled = drawn.ticket - 5;
     let back = b.queued(&k, A, Some(settled)).await;
@@ -163,9 +164,9 @@ async fn rule_3_a_repeated_request_has_what_it_has(b: Bench) {
 }
 
 async fn rule_4_a_grant_that_is_taken_back_keeps_the_place(b: Bench) {
-    // In the first round the client A has a place in the queue before it is granted the lock. In
-    // the second round the grant makes the place, as on a node that granted the first request of a
-    // call.
+    // In the first round the client A already waits in the queue when it is granted the lock. In
+    // the second round the grant itself puts A into the queue, as on a node that granted the first
+    // request of a call.
     for asks in [true, false] {
         let (k, owner) = b.held().await;
         let ticket = b.facts().await.node_micros;

@@ -28,8 +28,8 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Number of attempts to make a node send a hint. A single hint may be lost. The case fails only if
-/// all attempts fail.
+/// Number of attempts to make a node send a hint (a wake-up message). A single hint may be lost.
+/// The case fails only if all attempts fail.
 pub(super) const TRIES: u32 = 3;
 /// If no hint arrives within this time, the release has woken no waiter.
 pub(super) const HUSH: Duration = Duration::from_millis(200);
@@ -87,9 +87,9 @@ async fn a_release_wakes_the_longest_waiter_and_no_other(b: Bench) {
         b.ask(acquire_waiting(&k, b.owner(), WAITERS[0])).await;
         b.expect(release(&k, a), Reply::Done, "the owner releases").await;
         got = vec![next_hint(&mut events, k.lock()).await];
-        // Each waiter releases its reservation without use, and this wakes the next waiter. If the
-        // reservation has already ended, the lock is free, and the release also wakes the next
-        // waiter.
+        // Each waiter releases the lock that is reserved for it, without using the lock, and this
+        // wakes the next waiter. If the reservation has already ended, the lock is free, and the
+        // release also wakes the next waiter.
         for waiter in [1, 2, 3] {
             b.ask(release(&k, OwnerToken::reserved_for(waiter))).await;
             got.push(timeout(HUSH, next_hint(&mut events, k.lock())).await.unwrap_or(None));
@@ -187,8 +187,9 @@ async fn new_metadata_wakes_an_inspector(b: Bench) {
         let (k, a) = (b.lock(), b.owner());
         let mut events = b.events();
         let t = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
-        // The inspector asked for a hint when the lock changes. The new metadata of the holder end
-        // this request, but must not remove the place of the waiter `WAITERS[0]` from the queue.
+        // The inspector (the caller of `inspect_waiting`) asked for a hint (a wake-up message) when
+        // the lock changes. The new metadata of the holder end this request, but must not remove
+        // the place of the waiter `WAITERS[0]` from the queue.
         b.ask(acquire_waiting(&k, b.owner(), WAITERS[0])).await;
         b.ask(inspect_waiting(&k)).await;
         b.expect(extend_saying(&k, a, t, b"news"), Reply::Done, "the owner writes metadata").await;

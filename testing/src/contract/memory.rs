@@ -105,7 +105,8 @@ async fn a_loss_is_no_longer_than_was_proved(b: Bench) {
     // note is at most a second old.
     let is_proved = then.saturating_sub(1_100) <= loss.from && loss.from <= loss.to;
     // A server that a failover replaced may still have granted leases, for at most the failover
-    // window. So the loss ends one window after the last write that the restarted server still has.
+    // window. So the range of lost writes ends one window after the last write that the restarted
+    // server still has.
     let window = facts.quarantine_len.saturating_sub(b.terms.max_ttl).as_millis() as u64;
     let is_within = then + window <= loss.to && loss.to <= now + window;
     b.check(is_proved && is_within, "a loss begins with a note that came back", &(then, loss));

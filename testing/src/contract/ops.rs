@@ -145,7 +145,7 @@ fn claim_with(
     Op::Claim(claim_terms(key, owner, lease, fingerprint, force))
 }
 
-/// Returns the fields of a claim with default values. A case may change some of them.
+/// Returns the fields of a claim with default values. A test case may change some of them.
 pub(super) fn claim_terms(
     key: &RecordKey,
     owner: OwnerToken,

@@ -324,7 +324,8 @@ async fn rule_8_readers_that_may_still_be_there_keep_the_name(b: Bench) {
     let apart = 2 * b.terms.clock_error;
     for op in [acquire(&k, c, LONG), read(&k, c, LONG)] {
         let kept = b.ask(op).await;
-        // On a slow machine, the handover may last longer than a name counts as recently used.
+        // On a slow machine, the handover may last longer than the time for which the node counts a
+        // name as recently used.
         if is_granted(&kept) && begun.elapsed() >= apart {
             return;
         }

@@ -31,8 +31,8 @@ const FIRST: (u64, Duration) = WAITERS[2];
 const NEXT: (u64, Duration) = WAITERS[0];
 const THIRD: (u64, Duration) = WAITERS[1];
 
-/// Releases a lock for which three clients wait, and sends these operations in the same batch.
-/// Returns the lock and the replies to the operations.
+/// Releases a lock for which three clients wait, and sends the operations from `ops` in the same
+/// batch. Returns the lock and the replies to these operations.
 async fn after_release<F>(b: &Bench, ops: F) -> (LockKeys, Vec<Reply>)
 where
     F: FnOnce(&LockKeys) -> Vec<Op>,

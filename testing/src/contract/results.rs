@@ -49,8 +49,8 @@ fn outline(replies: &[Reply]) -> Vec<String> {
     replies.iter().map(word).collect()
 }
 
-/// Sends all ops in one batch, and checks the result in each reply. Returns true for each deferred
-/// op.
+/// Sends all ops in one batch, and checks the result in each reply. Returns true for each op that
+/// the node deferred because the answer was full.
 async fn ask(b: &Bench, all: &[(RecordKey, Arc<[u8]>)], ops: Vec<Op>) -> Vec<bool> {
     let replies = b.all(ops).await;
     let got = outline(&replies);

@@ -138,7 +138,8 @@ async fn readers_of_a_run_come_and_go_as_if_alone(b: Bench) {
         let mut proposal = b.low().await.max(b.facts().await.node_micros) + 800_000;
         let (mut asked, mut leaving, mut name) = (Vec::new(), false, 0);
         for _ in 0..=dice.below(20) {
-            // The kind and the name rarely change, so that runs are long.
+            // The kind of operation and the name rarely change, so that there are long runs of
+            // similar operations.
             leaving ^= dice.below(6) == 0;
             name ^= usize::from(dice.below(6) == 0);
             let owner = owners[dice.below(owners.len())];

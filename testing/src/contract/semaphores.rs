@@ -218,8 +218,8 @@ async fn rule_2_a_move_to_a_slot_of_another_leaves_it_there(b: Bench) {
     let (k, a, c) = full(&b).await;
     let held = b.ask(move_to(&k, a, 1)).await;
     b.check(is_held(&held), "another owner keeps its slot", &held);
-    // The refused move has freed the owner's old slot, because an owner that asks for exactly one
-    // slot needs no other slot.
+    // The node refused to move the owner to the taken slot, but freed the owner's old slot, because
+    // an owner that asks for exactly one slot needs no other slot.
     has(&b, &k, &[(1, c)]).await;
     given(&b, ask(&k, b.owner()), 0).await;
 }
@@ -470,7 +470,8 @@ async fn rule_9_a_slot_that_may_still_be_held_is_kept(b: Bench) {
     handed_over(&b).await;
     let apart = 2 * b.terms.clock_error;
     let kept = b.ask(move_to(&k, c, 0)).await;
-    // On a slow machine, the handover may last longer than the node keeps a used slot closed.
+    // On a slow machine, the planned handover may take so long that the node no longer keeps the
+    // slot for its old holder.
     if slot(&kept).is_some() && begun.elapsed() >= apart {
         return;
     }

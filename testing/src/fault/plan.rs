@@ -37,7 +37,7 @@ impl Step {
         Self::default()
     }
 
-    /// Returns a step that delays the request by `before`.
+    /// Returns a step (the faults of one call) that delays the request by `before`.
     pub fn delay(before: Duration) -> Self {
         Self { before, ..Self::default() }
     }

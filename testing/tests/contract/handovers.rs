@@ -1,12 +1,13 @@
-//! Wrong hooks for a planned handover, and nodes that break a rule about a handover. The contract
-//! suite has to find each of them.
+//! Wrong hooks (actions on the node under test) for a planned handover, and nodes that break a rule
+//! about a handover. The contract suite has to find each of them.
 
 use palisade::node::spi::Terms;
 use palisade::node::spi::{Env as _, SystemEnv};
 
 use super::*;
 
-/// Checks that the case `by` fails for a node with these wrong hooks.
+/// Checks that the case `by` of the contract suite fails for a memory node with these wrong hooks,
+/// the actions on the node under test.
 async fn caught_by(hooks: impl FnOnce(&MemoryNode) -> Hooks, by: &str) {
     let node = memory();
     let hooks = hooks(&node);

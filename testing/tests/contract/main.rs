@@ -190,8 +190,8 @@ async fn caught(what: &str, ask: fn(&mut Op), tell: fn(&Op, &mut Reply), by: &st
     assert!(text.contains(';'), "{what}: {text}");
 }
 
-/// The wrong node ignores [`Batch::known_since`], the time at which a client first saw a marker
-/// (the record of the node's data history).
+/// The faulty node of this test ignores [`Batch::known_since`], the time at which a client first
+/// saw a marker (the record of the node's data history).
 #[tokio::test]
 async fn a_node_that_calls_lost_data_new_is_caught() {
     for by in [
@@ -213,7 +213,8 @@ async fn a_node_that_calls_lost_data_new_is_caught() {
         _, Reply::Claimed { fresh, .. } => *fresh = false);
 }
 
-/// The wrong node confirms every barrier (a request to wait for replicas), or never answers one.
+/// The node under test is wrong: it confirms every barrier (a request to wait for replicas), or
+/// never answers one. The contract suite must find this.
 #[tokio::test(start_paused = true)]
 async fn wrong_barriers_are_caught() {
     for (hangs, by) in [

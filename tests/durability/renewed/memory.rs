@@ -15,7 +15,8 @@ use crate::support::wrap::{Wrap, refused};
 
 const TTL: Duration = Duration::from_secs(30);
 
-/// Returns memory nodes, and the builder of a handle without nodes. All use tokio's clock.
+/// Returns memory nodes, and the builder of a `Redlock` handle that has no nodes yet. All use
+/// tokio's clock.
 fn world<const N: usize>() -> ([MemoryNode; N], RedlockBuilder) {
     let world = Timed::new(N);
     let builder = world.settings().ttl(TTL).max_ttl(TTL);

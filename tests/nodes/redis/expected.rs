@@ -10,7 +10,7 @@ use super::markers::replid;
 use super::*;
 use crate::support::proxy::Proxy;
 
-/// A node behind a proxy that counts the replies with the marker, which only the long path returns.
+/// A node behind a proxy that counts the replies with the marker, which the short path leaves out.
 struct Watched {
     node: RedisNode,
     shown: Arc<AtomicUsize>,
@@ -65,7 +65,7 @@ async fn who_finds_what_it_expects_hears_the_clock_alone() {
 /// Returns the number of calls of each Redis command that the ops of two batches cause. Calls that
 /// a batch without ops would cause, too, are not counted.
 async fn commands(server: &Server, node: &RedisNode, batches: [Vec<Op>; 2]) -> Vec<(String, u64)> {
-    // This batch makes the node renew the marker's time, for the short path of the next batches.
+    // This batch renews the time in `palisade:generation`. So the next batches take the fast path.
     batch(node, LONG, vec![], TTL).await;
     server.cli(&["config", "resetstat"]);
     for ops in batches {
@@ -79,7 +79,7 @@ async fn commands(server: &Server, node: &RedisNode, batches: [Vec<Op>; 2]) -> V
     });
     let mut calls: Vec<(String, u64)> = calls.collect();
     calls.retain(|(name, _)| !["evalsha", "config|resetstat", "time", "info"].contains(&&name[..]));
-    // Each of the two batches reads the marker with one GETRANGE. These two calls are not counted.
+    // Each of the two batches reads `palisade:generation` with a GETRANGE, which is not counted.
     calls.iter_mut().filter(|(name, _)| name == "getrange").for_each(|(_, calls)| *calls -= 2);
     calls.retain(|(_, calls)| *calls > 0);
     calls.sort();
@@ -194,7 +194,7 @@ async fn a_renewal_costs_few_commands_for_every_kind_of_lock() {
             vec![Op::Extend { mode, keys, owner, ttl: TTL, token, meta: None, reassert: None }]
         };
         let expected: Vec<_> = expected.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
-        // On a slow machine the time in the server's marker may be old. This causes other commands.
+        // On a slow machine the time in the server's marker may be old, and other commands result.
         let (mut got, end) = (Vec::new(), Instant::now() + Duration::from_secs(20));
         while got != expected {
             assert!(Instant::now() < end, "{mode:?}: {got:?} instead of {expected:?}");
@@ -225,7 +225,7 @@ fn release_as(mode: LockMode, keys: LockKeys, owner: OwnerToken) -> Op {
     Op::Release { mode, keys, owner, meta: false }
 }
 
-/// Returns an op that `dice` chooses, on a name that begins with `side`.
+/// Returns a request (op) that `dice` chooses. The name of its lock or key begins with `side`.
 fn op(side: &str, mut dice: Dice, owners: &[OwnerToken], now: u64) -> Op {
     let (name, owner) = (format!("{side}-{}", dice.below(3)), owners[dice.below(3) as usize]);
     let (keys, key): (_, Arc<str>) = (LockKeys::new(&name), format!("{{{name}}}:once").into());
@@ -367,8 +367,8 @@ fn left_behind(server: &Server, side: &str, start: u64) -> Vec<(String, u64)> {
 #[tokio::test]
 async fn an_expectation_changes_no_answer_and_no_key() {
     let server = Server::start(&[]);
-    // Two clients run equal batches. Before each, `forgets` sends an empty batch with another clock
-    // error. So its next batch does not name the marker, and takes the long path.
+    // Two clients run equal batches. An empty batch with another clock error before each batch of
+    // `forgets` makes that batch omit the marker (record of the data) and take the long path.
     let (expects, forgets) = (Watched::of(&server), Watched::of(&server));
     let other_terms = Terms { clock_error: LONG.clock_error + Duration::from_micros(1), ..LONG };
     let owners = [owner(), owner(), owner()];
@@ -376,7 +376,7 @@ async fn an_expectation_changes_no_answer_and_no_key() {
     let mut dice = Dice(11);
     let (mut short, mut long, mut rounds) = (0, 0, 0);
     for round in 0..400 {
-        // Most rounds send one op, as a single caller does. Some rounds send several ops.
+        // Most rounds of the loop send one op, as a single caller does. Some send several ops.
         let n = if dice.yes() { 1 } else { dice.below(12) };
         let (now, seeds): (_, Vec<u64>) =
             (SystemEnv.wall_micros(), (0..n).map(|_| dice.below(1 << 30)).collect());
@@ -402,13 +402,13 @@ async fn an_expectation_changes_no_answer_and_no_key() {
     assert!(a.len() > 10, "{a:?}");
     for ((a, rest), (b, other)) in a.iter().zip(&b) {
         assert_eq!(a, b);
-        // The two batches were sent one right after the other, so the remaining times are close.
+        // Both batches were sent one right after the other, so the keys' remaining ttls are close.
         assert!(rest.abs_diff(*other) < 15_000, "{a}: {rest} and {other}");
     }
     assert_eq!(a.len(), b.len());
 }
 
-/// Returns a client that has acquired and released `k`, so it knows the marker and `k` has a fence.
+/// Returns a client that has held the lock `k`: it knows the marker, and `k` has a fencing token.
 async fn acquainted(server: &Server, terms: Terms) -> RedisNode {
     let node = fresh(server);
     let a = owner();
@@ -430,8 +430,8 @@ fn soon(ms: u64) -> u64 {
 async fn a_history_that_began_unseen_is_noticed() {
     let server = Server::start(&[]);
     let node = acquainted(&server, LONG).await;
-    // The connection and the stored marker remain the same. But the server becomes a replica and a
-    // master again, so its data history changes.
+    // The connection and the stored marker (the key with the data history) remain the same. But the
+    // server becomes a replica and a master again, so its data history changes.
     server.cli(&["replicaof", "127.0.0.1", &free_port().to_string()]);
     server.cli(&["replicaof", "no", "one"]);
     assert_quarantined(one(&node, LONG, acquire("k", owner())).await);

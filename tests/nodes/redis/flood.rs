@@ -102,8 +102,8 @@ async fn flooded(name: impl Fn(u64) -> String + Send + 'static) -> u64 {
     }
     let quiet = median(&waits, "free", ROUNDS).await;
     let publisher = Publisher::start(&server, name);
-    // The first hints wake all callers that wait. Wait until this burst of requests has ended, so
-    // that the measurement below does not count it.
+    // The first hints (wake-up messages) wake all callers that wait for the lock. Wait until this
+    // burst of requests has ended, so that the measurement below does not count it.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let (begun, before) = (Instant::now(), server.calls("evalsha"));
     let loud = median(&waits, "free", ROUNDS).await;
@@ -124,7 +124,8 @@ async fn flooded(name: impl Fn(u64) -> String + Send + 'static) -> u64 {
     hints
 }
 
-/// Returns the number of received hints, including the hints that the channel dropped.
+/// Returns the number of received hints (wake-up messages), including the hints that the channel
+/// dropped.
 fn count_hints(events: &mut Receiver<NodeSignal>) -> u64 {
     let mut hints = 0;
     loop {
@@ -140,8 +141,8 @@ fn count_hints(events: &mut Receiver<NodeSignal>) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_hints_about_other_names_goes_no_further() {
     let hints = flooded(|i| format!("a stranger's {i}")).await;
-    // These few hints do not come from the publisher. The node itself sends one to each caller that
-    // began to wait before the subscription was ready.
+    // These few hints (wake-up messages) do not come from the test's publisher. The node itself
+    // sends one hint to each caller that began to wait before the subscription was ready.
     assert!(hints <= 8, "{hints} hints");
 }
 

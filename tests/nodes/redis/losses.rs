@@ -1,5 +1,6 @@
-//! A server's marker lists losses: the times in which its data may have lost writes. These tests
-//! cover the time that a loss spans, and the losses that are merged (rule quarantine 13).
+//! A server's marker (the key with its data history) lists losses: the times in which its data may
+//! have lost writes. These tests cover the time that a loss spans, and the losses that are merged
+//! (rule quarantine 13).
 
 use std::time::Duration;
 
@@ -30,14 +31,15 @@ async fn a_loss_ends_with_the_longest_window_of_those_who_ask_in_the_quarantine(
     assert_eq!(ends(0, None).await.0, 9_000);
     // `known_since` is the time since which a client has known the server's data. If it is the
     // start of these data, the client does not prove that data were lost. If it is earlier, the
-    // client proves that older data were lost. The client's failover window makes no difference.
+    // client proves that older data were lost. The client's failover window (time in which a
+    // replaced master may still grant) makes no difference.
     for window in [0, 3, 20] {
         assert_eq!(ends(window, Some(since)).await.1, Began::Empty, "{window}");
     }
     assert_eq!(ends(0, Some(since - 1_000)).await.1, Began::Lost);
-    // A loss lasts as long as the longest failover window (time in which a replaced master may
-    // still grant) of the clients. The clients above had up to 20 s, so the loss ends 20 s after
-    // the data history began.
+    // The end of a loss of data is later than the beginning of the new data history, by the longest
+    // failover window (time in which a replaced master may still grant) of the clients. The clients
+    // above had up to 20 s, so the loss ends 20 s after the beginning.
     assert_eq!(ends(0, None).await.0, 20_000);
 }
 
@@ -51,13 +53,14 @@ async fn a_loss_of_everything_is_merged_with_no_other() {
     let first = facts(&with(12), LONG).await.losses[0];
     let mut last = first;
     for round in 1..12 {
-        // Write the same marker with the id of another data history. The server then looks as if it
-        // had lost data once more.
+        // Write the same marker (the key with the data history) with the id of another history. The
+        // server then looks as if it had lost data once more.
         let marker = server.cli(&["get", "palisade:generation"]);
         let other = format!("{:040x}{}", round, &marker.trim()[40..]);
         server.cli(&["set", "palisade:generation", &other]);
-        // `known_since` is the time at which the server's data began. So this client does not prove
-        // that data were lost before, whatever its failover window is.
+        // `known_since` tells the server that this client knows it only since its present data
+        // began. So the request does not prove that earlier data were lost, whatever failover
+        // window (time for which a replaced server may still write) the client has.
         let node = with([0, 3, 20][round % 3]);
         let known_since = Some(first.began * 1_000);
         let batch = Batch { terms: LONG, not_after: None, known_since, ops: Vec::new() };
@@ -90,8 +93,9 @@ async fn of_nine_losses_those_become_one_that_are_the_shortest_for_their_age() {
         let began = now - minutes * 60_000;
         Loss { from: began - 1_000, began, to: began }
     };
-    // These eight losses are one hour apart, and the changed history adds a ninth. The marker has
-    // room for eight, so the server merges the two oldest losses.
+    // These eight losses are one hour apart, and the new data history adds a ninth. The list of
+    // losses in the server's marker key has room for eight, so the server merges the two oldest
+    // losses.
     let all: Vec<_> = (1..9).rev().map(|hours| ago(60 * hours)).collect();
     let nine = lost(&all).await;
     assert_eq!(nine[..7], [&[Loss { from: all[0].from, ..all[1] }], &all[2..]].concat());
@@ -107,8 +111,8 @@ async fn of_nine_losses_those_become_one_that_are_the_shortest_for_their_age() {
     let nine = lost(&all).await;
     let both = Loss { from: all[3].from, ..all[4] };
     assert_eq!(nine[..7], [&all[..3], &[both], &all[5..]].concat());
-    // The first loss covers all data from the beginning, so the server does not merge it with
-    // another loss.
+    // The first loss has no known start: all writes before its end may be lost. So the server does
+    // not merge it with another loss.
     let all = [&[Loss { from: 0, ..all[0] }], &all[1..3], &[both], &all[5..], &[ago(200)]].concat();
     assert_eq!(lost(&all).await[..2], [all[0], Loss { from: all[1].from, ..all[2] }]);
 }

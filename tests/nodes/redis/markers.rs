@@ -4,12 +4,14 @@
 
 use super::*;
 
-/// Terms of a client. Their clock error E is small, compared with all other times in these tests.
+/// Terms (settings) that a client sends with a batch. Their clock error E is small, compared with
+/// all other times in these tests.
 const TERMS: Terms =
     Terms { max_ttl: Duration::from_secs(20), clock_error: Duration::from_secs(2) };
 const DAY: u64 = 86_400_000;
 
-/// The fields of a marker as texts, so that a test can forge each field.
+/// The fields of a marker (the server's record of its data history) as texts, so that a test can
+/// forge each field.
 #[derive(Clone)]
 struct Fields {
     since: String,
@@ -22,8 +24,8 @@ struct Fields {
     losses: String,
 }
 
-/// Returns the marker of an honest client with a correct clock. The client began a quarantine (time
-/// without grants) of `q` ms at the time `since`.
+/// Returns the marker (the server's record of its data) that an honest client with a correct clock
+/// has written. The client began a quarantine (time without grants) of `q` ms at the time `since`.
 fn honest(since: u64, q: u64) -> Fields {
     Fields {
         since: format!("{since:013}"),
@@ -142,7 +144,7 @@ async fn an_impossible_marker_counts_as_lost_whichever_field_it_is() {
         assert!(got.began == Began::Empty && !got.quarantine.is_zero(), "{what}: {got:?}");
         assert_eq!(got.quarantine_len, TERMS.max_ttl, "{what}: {got:?}");
         assert!(left.starts_with(&replid) && left.len() == 182, "{what}: {left}");
-        // The next batch reads the new marker and accepts it.
+        // The next batch reads the new marker (the record of the server's data) and accepts it.
         let next = facts(&node, TERMS).await;
         assert!(!next.marker_missing && !next.new_history, "{what}: {next:?}");
         assert_eq!(next.since, got.since, "{what}");
@@ -163,9 +165,9 @@ async fn what_an_honest_client_wrote_is_believed_by_every_clock_that_is_allowed(
     let node = RedisNode::new(server.url()).unwrap();
     facts(&node, TERMS).await;
     let replid = replid(&server);
-    // The marker's times are 2E (twice the clock error) ahead of the server's clock, the most that
-    // is allowed: either the server that wrote the marker was ahead, or this server's clock was set
-    // back.
+    // The times in the marker (the key with the data history) are 2E (twice the clock error) ahead
+    // of the server's clock, the most that is allowed: either the server that wrote the marker was
+    // ahead, or this server's clock was set back.
     let apart = 2 * 2_000;
     let (day, at) = (2 * DAY, now() + apart);
     let floor = |ms: u64| format!("{:016}", ms * 1_000);
@@ -218,8 +220,8 @@ async fn what_an_honest_client_wrote_is_believed_by_every_clock_that_is_allowed(
         let (got, _) = met(&server, &node, &fields.text(&replid)).await;
         assert!(!got.marker_missing && !got.new_history, "{what} was refused: {got:?}");
         assert_eq!(format!("{:013}", got.since), fields.since, "{what}");
-        // With the id of another data history (`master_replid`), the same marker is accepted as
-        // well. The server then begins a new data history.
+        // With the id of another data history (`master_replid`), the same marker (the server's
+        // record of its data) is accepted as well. The server then begins a new data history.
         let (got, _) = met(&server, &node, &fields.text(&"f".repeat(40))).await;
         assert!(got.new_history && !got.marker_missing, "{what} was refused: {got:?}");
     }
@@ -229,9 +231,9 @@ async fn what_an_honest_client_wrote_is_believed_by_every_clock_that_is_allowed(
     assert_eq!(fault(got), (NodeFault::HandingOver, false));
 }
 
-/// The length of a quarantine is the longest that any client asks for. A shorter length replaces it
-/// after no client has asked for the longer length for as long as that length, but never during a
-/// quarantine (rule quarantine 7).
+/// The length of a quarantine (time without grants) is the longest that any client asks for. A
+/// shorter length replaces it after a time as long as the longer length in which no client asked
+/// for the longer length, but never during a quarantine (rule quarantine 7).
 #[tokio::test]
 async fn the_length_of_a_quarantine_rises_at_once_and_falls_when_no_client_asks_for_it() {
     let server = Server::start(&[]);
@@ -239,23 +241,23 @@ async fn the_length_of_a_quarantine_rises_at_once_and_falls_when_no_client_asks_
     facts(&node, TERMS).await;
     let replid = replid(&server);
     // Each row has four inputs: the seconds since the data history began, the current length of a
-    // quarantine, the remaining time in which this length is agreed on, and the length that a
-    // client asks for. The outputs follow: true if the event for a longer quarantine is sent, the
-    // length, and the remaining time of the agreement. All differences are at least 5 s, because a
-    // row may take this time.
+    // quarantine, the remaining time for which the node must keep this length, and the length that
+    // a client asks for. The outputs follow: true if the node reports the event for a longer
+    // quarantine, the length, and the remaining time for which the node must keep it. All
+    // differences are at least 5 s, because a row may take this time.
     for (age, length, agreed, asked, raised, then, agreed_then) in [
-        // A longer quarantine counts at once, and is agreed on for twice its length. The event is
-        // sent only if there was a loss of data.
+        // A longer quarantine counts at once. Its length stays fixed for twice this length. The
+        // event about the longer quarantine is sent only if there was a loss of data.
         (500, 20, 5, 30, true, 30, 60),
         (500, 20, -5, 30, true, 30, 60),
         (10, 20, 5, 30, true, 30, 60),
-        // A request for the quarantine's current length prolongs the agreement only if the
-        // agreement would end within one length.
+        // A request for the quarantine's current length prolongs the time in which this length is
+        // agreed on, but only if that time would end within one length.
         (500, 20, 35, 20, false, 20, 35),
         (500, 20, 10, 20, false, 20, 40),
         (500, 20, -5, 20, false, 20, 40),
-        // A request for a shorter quarantine has no effect until the agreement and the quarantine
-        // have ended.
+        // A request for a shorter quarantine has no effect until two times have ended: the time for
+        // which the present length is agreed on, and the quarantine itself.
         (500, 20, 35, 10, false, 20, 35),
         (500, 20, 5, 10, false, 20, 5),
         (500, 20, -5, 10, false, 10, 20),
@@ -280,8 +282,8 @@ async fn the_length_of_a_quarantine_rises_at_once_and_falls_when_no_client_asks_
         let is_kept = agreed == agreed_then;
         assert!((0..5_000).contains(&late) && (!is_kept || late == 0), "{row}: {late} ms, {left}");
     }
-    // The marker lists no losses. So the new, longer quarantine causes no event: the event is sent
-    // only if there was a loss.
+    // This value of the marker lists no losses of data. So the new, longer quarantine causes no
+    // event: the event is sent only if there was a loss of data.
     let new = Fields { agreed: format!("{:013}", 0), losses: String::new(), ..honest(0, 0) };
     server.cli(&["set", "palisade:generation", &new.text(&replid)]);
     let got = facts(&node, TERMS).await;

@@ -38,7 +38,8 @@ const TTL: Duration = Duration::from_secs(20);
 /// server grants nothing). No test waits for its end.
 const LONG: Terms =
     Terms { max_ttl: Duration::from_secs(3600), clock_error: Duration::from_secs(60) };
-/// Settings of a client that cause a short quarantine, for tests that wait for its end.
+/// Settings of a client that cause a short quarantine (time without grants), for tests that wait
+/// for its end.
 const SHORT: Terms =
     Terms { max_ttl: Duration::from_millis(700), clock_error: Duration::from_secs(60) };
 
@@ -108,8 +109,8 @@ fn fresh(server: &Server) -> RedisNode {
     RedisNode::builder(server.url()).trust_fresh(true).build().unwrap()
 }
 
-/// Begins the server's data history by a first client. Returns a second client, which does not
-/// trust fresh servers.
+/// Makes a first client use the server, so that the server is no longer new. Returns a second
+/// client, which would not trust a server without data.
 async fn used(server: &Server) -> RedisNode {
     let facts = facts(&fresh(server), LONG).await;
     assert_eq!(facts.quarantine, Duration::ZERO);
@@ -223,7 +224,7 @@ async fn a_quarantine_gets_shorter_again_after_the_last_who_asked_for_a_longer()
     assert_eq!((next.quarantine_len, next.quarantine_raised), (longer.max_ttl, false));
     tokio::time::sleep(2 * longer.max_ttl).await;
     assert_eq!(facts(&node, SHORT).await.quarantine_len, SHORT.max_ttl);
-    // During a quarantine, its length is never shortened.
+    // During a quarantine (time without grants), its length is never shortened.
     assert!(facts(&node, longer).await.quarantine_raised);
     server.cli(&["del", "palisade:generation"]);
     let node = RedisNode::new(server.url()).unwrap();
@@ -335,7 +336,7 @@ async fn a_replica_is_no_master_before_and_after_it_became_one() {
     assert_eq!(fault(got).0, NodeFault::NotMaster);
     let got = one(&fresh(&server), LONG, acquire("k", a)).await;
     assert_eq!(fault(got), (NodeFault::NotMaster, false));
-    // After its promotion the server has a new data history.
+    // After its promotion the server has a new data history, so it begins with a quarantine.
     server.cli(&["replicaof", "no", "one"]);
     assert_quarantined(until_master(&node, acquire("l", a)).await);
 }

@@ -56,8 +56,8 @@ async fn left_behind(trouble: &'static [u8], pause: Duration) -> usize {
     over.store(true, Ordering::SeqCst);
     troubles.join().unwrap();
     let mut left = usize::MAX;
-    // A release that failed is repeated within two seconds. Without it, the lock would remain for a
-    // minute.
+    // A release that failed is repeated within two seconds. Without the repetition, the lock would
+    // remain for a minute.
     for _ in 0..40 {
         tokio::time::sleep(Duration::from_millis(500)).await;
         left = server.cli(&["keys", "n-*"]).lines().filter(|l| !l.is_empty()).count();

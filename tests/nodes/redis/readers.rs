@@ -40,7 +40,8 @@ async fn another_programs_value_is_foreign_to_readers_and_stays() {
     server.cli(&["zadd", "short", "1", "member"]);
     server.cli(&["zadd", "odd", "1", "22 characters with gaps"]);
     server.cli(&["zadd", "odd", "1", "twenty two characters."]);
-    // Without an expiry, members that look like readers are another program's.
+    // A sorted set without an expiry is another program's value, even if a member looks like the
+    // owner token of a reader.
     server.cli(&["zadd", "like", "1", "user_2026_11_25_000001", "9", "other"]);
     server.cli(&["hset", "hash", "UNLOCK", "1"]);
     server.cli(&["sadd", "set", a.as_str()]);
@@ -181,7 +182,7 @@ async fn a_forged_queue_costs_readers_nothing() {
         "0".to_owned() + &place("s", "50", "-            ") + &place("x", "nn", "0x00000000000"),
     ];
     for value in values {
-        // A caller waits for another lock, so the script expects queues and reads them.
+        // A caller waits for another lock, so the script expects queues of waiters and reads them.
         let wait = Op::Inspect { keys: LockKeys::new("other"), wait: true };
         one(&node, LONG, wait).await.unwrap();
         server.cli(&["set", "{k}:queue", &value, "px", "20000"]);

@@ -47,7 +47,8 @@ async fn a_release_does_not_overtake_its_acquire_on_the_way_to_a_new_connection(
             timeout(Duration::from_millis(3), redlock.mutex(&*name).build().unwrap().try_acquire())
                 .await;
         assert!(given_up.is_err(), "the connection is still being made");
-        // This acquire and its release follow after the first acquire and its release.
+        // On the new connection, this acquire and its release follow the dropped acquire and its
+        // release.
         let after = redlock.mutex("after").build().unwrap().acquire().await.unwrap();
         assert!(after.release().await.is_ok());
         sleep(Duration::from_millis(20)).await;

@@ -24,8 +24,9 @@ async fn a_record_that_is_completed_late_in_its_lease_is_kept_for_its_retention(
     let node = fresh(&server);
     let me = owner();
     let of = Claim { retention: DAY, ..claim("r", me) };
-    // The reply to the first claim contains the server's data history. So the second claim takes
-    // the short path through the Lua script, on which the history is only compared.
+    // The reply to the first claim contains the server's data history (its sequence of writes). So
+    // the second claim takes the short path through the Lua script, on which the history is only
+    // compared.
     one(&node, LONG, Op::Claim(Claim { key: "first".into(), ..of.clone() })).await.unwrap();
     let Ok(Reply::Claimed { fence, attempt: 1, .. }) = one(&node, LONG, Op::Claim(of)).await else {
         panic!("not claimed")
@@ -45,9 +46,9 @@ async fn a_record_that_is_completed_late_in_its_lease_is_kept_for_its_retention(
     is_kept_for(&server, DAY);
 }
 
-/// The claim of `a` keeps the record for a short retention only. Then `b` stores steps and a result
-/// with a later ballot (the tokens that order claims). The lease of `a` stays in the record. The
-/// record must be kept for the retention of `b`.
+/// The claim of `a` keeps the record for a short retention only. Then `b` stores finished steps of
+/// its handler and a result with a later ballot (the tokens that order claims). The lease of `a`
+/// stays in the record. The record must be kept for the retention of `b`.
 #[tokio::test]
 async fn a_record_that_another_claims_steps_reached_is_kept_for_their_retention() {
     const DAY: Duration = Duration::from_secs(86_400);
@@ -153,7 +154,8 @@ async fn an_old_copy_of_a_record_does_not_pass_for_knowledge() {
     assert_eq!(one(&node, SHORT, done).await, Ok(Reply::NotOwner));
 }
 
-/// A fence key contains a number that Lua can read but that a reply cannot contain.
+/// A fence key (last fencing token of a lock) contains a text that Lua may read as a number, but
+/// that no reply can contain as a token.
 #[tokio::test]
 async fn a_strange_number_under_a_fence_key_spoils_its_own_op_only() {
     let server = Server::start(&[]);

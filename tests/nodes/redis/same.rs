@@ -11,7 +11,7 @@ use super::*;
 /// draws differ by more.
 const APART: Duration = Duration::from_secs(15);
 const SPANS: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(600)];
-/// A lease that ends before the next batch.
+/// Length of a lease that has ended when the next batch of requests is sent.
 const OVER: Duration = Duration::from_millis(1);
 const HOUR_MS: u64 = 3_600_000;
 

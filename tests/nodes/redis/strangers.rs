@@ -134,6 +134,6 @@ async fn another_programs_value_under_a_lock_is_reported_as_what_it_is() {
     assert_eq!(e.advice(), palisade::error::Advice::Misconfigured);
     let said = e.to_string();
     assert!(said.contains("another program's value") && !said.contains("stuck"), "{said}");
-    // The value does not affect other locks.
+    // The other program's value does not affect other locks.
     assert!(redlock.mutex("other").build().unwrap().acquire().await.is_ok());
 }

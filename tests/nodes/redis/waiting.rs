@@ -11,7 +11,7 @@ use palisade::node::spi::NodeSignal;
 
 use super::*;
 
-/// Returns the marker's fields.
+/// Returns the fields of the marker, the server's record of its data history.
 fn marker(server: &Server) -> Vec<String> {
     let words = server.cli(&["get", "palisade:generation"]);
     words.split_whitespace().map(str::to_owned).collect()
@@ -108,8 +108,9 @@ async fn the_marker_says_how_long_waiters_may_exist_and_keeps_its_other_fields()
     let until: u64 = after[5].parse().unwrap();
     let now = SystemEnv.wall_micros() / 1_000;
     assert!(until > now && until < now + 60_000, "{until} at {now}");
-    // Another waiter with the same waiting time does not change the marker. A longer quarantine
-    // (time without grants) changes the marker, but not its field of the waiters.
+    // Another waiter with the same waiting time does not change the marker (`palisade:generation`).
+    // A longer quarantine (time without grants) changes the marker, but not its field with the time
+    // until which clients wait.
     one(&node, SHORT, waiting("k", owner())).await.unwrap();
     assert_eq!(marker(&server), after);
     assert!(facts(&node, LONG).await.quarantine_raised);
@@ -171,8 +172,8 @@ async fn a_step_back_of_the_clock_prolongs_no_place() {
         let place = format!("0{:016}{kind}{:016x}00{late}", (seconds - 9) * 1_000_000, 7);
         let queue = LockKeys::new(name).queue().to_owned();
         server.cli(&["set", &queue, &place, "px", "600000"]);
-        // By this request, the server records in its marker that waiters may exist. Otherwise the
-        // script would not read the queue.
+        // By this request, the server records in its marker (`palisade:generation`) that waiters
+        // may exist. Otherwise the Lua script would not read the queue of waiters.
         let (a, b) = (owner(), owner());
         let other = format!("beside-{name}");
         fence(one(&node, LONG, acquire(&other, a)).await);

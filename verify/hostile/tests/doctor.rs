@@ -38,8 +38,8 @@ pub(crate) const SENTINEL_PHASES: &[Phase] = &[
 
 const LIMIT: Duration = Duration::from_millis(300);
 
-/// Runs the doctor on two single servers. One of them misbehaves in the phase `phase`, the other
-/// replies correctly.
+/// Runs the doctor on two single servers. One of them misbehaves in the phase `phase` of the
+/// conversation, the other replies correctly.
 pub(crate) async fn node(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) {
     let what = format!("doctor, {phase:?}, {}", kind.name);
     let bad = Server::start(DataServer::new(), Some((phase, kind)));
@@ -52,8 +52,8 @@ pub(crate) async fn node(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) 
     (bad.struck(), wrong.into_iter().collect())
 }
 
-/// Runs the doctor on three Sentinels. One of them misbehaves in the phase `phase`, the others
-/// reply correctly.
+/// Runs the doctor (`palisade doctor`) on a master with three Sentinels. One Sentinel misbehaves in
+/// the phase `phase`, the others reply correctly.
 pub(crate) async fn sentinel(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) {
     let what = format!("doctor, Sentinel, {phase:?}, {}", kind.name);
     let master = Server::start(DataServer::new(), None);

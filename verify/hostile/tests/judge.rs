@@ -30,7 +30,7 @@ const FILES_LEFT: usize = 40;
 /// Maximum average number of log lines per case.
 const LINES_MAX: usize = 30;
 
-/// A flaw of a text that a case showed, for example of an error message.
+/// A flaw of a text, for example of an error message, that appeared in a test case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Flaw {
     /// The text shows the password.
@@ -60,7 +60,7 @@ pub(crate) struct Judge {
     panics: AtomicUsize,
     /// Number of tests that are running.
     running: AtomicUsize,
-    /// Memory of the process before the first case, in KiB.
+    /// Memory of the process before the first case (test of one fault), in KiB.
     resident: usize,
     files_before: usize,
 }
@@ -102,7 +102,8 @@ impl Judge {
         self.files.fetch_max(open_files(), Relaxed);
     }
 
-    /// Checks a text that a case showed. Records the flaws of the text.
+    /// Checks a text (such as an error message) that a test case produced. Records the flaws of the
+    /// text.
     pub(crate) fn text(&self, case: &str, at: Shown, text: &str) {
         // Only the text of the doctor (`palisade doctor`) may contain line breaks.
         let unseen = ['\u{200b}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2066}'..='\u{2069}'];

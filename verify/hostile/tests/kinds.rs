@@ -37,7 +37,8 @@ pub(crate) struct Kind {
     pub(crate) action: Action,
     /// True if the sent bytes contain the right reply, so a client may accept them.
     pub(crate) honest: bool,
-    /// True if this kind needs many resources. Such a kind runs only in a few phases.
+    /// True if this kind needs many resources. Such a kind runs only in a few phases of the
+    /// conversation between client and server.
     pub(crate) rare: bool,
 }
 
@@ -141,7 +142,7 @@ pub(crate) fn all() -> Vec<Kind> {
     all
 }
 
-/// Returns the kinds that reply to a batch with as many bytes as a client accepts.
+/// Returns the kinds of bad servers that reply to a batch with as many bytes as a client accepts.
 pub(crate) fn largest() -> Vec<Kind> {
     let (head, piece) = (b"$9999990\r\n".to_vec(), vec![b'a'; 1 << 16]);
     let action = Action::Flood { head, piece, burst: 12 << 20 };

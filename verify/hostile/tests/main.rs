@@ -39,7 +39,8 @@ fn mixed(phases: &[Phase], large: &[Phase]) -> Vec<(Phase, Arc<Kind>)> {
     (0..count).map(|i| all[i * stride % count].clone()).collect()
 }
 
-/// Runs `case` with every kind of misbehaviour in every phase.
+/// Runs `case` with every kind of misbehaviour of a server in every phase of its conversation with
+/// a client.
 async fn everything<F, R>(phases: &[Phase], large: &[Phase], case: F)
 where
     F: Fn(Phase, Arc<Kind>) -> R,
@@ -49,8 +50,8 @@ where
     judge.starts();
     let mut cases = JoinSet::new();
     for (phase, kind) in mixed(phases, large) {
-        // The case is created only after a permit for one more running case is free. Otherwise, all
-        // waiting cases would already use memory.
+        // The future of a case (test of one fault) is created only after a permit for one more
+        // running case is free. Otherwise, all waiting cases would already use memory.
         let place = judge.places.acquire().await.expect("it stays open");
         judge.begins();
         let run = case(phase, Arc::clone(&kind));

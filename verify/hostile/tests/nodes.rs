@@ -42,7 +42,7 @@ pub(crate) const PHASES: &[Phase] = &[
     Phase::Idle,
 ];
 
-/// Phases for the kinds with large replies.
+/// Phases of a conversation in which the kinds of misbehaviour with large replies are tested.
 pub(crate) const LARGE: &[Phase] = &[Phase::Load, Phase::Batch, Phase::Idle];
 
 /// Runs one case: a data server that misbehaves in one way, in one phase. Returns the number of
@@ -54,7 +54,7 @@ pub(crate) async fn case(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) 
     let (trio, lone) = tokio::join!(both.0, both.1);
     let mut wrong: Vec<String> = trio.err().into_iter().chain(lone.err()).collect();
     // The limit includes two `Redlock` handles. Each has connections for batches, wake-up messages
-    // and barriers, and connects again after pauses.
+    // and barriers (waits for replicas), and connects again after pauses.
     if bad.connections() > CONNECTIONS_MAX {
         wrong.push(format!("{what}: {} connections", bad.connections()));
     }

@@ -41,7 +41,7 @@ pub(crate) enum Phase {
     Get,
     Config,
     Acl,
-    /// A request that only Sentinels receive. The next five phases are such requests, too.
+    /// A request that only Sentinels receive. The next five variants are such requests, too.
     MyId,
     Master,
     Address,
@@ -52,11 +52,12 @@ pub(crate) enum Phase {
 
 /// Correct replies of a fake server.
 pub(crate) trait Honest: Send + Sync + 'static {
-    /// Returns the phase to which a command belongs, and the correct reply.
+    /// Returns the phase of the conversation to which a command belongs, and the correct reply.
     fn answer(&self, command: &Command) -> (Phase, Vec<u8>);
 }
 
-/// A listener that replies correctly, except in one phase. Dropping this value closes the listener.
+/// A listener that replies correctly, except in one phase of its talk with a client. Dropping this
+/// value closes the listener.
 pub(crate) struct Server {
     fake: Fake,
     pub(crate) at: String,
@@ -65,7 +66,8 @@ pub(crate) struct Server {
 
 struct Shared {
     honest: Box<dyn Honest>,
-    /// Phase and kind of the misbehaviour. `None` for an honest server.
+    /// Phase of the conversation in which the server misbehaves, and kind of the misbehaviour.
+    /// `None` for an honest server.
     wrong: Option<(Phase, Arc<Kind>)>,
     struck: AtomicUsize,
 }

@@ -47,8 +47,8 @@ impl Copy {
         &self.target
     }
 
-    /// Adds the module `reached.rs` to the copy of the library. For each of these changes, the
-    /// module contains the file of the Lua script without and with the change.
+    /// Adds the module `reached.rs` to the copy of the library. For each change (mutant) in
+    /// `scripts`, the module contains the file of the Lua script without and with the change.
     pub(crate) fn add_module<'m>(
         &self,
         scripts: impl Iterator<Item = &'m (usize, &'m Mutant)>,

@@ -8,13 +8,14 @@ use rand::seq::SliceRandom;
 
 use crate::Mutant;
 
-/// Number of changes that a run tries without `--shard`.
+/// Number of changes of the library's code that a run tries without `--shard`.
 const USUAL: usize = 100;
-/// Number of changes that a run draws without `--shard`. It is larger than `USUAL`, because some
-/// changes do not build.
+/// Number of changes of the library (mutants) that a run draws without `--shard`. It is larger than
+/// `USUAL`, because some changes do not build.
 const DRAWN: usize = 2 * USUAL;
 
-/// One of `n` equal parts of the list of changes: the part number `k`, counted from 1.
+/// One of `n` equal parts of the list of mutants (changes of the code): the part number `k`,
+/// counted from 1.
 #[derive(Clone, Copy)]
 pub(crate) struct Shard {
     k: usize,

@@ -25,7 +25,7 @@ const SWAPS: [(&str, &str); 14] = [
     ("true", "false"),
 ];
 
-/// Lists all changes of the library's Lua scripts that a run may try.
+/// Lists all changes (mutants) of the library's Lua scripts that a run of this program may try.
 pub(crate) fn list(root: &Path) -> Result<Vec<Mutant>, String> {
     let dir = root.join(SCRIPTS);
     let entries = dir.read_dir().map_err(|e| format!("{}: {e}", dir.display()))?;

@@ -72,8 +72,8 @@ pub(crate) struct Mutant {
 }
 
 impl Mutant {
-    /// Returns true if `equivalent.txt` lists this change. The line and column are not compared,
-    /// because lines move.
+    /// Returns true if `equivalent.txt` lists this change of the library. The line and column are
+    /// not compared, because lines move.
     fn is_equivalent(&self) -> bool {
         let name = format!("{}: {}", self.file.display(), self.change);
         // The other lines of `equivalent.txt` give reasons, so a whole line must be equal.
@@ -160,8 +160,8 @@ fn run(args: &Args) -> Result<Sum, String> {
     Ok(sum)
 }
 
-/// Writes the changes into the copy of the repository. A switch turns each change on. Returns the
-/// numbers of the changes that build.
+/// Writes the drawn mutants (changes of the code) into the copy of the repository. A switch turns
+/// each change on. Returns the numbers of the changes that build.
 fn put_switches(copy: &Copy, drawn: &[Mutant]) -> Result<BTreeSet<usize>, String> {
     let mut files: BTreeMap<&Path, Vec<(usize, &Mutant)>> = BTreeMap::new();
     for (id, mutant) in drawn.iter().enumerate() {

@@ -6,11 +6,11 @@ use std::collections::HashSet;
 use std::io::Write as _;
 use std::sync::{LazyLock, OnceLock};
 
-/// Number of the change of the library that is turned on, if any.
+/// Number of the mutant (change of the library's code) that is turned on, if any.
 static ON: LazyLock<Option<usize>> =
     LazyLock::new(|| std::env::var("MUTANT").ok().and_then(|id| id.parse().ok()));
-/// Path of the file that lists the changes whose code a test executed. `None` if
-/// `MUTANTS_REACHED` is not set: then no list is written.
+/// Path of the file that lists the changes of the library (mutants) whose code a test executed.
+/// `None` if `MUTANTS_REACHED` is not set: then no list is written.
 static REACHED: LazyLock<Option<String>> = LazyLock::new(|| std::env::var("MUTANTS_REACHED").ok());
 
 thread_local! {
@@ -34,8 +34,8 @@ pub(crate) fn on(id: usize) -> bool {
     *ON == Some(id)
 }
 
-/// Returns the text of a Lua script. If a change of one of the script's files is turned on, the
-/// text contains this change.
+/// Returns the text of a Lua script. If the change (mutant) that this run turns on is in one of the
+/// script's files, the text contains this change.
 pub(crate) fn script(text: &'static str) -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     let Some((old, new)) = ON.and_then(changed_file) else { return text };

@@ -49,7 +49,7 @@ impl Place {
     }
 }
 
-/// Lists all changes of the library's Rust files that a run may try.
+/// Lists all changes (mutants) of the library's Rust files that a run of this program may try.
 pub(crate) fn list(root: &Path) -> Result<Vec<Mutant>, String> {
     let mut cargo = Command::new("cargo");
     cargo.current_dir(root).args(["mutants", "--list", "--json", "--package", "palisade"]);

@@ -115,7 +115,7 @@ pub(crate) struct BuildError {
 }
 
 impl BuildError {
-    /// Returns the numbers of the changes at the place of this compiler error.
+    /// Returns the numbers of the library's changes (mutants) at the place of this compiler error.
     pub(crate) fn changes(&self, files: &BTreeMap<&Path, Switched>) -> Vec<usize> {
         let found = self.places.iter().find_map(|(file, at)| files.get(&**file)?.at(*at));
         found.unwrap_or_default().to_vec()
@@ -229,8 +229,8 @@ enum End {
 }
 
 impl Program {
-    /// Runs the test program without a change of the library. Records the changes whose code each
-    /// test reaches, and the duration of the program.
+    /// Runs the test program on the unchanged library. Records, for each test, the changes
+    /// (mutants) whose code the test reaches, and the duration of the program.
     pub(crate) fn explore(&mut self, copy: &Copy) -> Result<(), String> {
         let name = self.path.file_name().expect("a program has a name");
         let file = copy.dir().join(name).with_extension("reached");

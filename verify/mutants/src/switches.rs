@@ -1,6 +1,6 @@
-//! Puts all drawn changes of a file into one text. Each change has a switch, which an environment
-//! variable turns on. So one build is enough for all changes. The body of a function is repeated
-//! for each change of this function.
+//! Puts all selected changes (mutations) of a source file into one text. Each change has a switch,
+//! which an environment variable turns on. So one build is enough for all changes. The body of a
+//! function is repeated for each change of this function.
 //!
 //! ```text
 //! fn f() { a < b }    fn f() { if on(7) { a <= b } else if on(8) { a > b } else { a < b } }
@@ -26,8 +26,8 @@ pub(crate) struct Switched {
 }
 
 impl Switched {
-    /// Adds a switch for each of these changes to the text of a source file. Each change has a
-    /// number.
+    /// Adds these mutants (changes of the code) to the text of a source file, each with a switch.
+    /// Each change has a number.
     pub(crate) fn new(text: &str, changes: &[(usize, &Mutant)]) -> Result<Self, String> {
         let mut functions = Functions(Vec::new());
         functions.visit_file(&syn::parse_file(text).map_err(|e| e.to_string())?);
@@ -57,12 +57,14 @@ impl Switched {
         Ok(Self { text: new, parts })
     }
 
-    /// Returns the numbers of the changes that have a switch in this file.
+    /// Returns the numbers of the code changes that an environment variable can turn on in this
+    /// file.
     pub(crate) fn ids(&self) -> impl Iterator<Item = usize> {
         self.parts.iter().flat_map(|(_, ids)| ids.iter().copied())
     }
 
-    /// Returns the numbers of the changes at this byte offset of the text with switches.
+    /// Returns the numbers of the changes at this byte offset of the text to which the switches
+    /// were added.
     pub(crate) fn at(&self, offset: usize) -> Option<&[usize]> {
         let part = self.parts.iter().find(|(range, _)| range.contains(&offset));
         part.map(|(_, ids)| &ids[..])

@@ -200,8 +200,8 @@ fn wall_seconds() -> u64 {
 /// Checks ticks and terms, and prints the result. Returns true if no rule was broken.
 fn judge(events: &[Event], end: u64) -> bool {
     let mut booked: BTreeMap<u64, u32> = BTreeMap::new();
-    // For each term: the first and the last time of a report of this term, and the reporting
-    // processes.
+    // For each term (leadership): the first and the last time at which a process reported this
+    // term, and the processes that reported it.
     let mut terms: BTreeMap<u64, (u64, u64, BTreeSet<TaskId>)> = BTreeMap::new();
     for e in events {
         match &e.kind {

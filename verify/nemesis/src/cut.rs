@@ -3,7 +3,8 @@
 
 use crate::world::{Failure, Place, World};
 
-/// A cut: all packets from the places `from` to the places `to` are dropped.
+/// A cut of the network: all packets from the machines in `from` to the machines in `to` are
+/// dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct Cut {
     pub(crate) from: Vec<Place>,
@@ -29,7 +30,7 @@ impl Cut {
     }
 }
 
-/// Begins all cuts of the fault `id`.
+/// Begins all cuts of the network that belong to the fault `id`.
 pub(crate) async fn cut(world: &World, id: u32, cuts: &[Cut]) -> Result<(), Failure> {
     for (n, cut) in cuts.iter().enumerate() {
         let chain = format!("inet nemesis cut_{id}_{n}");

@@ -128,7 +128,8 @@ pub(crate) enum EventKind {
     Over { name: Arc<str>, token: u64, lost: bool },
     /// A client observed `seen` about a lock of another kind than a mutex.
     Lock { name: Arc<str>, seen: What },
-    /// The ledger received a write under a lock.
+    /// The ledger, the system on which the clients' work has effects, received a write under a
+    /// lock.
     Write { name: Arc<str>, token: u64, accepted: bool },
     /// The handler of an order or of a batch key has started. `valid` is true if its claim was
     /// valid after the start.
@@ -136,7 +137,7 @@ pub(crate) enum EventKind {
     /// A handler asked the ledger to book an effect, which means to record it once. The ledger
     /// refuses the effect if it has already received a larger token.
     Booked { key: Arc<str>, token: u64, value: Arc<str>, accepted: bool },
-    /// A call returned the result of an order or key.
+    /// A call returned the result of an order or of a key of a batch.
     Result { key: Arc<str>, value: Arc<str>, executed: bool },
     /// A client will call a batch of keys next. At most `turns` keys of the batch are claimed at
     /// the same time.
@@ -151,8 +152,8 @@ pub(crate) enum EventKind {
     /// A call may have claimed the key without starting a handler. Either too few nodes replied, or
     /// the claim ended before the handler began.
     Unclear { key: Arc<str> },
-    /// An operator decided about a parked key. If `rerun` is true, the key runs again. Otherwise
-    /// the operator stored the effect of the key.
+    /// An operator decided about a parked key. If `rerun` is true, the handler of the key may run
+    /// again. Otherwise the operator stored the effect of the key.
     Decided { key: Arc<str>, rerun: bool },
     /// The leader with the term `term` will publish the value `value` next.
     Says { name: Arc<str>, term: u64, value: Arc<str> },
@@ -189,7 +190,7 @@ pub(crate) enum EventKind {
     Missed { id: u32 },
     /// All faults have ended, and no further fault begins.
     Calm,
-    /// After the end of all faults, each client was served.
+    /// After the end of all faults, each client has got each kind of work done again.
     Served,
 }
 

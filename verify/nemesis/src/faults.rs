@@ -54,7 +54,8 @@ impl Faults {
     }
 
     /// Injects the faults of one sequence (lane) one after another until `stop`. Before this method
-    /// returns, it ends the last fault and waits for the scripts of all faults.
+    /// returns, it ends the last fault. It also waits until every script that injects or ends a
+    /// fault has exited.
     pub(crate) async fn run(&self, lane: Lane, mut stop: Stop) -> Result<(), Failure> {
         let rest = lane.rest;
         for planned in lane {
@@ -97,7 +98,8 @@ impl Faults {
         match struck {
             Ok(undo) => {
                 println!("{line}, {:.1} s", planned.length.as_secs_f64());
-                // A stutter lasts until `strike` returns, so no further wait is needed.
+                // `strike` returns only after the whole stutter (short stops of the server, one
+                // after another), so no further wait is needed.
                 if planned.kind != K::StutterMaster {
                     wait(stop, planned.length).await;
                 }
@@ -210,7 +212,8 @@ impl Faults {
             K::KillBox => {
                 let sentinel = format!("s{}", master.id);
                 self.world.break_(&on_master("kill")).await?;
-                // The other sequence of faults may have killed this Sentinel before.
+                // Two sequences of faults run at the same time. The other one may have killed this
+                // Sentinel before.
                 let too = self.world.break_(&["kill", name, "--server", &sentinel]).await.is_ok();
                 let sentinel = too.then_some(sentinel);
                 return Ok(Undo::Restart(
@@ -259,7 +262,7 @@ impl Faults {
         Ok(())
     }
 
-    /// Performs a planned handover. Kills one handover in four before its end.
+    /// Performs a planned handover. Kills the process of one handover in four before it has ended.
     async fn hand_over(&self, planned: &PlannedFault) -> Result<(), Failure> {
         let mut running = Running::begin(&self.world, planned.group, CLOCK_ERROR)?;
         let step = match planned.pick >> 16 & 7 {

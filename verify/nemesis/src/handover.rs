@@ -30,8 +30,8 @@ pub(crate) struct Args {
     closed_for: u64,
 }
 
-/// Performs the handover. Prints a line for each step and for the result. Returns true if the group
-/// was handed over.
+/// Performs the planned handover of the group to another master. Prints a line for each step and
+/// for the result. Returns true if another server is the master now.
 pub(crate) fn run(args: &Args) -> Result<bool, Failure> {
     let group = format!("sentinel://{}/{}", args.sentinel.join(","), args.group);
     let deployment = Deployment::new().node(group);
@@ -86,8 +86,8 @@ impl Running {
         Err(last.into())
     }
 
-    /// Waits until the handover has ended. If the group was not handed over, returns the last
-    /// output line as an error.
+    /// Waits until the handover has ended. If the group was not handed over to another master,
+    /// returns the last output line as an error.
     pub(crate) async fn end(mut self) -> Result<(), Failure> {
         let mut last = String::new();
         while let Some(line) = self.lines.next_line().await? {

@@ -1,4 +1,5 @@
-//! The kinds of faults that the nemesis injects. A seed decides their random order.
+//! The kinds of faults that `nemesis` (this test program) injects. A seed decides their random
+//! order.
 
 use std::time::Duration;
 

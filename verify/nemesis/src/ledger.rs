@@ -23,7 +23,8 @@ use crate::wire::{Item, LedgerReply, LedgerRequest, Line};
 
 /// Number of orders that are open at the same time.
 const OPEN: usize = 24;
-/// Number of finished orders that the ledger may give to clients again.
+/// Number of finished orders that the ledger (the system that books them) may give to clients
+/// again.
 const DONE: usize = 200;
 
 /// Number of batch keys that the ledger may give to clients again. Creating this number of keys
@@ -69,15 +70,16 @@ pub(crate) struct Ledger {
     made: u64,
     /// The newest idempotency keys for batches, at most [`KEYS`].
     keys: VecDeque<Item>,
-    /// First effect of each batch key.
+    /// First effect of each idempotency key that a batch used.
     acted: BTreeMap<Arc<str>, Arc<str>>,
-    /// True if the ledger no longer creates orders.
+    /// True if the ledger no longer creates orders for clients.
     closing: bool,
     dice: StdRng,
     log: Log,
 }
 
-/// The log of the ledger: all events, in memory and in a file.
+/// The log of the ledger (the system on which the clients' work has effects): all events, in memory
+/// and in a file.
 pub(crate) struct Log {
     events: Vec<Event>,
     file: BufWriter<File>,
@@ -117,7 +119,7 @@ impl Ledger {
         })))
     }
 
-    /// Logs an event of the nemesis itself, with the current time.
+    /// Logs an event of the program `nemesis` itself (of no client), with the current time.
     pub(crate) fn note(&mut self, kind: EventKind) -> io::Result<()> {
         self.note_of(0, 0, now(), kind)
     }
@@ -132,8 +134,8 @@ impl Ledger {
         self.log.add(Event { at, who: TaskId { client, life, task: 0 }, kind })
     }
 
-    /// Begins the phase after all faults. From now on, the ledger records the served clients and
-    /// creates no new orders.
+    /// Begins the phase after all faults. From now on, the ledger records the clients whose work
+    /// was done, and creates no new orders (requests with an idempotency key).
     pub(crate) fn calm(&mut self) -> io::Result<()> {
         self.closing = true;
         self.log.served.clear();
@@ -222,8 +224,8 @@ impl Ledger {
         }
     }
 
-    /// Returns a batch key, most often one of the newest keys. Every second call creates a new key
-    /// first, on average.
+    /// Returns an idempotency key for a batch, most often one of the newest keys. Every second call
+    /// creates a new key first, on average.
     fn next_key(&mut self) -> Item {
         if self.keys.is_empty() || self.dice.random_ratio(1, 2) {
             self.made += 1;
@@ -239,7 +241,8 @@ impl Ledger {
         self.keys[self.dice.random_range(oldest..all)].clone()
     }
 
-    /// Returns an order, most often one that is not done. Several clients may get the same order.
+    /// Returns an order (a key for a request), most often one that is not done. Several clients may
+    /// get the same order.
     fn next_order(&mut self) -> Option<Arc<str>> {
         while self.open.len() < OPEN && !self.closing {
             self.made += 1;

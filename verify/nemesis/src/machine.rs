@@ -25,8 +25,9 @@ pub(crate) enum Part {
     Disk,
 }
 
-/// Compiles the library, and writes the program that starts a server with this library. Returns the
-/// path of the program. Returns `None` if there is no working C compiler.
+/// Compiles the library `machine.c`, which changes a clock and slows a disk, and writes the program
+/// that starts a server with this library. Returns the path of the program. Returns `None` if there
+/// is no working C compiler.
 pub(crate) fn make(dir: &Path) -> io::Result<Option<PathBuf>> {
     let dir = dir.canonicalize()?;
     let (source, library, program) = (dir.join("machine.c"), dir.join(LIBRARY), dir.join("server"));
@@ -73,7 +74,8 @@ pub(crate) fn place(
     Ok(())
 }
 
-/// Sets the error of the machine's clock, or the delay of its disk, to `micros`.
+/// Sets the clock error, or the disk delay, of a simulated machine to `micros`. `machine` is the
+/// path of the file with these two values.
 pub(crate) fn set(machine: &Path, part: Part, micros: i64) -> io::Result<()> {
     // The server has mapped the file into memory, so the file is changed in place.
     let mut file = fs::OpenOptions::new().write(true).open(machine)?;

@@ -59,8 +59,8 @@ use ledger::{Ledger, Shared};
 use world::{CANNOT, Cannot, Failure, World};
 
 const CLIENTS: u8 = 8;
-/// Maximum time from the last fault until each client is served again. Sentinel repeats a failed
-/// failover after 30 s.
+/// Maximum time from the last fault until each client gets its locks and other work done again.
+/// Sentinel repeats a failed failover after 30 s.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Injects faults into real Sentinel groups and real client processes, and checks the log of

@@ -11,7 +11,8 @@ use crate::event::{Answer, Event, EventKind, Nanos, SECOND, Verb};
 use crate::judge::{Violation, story};
 use crate::locks::record::What;
 
-/// Time after a fault in which its effects may continue: a failover and a quarantine.
+/// Time after a fault in which its effects may continue: a failover, and a quarantine (a time
+/// without grants).
 const AFTER: Nanos = 10 * SECOND;
 
 /// A fault that was injected, with its beginning and its end.
@@ -204,8 +205,8 @@ impl Done {
         let mut done = Self { all: Vec::new(), by_client: BTreeMap::new(), refused: Vec::new() };
         for e in events {
             let EventKind::End { verb, answer, .. } = &e.kind else { continue };
-            // These operations do not count. A read may come from a cache. The end of an earlier
-            // lease or claim does not prove that the nodes grant new ones.
+            // These operations do not count as completed work. A read may come from a cache. The
+            // end of an earlier lease or claim does not prove that the nodes grant new ones.
             let ends = matches!(
                 verb,
                 Verb::Release

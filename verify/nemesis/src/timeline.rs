@@ -134,7 +134,7 @@ fn lanes(faults: &[Fault]) -> Vec<(&Fault, usize)> {
     for fault in faults {
         let lane =
             (0..faults.len()).find(|l| free.get(l).is_none_or(|at| *at < fault.from)).unwrap_or(0);
-        // A label covers about 20 s of the time axis.
+        // The label of a fault covers about 20 s of the time axis.
         free.insert(lane, fault.to.max(fault.from + 20 * SECOND));
         placed.push((fault, lane));
     }

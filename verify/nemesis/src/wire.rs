@@ -16,7 +16,8 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use crate::event::{Answer, Event, EventKind, Nanos, TaskId, Verb, now};
 
-/// A line that a client sends to the ledger. The ledger replies only to `Ask`.
+/// A line that a client sends to the ledger, the system that records the clients' effects. The
+/// ledger replies only to `Ask`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Line {
@@ -43,10 +44,11 @@ pub(crate) enum LedgerRequest {
     Settle { key: Arc<str> },
     /// Asks for the keys of a batch.
     Batch,
-    /// Performs the effect of a batch key. The ledger accepts all effects of batch keys.
+    /// Performs the effect of an idempotency key of a batch. The ledger accepts all effects of such
+    /// keys.
     Act { key: Arc<str>, token: u64, value: Arc<str> },
-    /// Asks for the effect of this parked key, for the operator's decision. If there is none, the
-    /// operator runs the key again.
+    /// Asks for the effect of this parked key (not run until an operator decides). If there is no
+    /// effect, the operator runs the key again.
     Decide { key: Arc<str> },
 }
 

@@ -212,7 +212,7 @@ impl World {
     }
 
     /// Returns the path of the socket of the ledger (the process that logs events). The socket is
-    /// in the folder of the groups.
+    /// in the folder with the files of the Sentinel groups.
     pub(crate) fn socket(&self) -> PathBuf {
         self.dir.join("ledger.sock")
     }
@@ -235,8 +235,8 @@ impl World {
         machine::place(command, server, &self.dir.join(format!("client{n}.machine")), *ahead)
     }
 
-    /// Returns a command that runs in the network of the groups. The kernel kills this command when
-    /// this process ends.
+    /// Returns a command that runs in the network of the Sentinel groups. The kernel kills this
+    /// command when this process ends.
     pub(crate) fn inside(&self) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/run/netns/{}", self.netns));
@@ -302,8 +302,8 @@ impl World {
         self.server.is_some()
     }
 
-    /// Changes the clock of a server's machine, starting from its constant error, or makes its disk
-    /// slower.
+    /// Changes the clock of a server's simulated machine, starting from the clock's constant error,
+    /// or makes the machine's disk slower.
     pub(crate) fn machine(
         &self,
         group: usize,

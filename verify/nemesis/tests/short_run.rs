@@ -36,7 +36,8 @@ fn fifteen_seconds_of_faults_break_nothing() {
     assert!(again.status.success(), "{}", words(&again));
     let log = std::fs::read_to_string(&events).unwrap();
 
-    // Add a second holder during the first hold of the log. The check must find it.
+    // Add a second holder of the lock in the log's first event `held`. The command `judge` must
+    // report the second holder.
     let held = log.lines().find(|l| l.contains("\"what\":\"held\"")).expect("something was held");
     let mut second: serde_json::Value = serde_json::from_str(held).unwrap();
     second["who"]["l"] = 999.into();

@@ -1,5 +1,6 @@
-//! One row of the failover table of `nemesis` with short leases. Then the same row without any
-//! safety check. The check of the log must accept the first row and reject the second.
+//! Tests of one row (one fault) of the failover table of `nemesis`, with short leases. The row runs
+//! once with the library's safety checks and once without them. The check of the events' log must
+//! accept the first run and reject the second.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -17,7 +18,8 @@ fn table(name: &str, args: &[&str]) -> Output {
         .expect("it can be run")
 }
 
-/// Returns the row that the program printed. Returns `None` if this machine cannot create networks.
+/// Returns the row of the failover table that the program printed. Returns `None` if this machine
+/// cannot create networks.
 fn row(out: &Output) -> Option<Value> {
     let words = String::from_utf8_lossy(&out.stderr);
     if out.status.code() == Some(77) {

@@ -7,7 +7,8 @@
 
 use std::cell::Cell;
 
-/// A known bug of the library. Each bug breaks one rule of the design.
+/// A known bug of the library. Each bug breaks one rule of the design (`docs/design/`), which the
+/// parentheses name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Bug {

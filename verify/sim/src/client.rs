@@ -138,7 +138,7 @@ impl Guard {
     }
 }
 
-/// A lock that the actor holds.
+/// A lock that a simulated task ([`Actor`]) holds.
 pub(crate) struct Hold {
     pub(crate) guard: Arc<Guard>,
     pub(crate) id: HoldId,
@@ -388,8 +388,8 @@ impl Actor {
                 biased;
                 () = held.guard.lost() => {
                     self.reported(held.id, held.guard.valid_until());
-                    // The loop writes once more, as a process does that has not yet detected the
-                    // loss.
+                    // The holder makes one more write to the resource, like a process that has not
+                    // yet detected the loss of its lock.
                     held.until_lost = true;
                 }
                 () = sleep(ms(every).min(end.saturating_sub(now))) => {}

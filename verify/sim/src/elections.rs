@@ -26,14 +26,14 @@ impl Actor {
         }
     }
 
-    /// Returns the drain time that leaders declare. The ttl and the drain time together must not
-    /// exceed the longest lease.
+    /// Returns the drain time that leaders declare: their work may continue for this time after a
+    /// loss. The ttl and the drain time together must not exceed the longest lease.
     fn drain(&self) -> Duration {
         ms((self.settings.max_ttl - self.settings.ttl) / 2)
     }
 
-    /// Campaigns for at most `wait`. Leads for `span` with a proclamation after each time `every`.
-    /// Then gives the leadership up.
+    /// Campaigns for at most `wait`. Then leads for `span`, and publishes (proclaims) a value after
+    /// each time `every`. Then gives the leadership up.
     pub(crate) async fn lead(
         &self,
         seat: usize,

@@ -74,8 +74,8 @@ pub(crate) struct Link {
 /// Signal that the next batch may continue. It fires when its sender is dropped.
 type Turn = oneshot::Receiver<()>;
 
-/// Keeps the order of batches. The batch waits for the signals `before` of the batch sent before
-/// it, and gives the signals `behind` to the batch sent after it.
+/// Keeps the order of batches. A batch waits for the signals `before`, which the batch sent before
+/// it fires. It fires the signals `behind`, for which the batch sent after it waits.
 #[derive(Default)]
 struct Order {
     before: Option<(Turn, Turn)>,
@@ -94,7 +94,7 @@ struct Fate {
 }
 
 impl Link {
-    /// Returns an order after all batches that were sent before.
+    /// Returns the signals that make the next batch arrive after all batches that were sent before.
     fn order(&self) -> Order {
         let ((there, arrived), (back, answered)) = (oneshot::channel(), oneshot::channel());
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -215,7 +215,7 @@ impl LockNode for Link {
         deadline: Moment,
     ) -> BoxFuture<'_, Result<u32, NodeError>> {
         let fate = self.fate();
-        // In one of ten barriers, a replica does not confirm.
+        // In one of ten barriers (waits for replicas), a replica does not confirm.
         let lags = self.dice.lock().unwrap_or_else(PoisonError::into_inner).chance(100);
         let budget = deadline.since(self.env.now());
         let exchange = async move {

@@ -39,7 +39,8 @@ pub(crate) fn seat(n: usize) -> String {
     format!("seat-{n}")
 }
 
-/// Returns the number of a tick. In a trace, ticks have numbers like keys.
+/// Returns the number of a tick, a due time of a cron job. In the trace of a simulated run, ticks
+/// have numbers like keys.
 pub(crate) fn tick(unix_seconds: i64) -> u16 {
     400 + u16::try_from(unix_seconds % 600).unwrap_or_default()
 }

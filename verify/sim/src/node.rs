@@ -183,13 +183,13 @@ impl Node {
         let (read, unread) = self.windows(state, at, client);
         let memory = &state.servers[at].memory;
         memory.set_failover_windows(read, unread);
-        // If the clock was set back, it shows the deadline later, so the request may take effect
-        // later (rule clocks 5).
+        // If this server's clock was set back, it reaches the deadline `due` later. So the batch
+        // may take effect later (rule clocks 5).
         let due = due + state.servers[at].clock.set_back() * 1_000;
         let ops = batch.ops.clone();
         let replies = at_once(memory, batch);
-        // A closed server does not reply. So its new data history counts as begun only with its
-        // first reply.
+        // A server that is closed for a planned handover does not reply. So its new data history
+        // (sequence of writes) counts as begun only with its first reply.
         let begins = state.servers[at].fresh.take_if(|_| replies.facts.is_some());
         if let Some(window) = begins {
             let silent = (self.least_lease + window).as_nanos() as u64;
@@ -448,7 +448,7 @@ impl State {
         (at / 1_000, data)
     }
 
-    /// Begins a new data history on a server.
+    /// Begins a new data history (sequence of writes) on a server.
     fn begin(&mut self, at: usize) {
         self.lives += 1;
         self.granted.clear();

@@ -63,7 +63,7 @@ impl Actor {
             return self.world.tell(Event::Cancelled { client, task: self.task, name });
         };
         // The remaining outcomes give the caller no result. The handler failed or is running, the
-        // key is parked, or the result may not be stored.
+        // key is parked (the handler was not run), or the result may not be stored.
         let none = |why| Event::NoResult { client, name, why };
         self.world.tell(match outcome {
             Ok(Outcome::Executed { value, kept, .. }) => {
@@ -95,7 +95,8 @@ impl Drop for Believes {
     }
 }
 
-/// Runs a handler. Each start has its own result, so the starts can be distinguished.
+/// Runs a simulated handler. Each start of a handler gets a result of its own, so the trace can
+/// distinguish the starts.
 async fn handle(
     world: Arc<World>,
     (client, name, print): (usize, u16, u8),

@@ -52,7 +52,7 @@ impl NodePlan {
         self.servers.len() > 1
     }
 
-    /// Returns the largest failover window (L) of the node's servers.
+    /// Returns the largest L (time for which a replaced master may still grant) of the servers.
     pub(crate) fn window(&self) -> Ms {
         if !self.is_group() {
             return 0;
@@ -65,7 +65,8 @@ impl NodePlan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClientPlan {
     pub(crate) clock: ClockPlan,
-    /// Servers whose failover window the client has read, as bits. The bits apply to each group.
+    /// Servers whose failover window (L) the client has read: one bit for each server of a group,
+    /// the same bits for all groups.
     pub(crate) reads: u64,
     /// True if the client's second node is the first node with another name. This is a
     /// configuration error.
@@ -134,7 +135,8 @@ pub(crate) enum Copy {
 pub(crate) enum Stops {
     /// The handover is completed.
     Done,
-    /// The handover stops after the old master was closed, because the operator's program dies.
+    /// The handover stops after the old master was closed (it refuses requests), because the
+    /// operator's program dies.
     Closed,
     /// The handover stops after the closing: the old master is opened again, and no server is
     /// promoted.
@@ -142,13 +144,13 @@ pub(crate) enum Stops {
     /// The handover stops after the promotion, because the operator's program dies. The old master
     /// does not become a replica.
     Promoted,
-    /// The promoted server is opened before it has continued the old data history, so it begins
-    /// with a quarantine.
+    /// The promoted server accepts requests before it has taken over the old master's data history.
+    /// So it begins with a quarantine (a time without grants).
     Opened,
-    /// The handover is completed, but the promoted server lacks the writes of this time before the
-    /// closing.
+    /// The handover is completed, but the promoted server lacks the writes of this length of time
+    /// just before the old master was closed.
     Behind(Ms),
-    /// The last step of the handover comes after the closed time of the server has ended.
+    /// The last step of the handover comes after the time for which the server is closed has ended.
     Late,
 }
 
@@ -173,15 +175,17 @@ pub(crate) enum Fault {
     /// Another server of the group is promoted. The clients in `old` stay connected to the replaced
     /// master until it refuses their requests. The replaced master freezes for the time `freeze`.
     Failover { node: usize, to: usize, copy: Copy, old: u64, freeze: Ms },
-    /// A planned handover: the master is closed, another server is promoted after the time `takes`,
-    /// and this server continues as the master. `stops` tells at which step the handover ends.
+    /// A planned handover: the master is closed (it answers nothing), another server is promoted
+    /// after the time `takes`, and that server continues as the master. `stops` tells at which step
+    /// the handover ends.
     Handover { node: usize, to: usize, takes: Ms, stops: Stops },
     /// A client process stops for `span`, as with `SIGSTOP`. After it continues, the library's
     /// timers run `lag` behind the user's code.
     Pause { client: usize, span: Ms, lag: Ms },
     /// A client process dies, and a new process replaces it.
     Kill { client: usize },
-    /// A client process dies, and a new process with the settings of `stage` replaces it.
+    /// A client process dies, and a new process with the settings `stages[stage]` of the plan
+    /// replaces it.
     Deploy { client: usize, stage: usize },
 }
 
@@ -237,7 +241,8 @@ pub(crate) enum Action {
         wait: Ms,
         handler: HandlerPlan,
     },
-    /// Campaigns, proclaims after each time `every`, and gives the leadership up after `span`.
+    /// Campaigns, publishes a new value after each time `every`, and gives the leadership up after
+    /// `span`.
     Lead {
         seat: usize,
         wait: Ms,
@@ -322,14 +327,14 @@ pub(crate) struct OrdersPlan {
 /// lost (forgotten).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Policy {
-    /// A lapsed or forgotten key is parked: its handler does not run again without a decision of an
-    /// operator.
+    /// A key without a result (lapsed) or with a lost past (forgotten) is parked: its handler does
+    /// not run again without a decision of an operator.
     #[default]
     Once,
-    /// The handler of a lapsed key runs again. A forgotten key is parked, which means that an
-    /// operator has to decide.
+    /// The handler of a lapsed key (an attempt left no result) runs again. A forgotten key (an
+    /// attempt may have been lost) is parked, which means that an operator has to decide.
     Rerun,
-    /// The handler of a lapsed or forgotten key runs again.
+    /// The handler of a key runs again in both cases, lapsed and forgotten.
     Least,
 }
 
@@ -338,27 +343,29 @@ pub(crate) enum Policy {
 pub(crate) enum Steps {
     #[default]
     None,
-    /// Steps so small that their sum stays within the clock drift for which the library is set.
-    /// Their effect on a lease is the same as that of a clock that runs too fast or too slow.
+    /// Clock steps so small that their sum stays within the clock drift for which the library is
+    /// set. Their effect on a lease is the same as that of a clock that runs too fast or too slow.
     Small,
-    /// Large steps. Each client has read the clock shortly before a step, and so notices it.
+    /// Large clock steps. Each client has read the server's clock shortly before a step, and so
+    /// notices it.
     Noticed,
     /// Steps of any size. Clients may not notice them.
     Unnoticed,
 }
 
-/// Change of a plan, to find bugs that are not in the library.
+/// Change of a plan (the decisions about one run), to test a mistake outside of the library or one
+/// certain rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tamper {
     /// Every client uses the same owner token in all attempts.
     StuckDice,
     /// Settings are changed in an unsafe order.
     Unsafe(Order),
-    /// The plan tests one certain rule.
+    /// The plan of the simulated run tests one certain rule.
     Scene(Scene),
 }
 
-/// All decisions of a seed about one run.
+/// All decisions about one simulated run, which are drawn from one seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
@@ -399,7 +406,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Returns the largest value of a setting in all stages.
+    /// Returns the largest value of a setting at the start and after all deploys.
     pub(crate) fn most(&self, of: impl Fn(&Settings) -> Ms) -> Ms {
         self.stages.iter().map(of).max().unwrap_or(0)
     }
@@ -418,13 +425,13 @@ impl Plan {
         self.faults.iter().map(wild).max().unwrap_or(0)
     }
 
-    /// Returns the time for which a master is closed in a handover whose promotion comes after the
-    /// time `takes`.
+    /// Returns the time for which a planned handover closes the old master (it then answers
+    /// nothing), if the other server is promoted after the time `takes`.
     pub(crate) fn closed_for(&self, takes: Ms) -> Duration {
         ms(takes + takes / 4 + 20) + 4 * Duration::from_micros(self.truth.error)
     }
 
-    /// Returns the longest closed time of a master among all planned handovers.
+    /// Returns the longest time for which a planned handover closes a master to all requests.
     pub(crate) fn longest_closing(&self) -> Duration {
         let closed = |f: &(Ms, Fault)| match f.1 {
             Fault::Handover { takes, .. } => self.closed_for(takes),

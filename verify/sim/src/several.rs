@@ -15,7 +15,8 @@ use crate::trace::Event;
 use crate::world::World;
 
 impl Actor {
-    /// Acquires the first two locks of the plan together, holds them, and gives them up.
+    /// Acquires the first two locks in the plan of the simulated run together, holds them, and
+    /// gives them up.
     pub(crate) async fn several(
         &self,
         (wait, renew): (u64, bool),

@@ -13,8 +13,8 @@ struct Shrinker {
     left: u32,
 }
 
-/// Returns the smallest plan that was found and still breaks the same rule, and the report of its
-/// run.
+/// Returns the smallest plan of a simulated run that was found and still breaks the same rule, and
+/// the report of its run.
 pub(crate) fn shrink(plan: Plan, broken: &'static str, report: Report) -> (Plan, Report) {
     let mut s = Shrinker { plan, report, broken, left: BUDGET };
     while s.round() && s.left > 0 {}

@@ -28,7 +28,7 @@ pub struct Sum {
 
 /// Settings of a soak: a run of many seeds.
 pub struct Soak<'a> {
-    /// The first seed.
+    /// First seed that is run.
     pub first: u64,
     /// Number of seeds.
     pub seeds: u64,
@@ -38,15 +38,15 @@ pub struct Soak<'a> {
     pub prepare: &'a (dyn Fn() + Sync),
     /// Function that is called after each seed.
     pub tick: &'a (dyn Fn() + Sync),
-    /// Difference between two consecutive seeds. The last three bits of a seed select the theme, so
-    /// a step of 8 keeps the theme.
+    /// Difference between two consecutive seeds. The last three bits of a seed select the theme
+    /// (the kind of scenario), so a step of 8 keeps the theme.
     pub step: u64,
-    /// Change of each plan, to test bugs outside the library.
+    /// Change of each plan, to test a mistake outside of the library or one certain rule.
     pub tamper: Option<Tamper>,
 }
 
 impl Soak<'_> {
-    /// Runs the seeds, until one of them fails or all are done.
+    /// Runs the simulation with each seed, until one of them fails or all are done.
     ///
     /// # Panics
     /// If a thread cannot be joined.

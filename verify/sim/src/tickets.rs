@@ -11,8 +11,8 @@ use crate::plan::{Parting, ms};
 use crate::trace::Event;
 
 impl Actor {
-    /// Hands a lock over to another process: makes a ticket and sends it to all clients. The user's
-    /// code no longer relies on the lock.
+    /// Hands a lock over to another process: makes a ticket, by which a client can take the lock,
+    /// and sends it to all clients. The user's code no longer relies on the lock.
     pub(crate) async fn hand_over(&self, name: u16, guard: Guard) {
         let Some(guard) = guard.into_lock() else { return };
         let (client, token) = (self.client, guard.fencing_token().get());

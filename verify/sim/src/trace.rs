@@ -198,8 +198,8 @@ pub(crate) enum Event {
         name: u16,
         token: u64,
     },
-    /// The user's code has redeemed the ticket of a lock that was held under `token`, and has a
-    /// guard with `left` µs of validity.
+    /// The user's code has redeemed a hand-over ticket: it got the lock from the holder with the
+    /// token `token`, and has a guard with `left` µs of validity.
     Resumed {
         client: usize,
         name: u16,

@@ -45,10 +45,10 @@ macro_rules! scenes {
 }
 
 scenes! {
-    /// Only the plans of this scene contain takeovers of locks.
+    /// Only the simulated plans of the scene `TakeOvers` contain takeovers of locks.
     takeovers_break_nothing: TakeOvers,
-    /// In the plans of this scene, handovers stop in the middle or follow each other more often
-    /// than in other plans.
+    /// In the plans of this scene (kind of plan), planned handovers of servers stop in the middle
+    /// or follow each other more often than in other plans.
     handovers_break_nothing: Handovers,
     a_retention_that_runs_out_breaks_nothing: Retention,
     operators_break_nothing: Operators,

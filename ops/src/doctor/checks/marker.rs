@@ -214,7 +214,7 @@ mod tests {
     }
 
     /// Replaces the group in the facts (the values that a check examines) by two lone servers, each
-    /// with one of these markers.
+    /// with one of these markers (records of the data history).
     fn two(f: &mut Facts, markers: [Option<KeptData>; 2]) {
         let group = f.groups.remove(0);
         for (mut server, marker) in group.servers.into_iter().zip(markers) {

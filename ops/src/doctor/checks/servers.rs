@@ -421,7 +421,7 @@ mod tests {
         let found = broken("refused", evicts);
         assert_eq!((found.verdict, &*found.subject), (Verdict::Error, "orders-a 10.0.0.3:6379"));
         assert!(found.fix[0].ends_with("CONFIG SET maxmemory-policy noeviction"), "{found:?}");
-        // A user may accept such a server.
+        // A user may allow a server to evict keys.
         let found = broken("refused", |f| {
             evicts(f);
             f.groups[0].servers[2].allows_eviction = true;

@@ -93,7 +93,7 @@ impl Count {
     }
 }
 
-/// Counts the replicas, known or attached, that have acknowledged `offset`.
+/// Counts the replicas that have acknowledged `offset`, and those that must (attached or known).
 pub(super) fn count(attached: &[Attached], offset: u64, known: &Known) -> Count {
     let has = |a: &&Attached| a.online && a.offset >= offset;
     let have = attached.iter().filter(has).count();

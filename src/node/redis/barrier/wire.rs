@@ -107,8 +107,8 @@ impl Wire {
         let ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX).max(1);
         let wait = redis::cmd("WAIT").arg(k).arg(ms).take();
         // This `INFO` is sent after the `WAIT`. It shows if the server is still the master, in the
-        // data history of the grant. If so, the server was not demoted in between, because every
-        // promotion begins a new data history.
+        // same data history as at the grant. If so, the server was not demoted in between, because
+        // every promotion begins a new data history.
         let info = redis::cmd("INFO").arg("replication").take();
         let count = if k == 0 {
             Either::Left(ready(Ok(Value::Int(0))))

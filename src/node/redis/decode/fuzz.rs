@@ -14,7 +14,7 @@ use crate::op::Loss;
 use crate::op::{Ballot, Began, Claim, ClaimEnd, Enlist, Place};
 
 /// Letters of the kinds of ops that the tests generate (see `op`). Neighbours of the kinds `a`,
-/// `d`, `S` or `G` form a run.
+/// `d`, `S` or `G` form a run (ops that are sent as one).
 const KINDS: &str = "AORXDIECrxcsuLaaaddSHGPYFU";
 const SECOND: Duration = Duration::from_secs(1);
 /// Time for which the node may lack a claim of the key, in all answers of these tests. The loss of
@@ -23,7 +23,8 @@ const SECOND: Duration = Duration::from_secs(1);
 const UNSURE: Duration = Duration::from_millis(1_006);
 
 /// Makes the values with which an answer begins: the server's clock (9 µs), the marker (facts about
-/// its data) and the bits. The quarantine (time without grants) has 70 ms left.
+/// its data) and flags as bits (here: a new data history began). The quarantine (time without
+/// grants) has 70 ms left.
 fn header() -> Vec<Value> {
     vec![Value::Int(9), marker("00000000000000ff"), Value::Int(1)]
 }
@@ -198,8 +199,8 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
     let plain = |all: &'static [Reply]| proptest::sample::select(all).boxed();
     let verdict = || plain(&[Reply::Done, Reply::NotOwner]);
     match kind {
-        // Three of four replies are as requested, so that often all replies of a run are as
-        // requested.
+        // Three of four replies are those of a success as the client requested it. So often all
+        // replies of a run (ops that are sent as one) are such replies.
         'a' => prop_oneof![3 => Just(Reply::Granted { fence: 1 }), 1 => any_reply('A')].boxed(),
         'd' => prop_oneof![3 => Just(Reply::Done), 1 => any_reply('D')].boxed(),
         'A' | 'S' => prop_oneof![
@@ -320,8 +321,8 @@ fn stood_there(mut kinds: &[char], mut read: &[Reply], mut stood: &[Value]) -> b
         if stood.first().is_some_and(|first| same(&Value::Int(-9), first)) {
             stood = &stood[1..];
             if kinds[0] == 'S' {
-                // After the code of a run of readers follows the fence (fencing token) that all of
-                // them have.
+                // The readers are a run: ops of the same kind in a row. After the code of the run
+                // follows the fence (fencing token) that all of them have.
                 let fence = wire_values(&read[0]);
                 if !read[..n].iter().all(|r| *r == read[0]) || !same(&fence[0], &stood[0]) {
                     return false;

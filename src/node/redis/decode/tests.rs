@@ -1,4 +1,4 @@
-//! Tests of decoding the script's answers.
+//! Tests of decoding the answers of the Lua script that nodes run for each batch.
 
 use super::*;
 use crate::name::LockKeys;
@@ -35,8 +35,8 @@ fn ops() -> Vec<Op> {
 const EXACT: Duration = Duration::ZERO;
 
 /// Makes the values with which an answer begins: the server's clock (1 s), the marker (facts about
-/// its data) and the bits. The data history began at 7 ms, with a quarantine (time without grants)
-/// of 1,063 ms.
+/// its data), and bits that are flags (1: the data history is new). The data history began at 7 ms,
+/// with a quarantine (time without grants) of 1,063 ms.
 fn header() -> Vec<Value> {
     vec![Value::Int(1_000_000), marker('n', 0), Value::Int(1)]
 }
@@ -113,7 +113,8 @@ fn a_run_that_went_as_asked_says_so_once() {
     let granted = |fence| Ok(Reply::Granted { fence });
     let want = [granted(7), granted(9), Ok(Reply::Done), Ok(Reply::Absent), granted(12)];
     assert_eq!(got.items, want);
-    // The code -9 (as requested) is an error in the middle of a run, and as the answer to a read.
+    // The code -9 (all was executed as requested) is an error in the middle of the answers to a run
+    // (acquires that are sent as one), and as the answer to a read.
     let middle = [&header()[..], &[Value::Int(7), Value::Int(-9)]].concat();
     assert!(read(Value::Array(middle), &ops[..2]).is_err());
     let inspect = [Op::Inspect { keys: keys.clone(), wait: false }];
@@ -207,8 +208,8 @@ fn the_clock_alone_says_that_all_is_as_expected() {
     assert_eq!((facts.node_micros, facts.history_id, facts.since), (2_000_000, 255, 7));
     assert_eq!((facts.quarantine, facts.new_history), (Duration::ZERO, false));
     assert_eq!(still, seen);
-    // The clock alone is an error as the answer to a read, and if the client expected no marker
-    // (facts about the server's data).
+    // An answer that is only the server's clock is an error for a read, and if the client expected
+    // no marker (facts about the server's data).
     assert!(expected(&[Op::Inspect { keys, wait: false }]).is_err());
     assert!(read(Value::Int(2_000_000), &ops).is_err());
 }

@@ -1,5 +1,5 @@
-//! Property tests of the facts: no answer to INFO and CONFIG causes a panic, and a malformed answer
-//! gives an error and no connection.
+//! Property tests of the facts that a server reports: no answer to INFO and CONFIG causes a panic,
+//! and a malformed answer gives an error and no connection.
 
 use proptest::prelude::*;
 

@@ -50,8 +50,8 @@ enum Fate {
 struct Batch {
     ledger: Rc<Mutex<Ledger>>,
     items: Vec<Item>,
-    /// Handler that gets a fault, and this fault. The number is the handler's position in the order
-    /// in which the handlers of the batch act, from 0.
+    /// Handler to which the fault of the batch happens, and this fault. The number is the handler's
+    /// position in the order in which the handlers of the batch act, from 0.
     struck: (usize, Fate),
     turn: Cell<usize>,
     /// Name of the batch. It is used in events, and is a part of the values that the handlers write

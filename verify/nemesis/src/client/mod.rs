@@ -147,8 +147,8 @@ impl Task {
         tokio::time::sleep(self.millis(range)).await;
     }
 
-    /// Runs an operation of the library. Reports the operation's beginning and its end to the
-    /// ledger.
+    /// Runs an operation of the library. Reports its beginning and its end to the ledger, which
+    /// logs the events of all clients.
     async fn verb<T>(
         &mut self,
         verb: Verb,

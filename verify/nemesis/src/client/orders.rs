@@ -51,8 +51,9 @@ pub(super) async fn work(mut task: Task) -> io::Result<()> {
         .at_most_once()
         .build()
         .expect("the settings are constants");
-    // The handler and the probe share a second connection to the ledger (which records effects),
-    // because the running call borrows the task's own connection.
+    // The handler and the probe (the function that looks for an earlier effect) share a second
+    // connection to the ledger (which records effects), because the running call borrows the task's
+    // own connection.
     let ledger = Rc::new(Mutex::new(task.ledger.again().await?));
     for n in 0_u64.. {
         task.pause(10..90).await;

@@ -69,8 +69,8 @@ impl Task {
             sleep(closed_for).await;
             guard.release().await
         };
-        // Any error except `Unconfirmed` means that the operator's own lease has ended, too. So
-        // nothing is left to release.
+        // Any error except `Unconfirmed` means that the lease of the operator, who took the lock
+        // over, has ended, too. So nothing is left to release.
         let answer = |outcome: &Result<(), ReleaseError>| match outcome {
             Err(ReleaseError::Unconfirmed(_)) => Answer::Refused,
             _ => Answer::Done,

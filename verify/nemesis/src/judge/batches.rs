@@ -13,8 +13,9 @@ use crate::event::{Answer, Event, EventKind, Nanos, SECOND, TaskId, Verb};
 /// at the same time) has sent only one request, because the deadline for a node's answer is later.
 const SOON: Nanos = SECOND / 4;
 
-/// A batch that its client dropped early. `blamed` are its keys that were found parked, although no
-/// handler of the key had begun and no other call can have left a claim.
+/// A batch that its client dropped early. `blamed` are its keys that were found parked (not run,
+/// left to an operator), although no handler of the key had begun and no other call can have left a
+/// claim.
 struct Dropped {
     who: TaskId,
     at: Nanos,
@@ -23,7 +24,7 @@ struct Dropped {
     blamed: BTreeSet<Arc<str>>,
 }
 
-/// A batch that has not ended yet.
+/// A call of a batch of keys that has not ended yet.
 struct Open {
     since: Nanos,
     turns: u16,
@@ -36,7 +37,7 @@ struct Keys {
     /// claim ended without a result for the key.
     explained: BTreeSet<Arc<str>>,
     open: BTreeMap<TaskId, Open>,
-    /// Batches that have ended, each with the time of its end.
+    /// Calls of a batch of keys that have ended, each with the time of its end.
     ended: Vec<(Nanos, Open)>,
     dropped: Vec<Dropped>,
     /// Time of each task's last call of a batch.
@@ -112,8 +113,8 @@ impl Keys {
             return Some(Violation::new(rule, key, e.at, text));
         };
         if others.is_some() {
-            // Several batches were dropped, and one of them left the claim. The log does not show
-            // which batch.
+            // Several batches with this key were dropped, and one of them left the claim because of
+            // which the key is parked. The log does not show which batch.
             self.explained.insert(Arc::clone(key));
             return None;
         }

@@ -19,7 +19,8 @@ pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
 fn stale(events: &[Event]) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut begun: BTreeMap<TaskId, Nanos> = BTreeMap::new();
-    // For each name: the proclamations in the order of time, each with the largest term so far.
+    // For each election: the times at which leaders published a value, each with the largest term
+    // so far.
     let mut won: BTreeMap<&Arc<str>, Vec<(Nanos, u64)>> = BTreeMap::new();
     for e in events {
         match &e.kind {

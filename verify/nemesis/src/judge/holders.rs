@@ -42,7 +42,7 @@ pub(crate) struct Hold {
 /// Takeover by which a holder got its lock.
 #[derive(Clone, Copy, Debug)]
 struct Took {
-    /// Fence on the nodes before the takeover: the largest token given so far.
+    /// Largest fencing token that the nodes had given before the takeover.
     fence: u64,
     /// End of the time in which the old holder may still rely on the lock.
     closed: Nanos,

@@ -20,8 +20,8 @@ struct Order {
     booked: Option<(TaskId, u64)>,
     /// Values of the order's effects.
     effects: Vec<Arc<str>>,
-    /// True after a handler performed an effect that the ledger accepts with any token. From then
-    /// on, no handler may begin.
+    /// True after a handler performed an effect that the ledger accepts with any fencing token, so
+    /// that it cannot refuse a repeat. From then on, no handler may begin.
     acted: bool,
     /// Number of additional effects, each allowed by an operator.
     again: u32,

@@ -22,7 +22,8 @@ fn held(client: u8, at: Nanos, token: u64, (since, until): (Nanos, Nanos)) -> Ev
     on(client, at, EventKind::Held { name: "lock".into(), token, since, until })
 }
 
-/// Returns a takeover from the holder with the token `fence`. The lock is closed until `closed`.
+/// Returns the event that a client took the lock from the holder with the token `fence`, who may
+/// rely on the lock until `closed`.
 fn took(client: u8, at: Nanos, token: u64, fence: u64, closed: Nanos) -> Event {
     let (name, closed) = ("lock".into(), closed * MS);
     on(client, at, EventKind::Took { name, token, fence, closed })
@@ -117,7 +118,7 @@ fn broken(mut log: Vec<Event>) -> Vec<&'static str> {
     judge(&log).iter().map(|v| v.rule).collect()
 }
 
-/// Returns the rules that the good log breaks with these additional events.
+/// Returns the rules that the log `good` (it breaks no rule) breaks with these additional events.
 fn with(more: Vec<Event>) -> Vec<&'static str> {
     broken([good(), more].concat())
 }
@@ -172,7 +173,8 @@ fn taken_but(at: Nanos, event: Event) -> Vec<&'static str> {
 #[test]
 fn a_takeover_lets_its_holder_believe_and_no_third_in() {
     assert_eq!(with(taken()), [""; 0]);
-    // Client 7 gives the lock up at once. Client 8 acquires the lock while it is still closed.
+    // Client 7 gives the lock up at once. Client 8 acquires the lock while it must still be closed
+    // to other clients.
     let early = taken_but(7_100, held(8, 7_099, 22, (7_000, 7_500)));
     assert_eq!(early, ["one holder at a time"]);
     // Client 8 acquires the lock while clients 6 and 7 may both rely on it.
@@ -191,7 +193,8 @@ fn a_takeover_that_does_not_raise_the_token_or_opens_too_early_is_found() {
     low[2] = took(7, 5_500, 19, 20, 7_200);
     let low = with(low);
     assert!(low.contains(&"token is larger than all before"), "{low:?}");
-    // The old holder's deadline is 7 s, so the takeover must announce 7 s or later.
+    // The old holder's deadline is 7 s. So the event `Took` must report that the lock stays closed
+    // for other owners until 7 s or later.
     let closed = |ms| {
         let mut log = taken();
         log[2] = took(7, 5_500, 21, 20, ms);
@@ -200,11 +203,11 @@ fn a_takeover_that_does_not_raise_the_token_or_opens_too_early_is_found() {
     };
     assert_eq!(closed(7_000), [""; 0]);
     assert_eq!(closed(6_999), ["a takeover says how long it is closed"]);
-    // A takeover must not announce more than the longest lease.
+    // A takeover must not announce that others have to wait for longer than the longest lease.
     assert_eq!(closed(7_700), [""; 0]);
     assert_eq!(closed(7_701), ["a takeover says how long it is closed"]);
-    // A node may lose the takeover and then confirm the old holder again. This is allowed for the
-    // time of two leases plus 2 s.
+    // A node may lose the data of the takeover, and then confirm the old holder's lock again. This
+    // is allowed for the time of two leases plus 2 s.
     let again = |until| {
         let mut log = taken();
         log.truncate(3);
@@ -284,12 +287,12 @@ fn a_key_that_is_parked_without_a_handler_is_found() {
     assert_eq!(then(vec![key(1, 5_100, "k1", start), parked(2, 6_000, "k1")]), [""; 0]);
     let unclear = key(1, 5_201, "k1", |key| EventKind::Unclear { key });
     assert_eq!(then(vec![unclear, parked(2, 6_000, "k1")]), [""; 0]);
-    // Client 2 called its batch before the batch of client 1 ended.
+    // Client 2 called its batch of keys before client 1's batch with the same key ended.
     let found = |since| vec![batch(2, since, &["k1"]), parked(2, 6_000, "k1")];
     assert_eq!(then(found(5_200)), [""; 0]);
     assert_eq!(then(found(5_201)), [rule]);
-    // The client dropped its batch, in which one handler runs at a time. So the handler of one key
-    // may have been about to begin.
+    // The client dropped its call for a batch of keys, in which one handler runs at a time. So the
+    // handler of one key may have been about to begin.
     let dropped = |keys: &[&str]| {
         let parked = keys.iter().map(|key| parked(2, 6_000, key));
         with(ended(Answer::Dropped).into_iter().chain(parked).collect())
@@ -297,7 +300,8 @@ fn a_key_that_is_parked_without_a_handler_is_found() {
     assert_eq!(dropped(&["k1"]), [""; 0]);
     assert_eq!(dropped(&["k1", "k1"]), [""; 0]);
     assert_eq!(dropped(&["k1", "k3"]), [rule]);
-    // A process may be killed at any point of its batch, so both keys may be parked.
+    // A process may be killed at any point of its batch, so both keys may be parked (left to an
+    // operator).
     let killed = on(1, 5_200, EventKind::Died { wanted: true });
     let killed = vec![batch(1, 5_000, &["k1", "k2"]), killed];
     let both = vec![parked(2, 6_000, "k1"), parked(2, 6_001, "k2")];

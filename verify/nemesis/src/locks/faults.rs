@@ -70,7 +70,7 @@ impl Faults<'_> {
     }
 
     /// Freezes, restarts and kills the servers one after the other, again and again. Returns `None`
-    /// when the phase ends.
+    /// when the sender of `stop` is dropped.
     fn strike_in_turn(&mut self, first: usize, struck: &mut Struck) -> Option<()> {
         self.wait(REST)?;
         for n in first.. {
@@ -94,7 +94,8 @@ impl Faults<'_> {
         Some(())
     }
 
-    /// Freezes one server after the other, again and again. Returns `None` when the phase ends.
+    /// Freezes one server after the other, again and again. Returns `None` when this part of the
+    /// run (the phase) ends.
     fn freeze_in_turn(&mut self, first: usize, struck: &mut Struck) -> Option<()> {
         self.wait(REST)?;
         let all = self.servers.len();
@@ -138,8 +139,8 @@ impl Faults<'_> {
     }
 }
 
-/// The client processes of a phase. They are killed when this value is dropped, or when the thread
-/// that started them ends.
+/// The client processes of one phase of the run, in which they use these kinds of locks. They are
+/// killed when this value is dropped, or when the thread that started them ends.
 pub(super) struct Clients<'a> {
     pub(super) kinds: &'a [Kind],
     pub(super) urls: &'a [String],

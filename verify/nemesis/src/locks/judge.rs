@@ -84,7 +84,7 @@ pub(crate) struct Found {
     /// Number of inner acquires: calls of an owner that already has the lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) inner: Option<usize>,
-    /// Number of grants to callers of a fair lock that had waited in its order.
+    /// Number of grants of a fair lock to callers that had waited in its queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) waited: Option<usize>,
     /// Number of grants in a wrong order: the call began after another call had its place in the
@@ -253,7 +253,7 @@ fn overlaps(holds: &[&Hold]) -> Vec<Broken> {
 /// Two holders that conflict are never valid at the same time. So the order in which they relied on
 /// the lock is the order of their grants.
 fn tokens_wrong(holds: &[&Hold]) -> Vec<Broken> {
-    /// The largest tokens so far.
+    /// The largest fencing tokens of one slot or lock so far.
     #[derive(Default)]
     struct Largest {
         of_writers: u64,
@@ -332,8 +332,8 @@ fn stuck(holds: &[Hold], end: Nanos) -> Vec<Broken> {
     found
 }
 
-/// Returns the number of tickets that were redeemed, and a violation for each ticket that was
-/// redeemed again.
+/// Returns the number of hand-over tickets by which a caller got the lock (redeemed them), and a
+/// violation for each ticket that was redeemed again.
 fn resumed(holds: &[Hold]) -> (usize, Vec<Broken>) {
     let mut tickets = BTreeSet::new();
     let mut twice = Vec::new();

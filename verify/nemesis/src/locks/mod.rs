@@ -41,12 +41,13 @@ const CLOCK_ERROR: Duration = Duration::from_millis(100);
 const NODE_DEADLINE: Duration = Duration::from_millis(150);
 /// Time from the restart of a server until it grants again, with a reserve.
 const QUARANTINE: Duration = Duration::from_millis(1_500);
-/// Shortest duration of a phase: within it, each kind of fault happens once.
+/// Shortest duration of a phase, in which clients use some kinds of locks. Each kind of fault
+/// happens once in it.
 const PHASE: Duration = Duration::from_secs(8);
 /// Time between two kills of clients.
 const CRASH_EVERY: Duration = Duration::from_millis(700);
-/// Time between two kills of clients in the phase of the fair lock. A killed client keeps its place
-/// in the queue for 3 s, and so keeps the other clients out.
+/// Time between two kills of clients in the part of the run (the phase) that tests the fair lock. A
+/// killed client keeps its place in the queue for 3 s, and so keeps the other clients out.
 const FAIR_CRASH_EVERY: Duration = Duration::from_secs(5);
 
 names! {
@@ -62,8 +63,8 @@ names! {
         Degrade = "degrade",
         HandOver = "hand_over",
         /// A mutex whose callers are served in the order of their places in the nodes' queues. A
-        /// node that loses its data loses these places, so servers are only frozen in the phase of
-        /// this kind.
+        /// node that loses its data loses these places, so servers are only frozen in the part of
+        /// the run (the phase) that tests this kind.
         Fair = "fair",
     }
 }
@@ -119,8 +120,9 @@ pub(crate) fn demo(args: &Args, out: &Path) -> Result<bool, Failure> {
     Ok(good)
 }
 
-/// Returns the kinds of locks in each phase. The fair lock is alone in the first phase, because no
-/// server may have lost data before it. The other phases share the other kinds.
+/// Returns the kinds of locks that are used in each phase of the run. The fair lock is alone in the
+/// first phase, because no server may have lost data before it. The other phases share the other
+/// kinds.
 fn phases(length: Duration) -> Vec<Vec<Kind>> {
     let others: Vec<_> = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Fair).collect();
     let most = (length.as_secs() / PHASE.as_secs()).saturating_sub(1);

@@ -60,7 +60,8 @@ pub(crate) enum What {
     Valid { until: Nanos },
     /// The owner of a reentrant lock acquired it once more, and got this token.
     Inner { token: u64 },
-    /// The task no longer relies on its grants. It releases them after this line.
+    /// The task no longer relies on its grants. It releases them after it has written this line of
+    /// the log.
     Over,
 }
 
@@ -96,8 +97,8 @@ impl Journal {
         }
     }
 
-    /// Runs an operation of the library. Reports its beginning and its end, if the observations go
-    /// to the ledger of `nemesis`.
+    /// Runs an operation of the library. If this task's observations of its locks go to the ledger
+    /// of `nemesis` and not to a file, reports the operation's beginning and its end to the ledger.
     pub(crate) async fn verb<T>(
         &mut self,
         (verb, name): (Verb, &str),

@@ -37,7 +37,7 @@ pub(crate) struct Pace {
     pub(crate) long: u32,
 }
 
-/// State of one task.
+/// State of one task of a client process.
 pub(crate) struct Task {
     pub(crate) who: TaskId,
     pub(crate) kind: Kind,

@@ -155,7 +155,8 @@ impl Fleet {
         }
     }
 
-    /// Performs an event on the first server or group. A killed server is started again.
+    /// Performs an ordinary event (such as a restart) on the first server or group. A killed server
+    /// is started again.
     pub(super) async fn happen(&mut self, what: Happening) -> Result<(), Failure> {
         match what {
             Happening::First => self.init().await,

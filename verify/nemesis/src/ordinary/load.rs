@@ -21,13 +21,14 @@ const PAUSE: Duration = Duration::from_millis(20);
 const AGAIN: Duration = Duration::from_secs(1);
 /// Length of a loss of data that half of the requests accept. The manual recommends this value.
 pub(super) const ACCEPTED: Duration = palisade::IdempotencyBuilder::SHORT_LOSS;
-/// Number of backlog requests: they are made before the event and delivered after it.
+/// Number of backlog requests: they are made before the event (such as a restart of a server) and
+/// delivered after it.
 pub(super) const BACKLOG: usize = 1_000;
 /// Namespace of the idempotency keys of requests that accept no loss of data.
 pub(super) const STRICT: &str = "orders";
 /// Maximum number of backlog requests that are delivered at the same time.
 const AT_ONCE: usize = 50;
-/// Number of old requests: they have a result before the event.
+/// Number of old requests: they have a result before the event that happens to the servers.
 pub(super) const OLD: usize = 20;
 /// Maximum gap between two grants or two executions while the deployment works well.
 const WELL: Duration = Duration::from_secs(1);
@@ -46,8 +47,8 @@ pub(super) enum End {
 pub(super) struct Kind {
     /// True if the requests have a birth: their creation time (`created_at`).
     pub(super) births: bool,
-    /// True if the requests accept a loss of data of up to [`ACCEPTED`]: they run even if their
-    /// records may be in such a loss.
+    /// True if the requests accept a loss of data of up to [`ACCEPTED`]: they run even if the nodes
+    /// may have lost their records in a loss of this length.
     pub(super) accepts: bool,
 }
 
@@ -192,7 +193,8 @@ impl Load {
     }
 
     /// Delivers [`BACKLOG`] requests of each kind for the first time. Their creation time is
-    /// `made`. Returns the number of parked requests of each kind.
+    /// `made`. Returns the number of requests of each kind that were parked (their handlers did not
+    /// run).
     pub(super) async fn deliver_backlog(&self, made: SystemTime) -> Result<[usize; 4], Failure> {
         let mut parked = [0; 4];
         for kind in Kind::ALL {
@@ -282,8 +284,9 @@ impl Orders {
             match self.run(key, born, &runs).await {
                 Ok(Outcome::Executed { .. } | Outcome::Replayed(_)) => break End::Executed,
                 Ok(Outcome::Parked(parked)) => break End::Parked(parked.forgotten_for),
-                // The server was not initialised. The request stays parked until an operator
-                // initialises the server, or else for one retention.
+                // No operator has initialised the server. The request stays parked (not run) until
+                // an operator does, or else for one retention (the time for which records are
+                // kept).
                 Err(RunError::NotInitialised { .. }) => {
                     break End::Parked(Duration::from_secs(24 * 3_600));
                 }
@@ -353,7 +356,7 @@ impl Orders {
                 sleep(PAUSE).await;
             }
             let has = had || matches!(outcome, Ok(Outcome::Executed { .. } | Outcome::Replayed(_)));
-            // The request was parked before it had a result. A new request replaces it.
+            // The request was parked (not run) before it had a result. A new request replaces it.
             let (key, born) = match outcome {
                 Ok(Outcome::Parked(_)) if !has => (format!("{key}'"), SystemTime::now()),
                 _ => (key, born),

@@ -55,7 +55,8 @@ pub(crate) struct Args {
     jobs: usize,
 }
 
-/// Measures all cells: each event in each deployment. Returns true if no cell failed.
+/// Measures all cells of the tables: each ordinary event in each deployment. Returns true if no
+/// cell failed.
 pub(crate) fn ordinary(args: &Args) -> Result<bool, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(cells(args))
@@ -123,7 +124,8 @@ fn wanted(args: &Args) -> Result<Vec<(Kind, Happening)>, Failure> {
     Ok(all)
 }
 
-/// Performs one event on a new deployment. Returns one row for each kind of request.
+/// Lets one ordinary event, such as a crash, happen to a new deployment. Returns one row for each
+/// kind of request.
 async fn cell(kind: Kind, what: Happening) -> Result<Vec<Row>, Failure> {
     let mut fleet = Fleet::up(kind).await?;
     let redlock = fleet.redlock()?;
@@ -157,9 +159,9 @@ async fn cell(kind: Kind, what: Happening) -> Result<Vec<Row>, Failure> {
     }
     let first_lost = Request::ALL.iter().filter(|kind| !kind.accepts);
     let first_lost = first_lost.filter_map(|kind| seen.first_lost(*kind, &stored)).min();
-    // The true loss is measured by requests that were executed before the event. The results of
-    // later requests are stored after the loss, and a request that runs during the event may lose
-    // its result in any case.
+    // The true length of the data loss is measured by requests that were executed before the event.
+    // The results of later requests are stored after the loss. A request that runs during the event
+    // may lose its result in any case.
     let lost = first_lost.map_or(Duration::ZERO, |at| begun.saturating_duration_since(at));
     let all = Request::ALL.into_iter().zip(parked);
     let row = |(of, parked)| Row::of((kind, what), of, &seen, begun).with(parked, proved, lost);

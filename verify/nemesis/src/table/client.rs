@@ -166,7 +166,7 @@ impl Task {
     }
 
     /// Holds the locks that this client keeps all the time. Reports each renewal and each loss to
-    /// the ledger. Acquires a lost lock again.
+    /// the ledger, which logs the events. Acquires a lost lock again.
     async fn sit(mut self) -> io::Result<()> {
         let (got, mut gets) = unbounded_channel();
         let mut seats: Vec<Option<(LockGuard, u64)>> = Vec::new();

@@ -1,6 +1,7 @@
-//! Facts about the group of the failover table, in the order of time: the masters that the
-//! Sentinels reported, the servers that accepted writes, and the quarantines. They come from the
-//! watcher, a process that uses plain Redis requests. None of these facts comes from the library.
+//! Facts about the Sentinel group of one row of the failover table, in the order of time: the
+//! masters that the Sentinels reported, the servers that accepted writes, and the quarantines
+//! (times without grants). They come from the watcher, a process that uses plain Redis requests.
+//! None of these facts comes from the library.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -87,12 +88,13 @@ impl Facts {
         answers[silent..].iter().find(|(_, a)| *a == WriteReply::Yes).map(|(at, _)| *at)
     }
 
-    /// Returns the end of a server's last quarantine.
+    /// Returns the end of a server's last quarantine (time without new grants).
     pub(super) fn quarantine_ends(&self, server: &str) -> Option<Nanos> {
         self.quarantines.get(server)?.last().map(|(_, ends)| *ends)
     }
 
-    /// Returns true if a server was in quarantine from the request at `since` to the reply at `at`.
+    /// Returns true if a server was in quarantine (a time without grants) from the request at
+    /// `since` to the reply at `at`.
     ///
     /// The beginning and the end of a quarantine are in whole milliseconds. So times within 1 or 2
     /// ms of the beginning or the end count as outside.
@@ -106,8 +108,8 @@ impl Facts {
     /// `since` to `at`. A server is replaced if another server has begun to accept writes and this
     /// server was not promoted later.
     ///
-    /// A request may wait until the new master accepts it. The watcher may observe a promotion up
-    /// to `LOOK` later than a client.
+    /// A request may wait until the new master accepts it. The watcher, the process that logs the
+    /// servers' replies, may observe a promotion up to `LOOK` later than a client.
     pub(super) fn replaced(&self, server: &str, window: Nanos, since: Nanos, at: Nanos) -> bool {
         const LOOK: Nanos = 300_000_000;
         let own = self.promotions.get(server).map_or(&[][..], Vec::as_slice);

@@ -44,7 +44,7 @@ impl Fault {
         matches!(self, Self::Isolated | Self::Split)
     }
 
-    /// Returns true if the new master continues without a quarantine.
+    /// Returns true if the new master continues without a quarantine (time without grants).
     pub(super) fn is_seamless(self) -> bool {
         matches!(self, Self::Handover | Self::HandoverBack)
     }
@@ -155,7 +155,8 @@ async fn back(group: &Group, stop: &mut Stop) -> Result<(), Failure> {
     }
 }
 
-/// Freezes the master for ten seconds. Then counts the late writes that the master executes.
+/// Freezes the master for ten seconds. Then counts the writes that it executes late: they were sent
+/// to it after the Sentinels reported the new master.
 async fn freeze(group: &mut Group, stop: &mut Stop) -> Result<Struck, Failure> {
     let mut old = group.watch_old()?;
     let pid = group.world.pid(0, "a1").ok_or("the master does not run")?;
@@ -177,8 +178,8 @@ async fn freeze(group: &mut Group, stop: &mut Stop) -> Result<Struck, Failure> {
 }
 
 impl Fault {
-    /// Adds a doubt (a reason why a row is of no use) if the fault had no effect. Such a row proves
-    /// nothing, even if it has no wrong votes.
+    /// Adds a doubt (a reason why a row of the result table is of no use) if the fault had no
+    /// effect. Such a row proves nothing, even if no server granted or renewed a lease wrongly.
     pub(super) fn took_place(self, case: &Case, events: &[Event], row: &mut Row) {
         let facts = Facts::of(events);
         let before = facts.named_at(case.struck).cloned();

@@ -32,7 +32,8 @@ pub(super) struct Shape {
     pub(super) max_ttl_ms: u64,
     /// True if a grant counts only when all replicas have it.
     pub(super) all_replicas: bool,
-    /// True if all safety checks are off. The check of the log must then find broken rules.
+    /// True if all safety checks of the library are off. The check of the log of events must then
+    /// find broken rules.
     pub(super) defeat: bool,
 }
 
@@ -242,7 +243,7 @@ impl Group {
         .await
     }
 
-    /// Starts a planned handover of the group.
+    /// Starts a planned handover of the group to another master.
     pub(super) fn hand_over(&self) -> Result<Running, Failure> {
         Running::begin(&self.world, 0, clock_error(self.shape.max_ttl_ms))
     }
@@ -291,7 +292,7 @@ impl Group {
         .await
     }
 
-    /// Ends the clients and the watcher. Returns all events of the log.
+    /// Ends the clients and the process that watches the servers. Returns all events of the log.
     pub(super) async fn end(mut self) -> Result<Vec<Event>, Failure> {
         for process in &mut self.processes {
             if let Some(status) = process.try_wait()? {

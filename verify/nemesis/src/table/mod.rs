@@ -62,7 +62,8 @@ pub(crate) struct Args {
     defeat: bool,
 }
 
-/// Measures all rows of the failover table. Returns true if all rows are good.
+/// Measures all rows of the failover table (a row is one fault). Returns true if all rows pass
+/// their check.
 pub(crate) fn table(args: &Args, out: &Path) -> Result<bool, Failure> {
     fs::create_dir_all(out)?;
     runtime::run(rows(args, out))
@@ -152,8 +153,9 @@ async fn row(fault: Fault, shape: Shape, out: &Path, stop: &mut Stop) -> Result<
     fault.prepare(&group).await?;
     group.clients(stop).await?;
     let struck = fault.strike(&mut group, stop).await?;
-    // After a cut, the old master remains a master for ten seconds, until the Sentinels make it a
-    // replica. With `defeat` (all safety checks are off), rules are broken much earlier.
+    // After a cut of the network, the old master remains a master for ten seconds, until the
+    // Sentinels make it a replica. With `defeat` (all safety checks are off), rules are broken much
+    // earlier.
     let rest = if struck.healed.is_some() && !shape.defeat { 12 } else { 1 };
     stop.wait(Duration::from_secs(rest)).await?;
     let far = if fault.cuts_clients() { group.far() } else { Vec::new() };

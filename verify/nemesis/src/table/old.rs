@@ -104,7 +104,8 @@ impl Drop for OldMaster {
     }
 }
 
-/// Returns true if unread bytes of this connection may have been sent after the time of `named`.
+/// Returns true if unread bytes of this connection may have been sent after the Sentinels reported
+/// (named) the new master. `named` is the reading at that time, `before` the one before the resume.
 fn sent_late(peer: &str, named: &Sockets, before: &Sockets) -> bool {
     let (Some((bytes, was_closed)), Some((later, closed))) = (named.get(peer), before.get(peer))
     else {

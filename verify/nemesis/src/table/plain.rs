@@ -44,7 +44,8 @@ impl Setting {
         }
     }
 
-    /// Returns the name of the row. The option `--only` selects rows by this name.
+    /// Returns the name of this setting's row in the table for the fault. The option `--only`
+    /// selects rows by this name.
     pub(super) fn with(self, fault: Fault) -> String {
         format!("{}: {}", self.name(), fault.name())
     }
@@ -55,12 +56,12 @@ pub(super) struct Row {
     pub(super) setting: &'static str,
     pub(super) fault: &'static str,
     /// Seconds from the new master's first accepted write to the last write that the old master
-    /// acknowledged under this setting.
+    /// acknowledged with the `setting` of this row.
     pub(super) two_masters_seconds: f64,
     pub(super) acked: usize,
     pub(super) lost: usize,
     pub(super) refused: usize,
-    /// Reasons why this row is of no use.
+    /// Reasons for which this row of the failover table is of no use.
     pub(super) doubts: Vec<String>,
 }
 
@@ -132,8 +133,8 @@ pub(super) async fn row(
     })
 }
 
-/// Injects the fault, as for the rows of the table about the library. Waits only until the old
-/// master is a replica or dead, not for a quarantine.
+/// Injects the fault in the same way as for the rows about locks of the library. Waits only until
+/// the old master is a replica or dead, not for a quarantine (a time without grants).
 async fn strike(fault: Fault, group: &mut Group, stop: &mut Stop) -> Result<u64, Failure> {
     /// Duration of a network cut after its other side has a new master.
     const CUT: Duration = Duration::from_secs(8);

@@ -87,7 +87,8 @@ fn good() -> Vec<Event> {
     log
 }
 
-/// Returns the row that the check makes from the good log with additional events.
+/// Returns the row of the failover table that `judge` makes from the good log with additional
+/// events.
 fn with(more: Vec<Event>) -> Row {
     let mut log = good();
     log.extend(more);
@@ -144,7 +145,8 @@ fn an_old_master_has_no_vote_later_than_the_window() {
     // vote on this request is no violation.
     let row = with(vec![vote(2, 6_002, "other", 5_000, "r2", false)]);
     assert!(row.is_good(), "{row:?}");
-    // The rule about a replaced master also applies to plain writes without the library.
+    // The rule that a replaced master accepts nothing after the window also applies to plain
+    // writes without the library.
     let row = with(vec![
         answers(7_100, "m1", WriteReply::Yes),
         answers(7_200, "m1", WriteReply::Replica),

@@ -1,4 +1,4 @@
-//! Checks one row of the failover table by the log of its events.
+//! Checks one row of the failover table (the measurement of one fault) by the log of its events.
 //!
 //! A *vote* is a reply in which one server grants or renews one lease. A vote is wrong in four
 //! cases:
@@ -22,11 +22,12 @@ use crate::event::{Event, EventKind, Nanos};
 use crate::judge::{self, Hold};
 
 const MS: Nanos = 1_000_000;
-/// Minimum number of votes (grants and renewals by servers) of a row. A row with fewer votes is of
-/// no use.
+/// Minimum number of votes (grants and renewals by servers) for a row of the failover table. A row
+/// with fewer votes is of no use.
 const VOTES: usize = 500;
 
-/// Facts about a row of the table that the log does not contain.
+/// Facts about a row of the failover table (about one fault) that the log of events does not
+/// contain.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
     pub(super) fault: &'static str,
@@ -66,18 +67,18 @@ pub(super) struct Row {
     /// Time from the fault until the Sentinels report the new master and it accepts writes, in
     /// milliseconds.
     pub(super) new_master_ms: Option<f64>,
-    /// Time from the end of `new_master_ms` to the end of the new master's quarantine, in
-    /// milliseconds.
+    /// Time from the end of `new_master_ms` to the end of the new master's quarantine (a time
+    /// without grants), in milliseconds.
     pub(super) quarantine_ms: Option<f64>,
-    /// Reasons why this row is of no use.
+    /// Reasons for which this row of the failover table is of no use.
     pub(super) doubts: Vec<String>,
     /// Descriptions of broken rules.
     pub(super) broken: Vec<String>,
 }
 
 impl Row {
-    /// Returns true if the row proves something (it has no doubts) and shows no wrong votes, no
-    /// second holders and no writes to the old master.
+    /// Returns true if the row (the measurement of one fault) proves something, which means that it
+    /// has no doubts, and shows no wrong votes, no second holders and no writes to the old master.
     pub(super) fn is_good(&self) -> bool {
         let bad = self.wrong_votes + self.held_twice;
         bad + self.writes_to_old_master.unwrap_or(0) == 0 && self.doubts.is_empty()
@@ -190,8 +191,8 @@ fn times(row: &mut Row, case: &Case, facts: &Facts, holds: &[Hold], mut fresh: V
 /// all the time was renewed or lost.
 fn sitting(row: &mut Row, case: &Case, holds: &[Hold], begun: Nanos) {
     let cut = case.healed.is_none_or(|healed| begun < healed) && !case.far.is_empty();
-    // The new master may serve a client shortly before the watcher detects it. So renewals count
-    // from 50 ms before that time.
+    // The new master may serve a client shortly before the watcher process detects the new master.
+    // So the renewals from 50 ms before the detection (`begun`) count, too.
     let early = begun.saturating_sub(50 * MS).max(case.struck);
     let mut longest = None;
     for hold in holds.iter().filter(|h| h.name.starts_with("sit-")) {

@@ -91,7 +91,7 @@ async fn monitor(addr: String, mut file: File) -> io::Result<()> {
     }
 }
 
-/// Reports to the ledger the masters that this Sentinel returns.
+/// Reports to the ledger (the process that logs all events) the masters that this Sentinel returns.
 async fn sentinel(mut ledger: Ledger, n: u8, group: String, addr: String) -> io::Result<()> {
     let question = format!("SENTINEL GET-MASTER-ADDR-BY-NAME {group}");
     let (mut line, mut before) = (Line::to(&addr), String::new());
@@ -139,12 +139,12 @@ async fn server(mut ledger: Ledger, addr: Arc<str>, defeat: bool) -> io::Result<
     Ok(())
 }
 
-/// Marker of a server, and the server's current data history.
+/// Marker of a server (key with its data history and quarantine), and its current data history.
 struct Marker {
     server: Arc<str>,
     /// Data history of the server (its replication id). `None` until it is read.
     replid: Option<String>,
-    /// Text of the server's marker when it was last read.
+    /// Text of the server's marker (the key with its data history) when it was last read.
     text: String,
 }
 
@@ -170,8 +170,8 @@ impl Marker {
             ledger.report(EventKind::Process { server, run_id }).await?;
             self.replid = Some(replid);
         }
-        // The last part of the marker, a time of the server, changes each second. The quarantine is
-        // stored in the first part, so only the first part is compared.
+        // The last part of the marker is a reading of the server's clock, which changes each
+        // second. The quarantine is stored in the first part, so only the first part is compared.
         if text.get(..QUARANTINE) != self.text.get(..QUARANTINE)
             && of_this(&self.replid)
             && let Some((from, ends)) = quarantine(&text)
@@ -184,12 +184,13 @@ impl Marker {
     }
 }
 
-/// Length in bytes of the first part of a marker, which contains the data history and the
-/// quarantine.
+/// Length in bytes of the first part of a marker (a server's record of its data history), which
+/// contains the data history and the quarantine.
 const QUARANTINE: usize = 81;
 
-/// Returns the beginning and the end of the quarantine in a marker `replid since floor length`, by
-/// this process's clock. All servers run on this machine and share its wall clock.
+/// Returns the beginning and the end of the quarantine (time without grants) in a server's marker
+/// `replid since floor length`, by this process's clock. All servers run on this machine and share
+/// its wall clock.
 fn quarantine(marker: &str) -> Option<(Nanos, Nanos)> {
     let mut words = marker.split(' ').skip(1);
     let since: u64 = words.next()?.parse().ok()?;

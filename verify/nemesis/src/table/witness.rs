@@ -78,8 +78,8 @@ impl LockNode for Witness {
     }
 }
 
-/// Returns the name and the token of the lease that a reply grants or extends. The flag is true for
-/// a grant.
+/// Returns the name and the token of the lease that a reply grants or extends. The boolean is true
+/// for a grant, false for an extension.
 fn yes(op: &Op, reply: Option<&Reply>) -> Option<(Arc<str>, u64, bool)> {
     let (keys, token, grant) = match (op, reply?) {
         (Op::Acquire { keys, .. }, Reply::Granted { fence }) => (keys, *fence, true),

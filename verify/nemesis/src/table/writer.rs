@@ -35,8 +35,8 @@ pub(super) struct Fates {
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Writes until an input line arrives. This line contains the address of the server to check. Then
-/// prints the result.
+/// Sends plain writes to a server until an input line arrives. This line contains the address of
+/// the server to check for lost writes. Then prints the result.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let (say, lines) = channel();
     std::thread::spawn(move || {

@@ -8,8 +8,8 @@ use super::{Rule, rule};
 use crate::plan::Ms;
 use crate::trace::Event;
 
-/// Returns the rule for keys that accept losses of at most `accepts` milliseconds. `window` is the
-/// longest time for which a replaced master may still grant.
+/// Returns the rule for idempotency keys that accept losses of data of at most `accepts`
+/// milliseconds. `window` is the longest time for which a replaced master may still grant.
 pub(super) fn accepted(accepts: Ms, window: Ms) -> Rule {
     let (accepts, window) = (accepts * 1_000, window * 1_000);
     // For each key, its starts: the time of the start, and the result that this handler would
@@ -29,9 +29,9 @@ pub(super) fn accepted(accepts: Ms, window: Ms) -> Rule {
                 Ok(())
             }
             Event::Starts { name, value, .. } => {
-                // True if a write at the time `at` may be lost in an accepted loss. A replaced
-                // master may still grant for `window` after the loss, and these writes are lost
-                // too.
+                // True if a write at the time `at` may be lost in a loss of data that the keys
+                // accept. A replaced master may still grant for `window` after the loss, and these
+                // writes are lost too.
                 let may_be_lost = |at: u64| {
                     losses.iter().any(|&(since, lost)| {
                         let is_in = since <= at && at <= lost + window;

@@ -55,8 +55,8 @@ pub(crate) fn all(guarantees: Guarantees) -> Vec<Rule> {
     let mut all = reported::always(guarantees.served);
     all.extend([quarantine::quarantine(), requests::requests()]);
     if guarantees.accepts > 0 {
-        // A claim and its result may both be in an accepted loss. Then the key may get a second
-        // result.
+        // A short loss of data, which the keys' settings accept, may include both a claim and its
+        // result. Then the key may get a second result.
         all.push(accepted::accepted(guarantees.accepts, guarantees.window));
     } else {
         let one = guarantees.once || guarantees.clocks != Clocks::Apart;

@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use super::{Rule, rule};
 use crate::trace::Event;
 
-/// Returns the rule that the handler of a key that must be parked does not start again.
+/// Returns the rule that the handler of a key that must be parked (left to an operator) does not
+/// start again.
 pub(super) fn once() -> Rule {
-    // For each key: the result of its last start, unless this start had no effect or an operator
-    // decided.
+    // For each key: the result of the last start of its handler, unless this start had no effect or
+    // an operator has decided since.
     let mut counts = BTreeMap::<u16, u64>::new();
     let (name, source) = (
         "no rerun of a key that must be parked",

@@ -55,7 +55,8 @@ pub(super) fn order(guarantees: Guarantees) -> Rule {
 }
 
 impl Order {
-    /// Returns the number of nodes that had the place of the call the whole time since `began`.
+    /// Returns the number of nodes in whose queue of waiters the call had a place for the whole
+    /// time since `began`.
     fn nodes_with(&self, (client, _, name): Call, began: u64, now: u64) -> usize {
         let fresh = self.guarantees.fresh * 1_000;
         let has = |node| {
@@ -78,7 +79,7 @@ impl Order {
         Ok(())
     }
 
-    /// Removes the calls and the places of a process that died.
+    /// Removes the waiting calls of a process that died, and its places in the nodes' queues.
     fn died(&mut self, who: usize) {
         self.waits.retain(|(client, ..), _| *client != who);
         self.places.retain(|(client, ..), _| *client != who);

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use super::{Rule, rule};
 use crate::trace::Event;
 
-/// Returns the rule that a node grants nothing in quarantine.
+/// Returns the rule that a node grants nothing in quarantine, a time after the node may have lost
+/// data.
 pub(super) fn quarantine() -> Rule {
     // For each node and data history, the end of its quarantine (the time without grants) by the
     // node's own clock.

@@ -73,8 +73,8 @@ pub(super) fn always(served: bool) -> Vec<Rule> {
             matches!(event, Event::TasksLeft(_))
         }),
         // A call for all permits returns all of them or none. Other rules check that no permit has
-        // two holders, and that a call which was refused leaves nothing on the nodes (semaphore
-        // 10).
+        // two holders, and that a call which was refused leaves nothing on the nodes (rule
+        // semaphore 10).
         none("all permits or none", "docs/design/semaphore.md, rule 10", |event| match *event {
             Event::AllPermits { slots, permits, .. } => {
                 slots != (1 << PERMITS) - 1 || permits != usize::from(PERMITS)

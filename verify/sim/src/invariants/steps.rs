@@ -13,7 +13,8 @@ pub(super) fn steps() -> Rule {
     let mut done = BTreeMap::<(u16, usize), u64>::new();
     // For each key, the largest token with which a handler started.
     let mut started = BTreeMap::<u16, u64>::new();
-    // For each key, the largest token at the time when an operator purged the steps of the key.
+    // For each key, the largest token at the time when an operator deleted (purged) its finished
+    // steps.
     let mut forgotten = BTreeMap::<u16, u64>::new();
     let (name, source) = (
         "no step is done twice",

@@ -1,6 +1,6 @@
 //! Checks that a hand-over ticket, by which a holder gives its lock to another process, is redeemed
-//! at most once. No other owner holds the lock between the old holder and the new one (hand_over
-//! 3).
+//! at most once. No other owner holds the lock between the old holder and the new one (rule
+//! hand_over 3).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,8 @@ use crate::trace::Event;
 pub(super) fn tickets() -> Rule {
     // For each redeemed ticket: the name of its lock and its token.
     let mut redeemed = BTreeSet::<(u16, u64)>::new();
-    // For each name, the largest token of a holder. Holders that took the lock over do not count.
+    // For each name, the largest token of a holder. A holder that took the lock over from another
+    // owner does not count.
     let mut latest = BTreeMap::<u16, u64>::new();
     let (name, source) =
         ("a ticket is redeemed once and in time", "docs/design/hand_over.md, rule 3");
@@ -25,8 +26,8 @@ pub(super) fn tickets() -> Rule {
                 if !redeemed.insert((name, token)) {
                     return Err(format!("{event}, for the second time"));
                 }
-                // If the redeemed guard has already expired (`left` is 0), the next holder may have
-                // been reported before it.
+                // If the lease of the redeemed guard has already expired (`left` is 0), the event
+                // of the next holder may have come before this event.
                 let largest = latest.get(&name).copied().unwrap_or(0);
                 if left > 0 && largest > token {
                     return Err(format!("{event}, after a holder had token {largest}"));

@@ -33,7 +33,8 @@ pub(super) fn tokens() -> Rule {
         let known = tokens.entry(name).or_default();
         // A guard that is still valid when it is returned was granted after all tokens that were
         // reported before. A paused process may return a guard that has already expired. That guard
-        // was granted at some time after its request.
+        // was granted at some time after its request, so only the tokens reported before the
+        // request count.
         let since = if left > 0 { at } else { requested_at };
         // The token of a takeover does not count for a guard that was requested before the
         // takeover. The takeover may have ended this guard's hold before its holder received it.

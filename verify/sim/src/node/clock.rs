@@ -25,7 +25,8 @@ struct ClockState {
     set_back: u64,
     /// True after the end of all faults. From then on, no fault changes the clock.
     faults_ended: bool,
-    /// Fixed reading of the clock, set while the rest of a halted batch runs.
+    /// Fixed reading of the clock. It is set while the server, which stopped in the middle of a
+    /// batch, executes the rest of that batch.
     read: Option<u64>,
 }
 
@@ -50,8 +51,8 @@ impl ServerClock {
         wall(nanos, state.wave.error(nanos) + state.wild * 1_000)
     }
 
-    /// Fixes the clock at `read`, the reading from the start of a halted batch. With `None`, the
-    /// clock runs again.
+    /// Fixes the clock at `read`, the reading from the start of the batch in which the server was
+    /// halted. With `None`, the clock runs again.
     pub(super) fn reread(&self, read: Option<u64>) {
         self.state().read = read;
     }

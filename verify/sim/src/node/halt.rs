@@ -1,13 +1,13 @@
-//! A simulated server that stops inside a batch and later continues with the rest of the batch. The
-//! server reads its clock only at the start of the batch. It executes no other batch before the
-//! rest.
+//! A simulated server that stops inside a batch of requests and later continues with the rest of
+//! the batch. The server reads its clock only at the start of the batch. It executes no other batch
+//! before the rest.
 
 use palisade::node::spi::Replies;
 
 use super::server::Job;
 use super::{Node, State};
 
-/// A batch in which the server has stopped.
+/// A batch of ops during which the server has stopped.
 pub(super) struct Halted {
     /// Ops of the batch that the server has not executed yet.
     rest: Job,

@@ -20,7 +20,8 @@ pub(crate) struct Closing {
 }
 
 impl Node {
-    /// Closes the master for the time `span`. Returns `None` if the master cannot be closed now.
+    /// Closes the master (makes it refuse requests) for the time `span`. Returns `None` if the
+    /// master cannot be closed now.
     pub(crate) fn close(&self, span: Duration) -> Option<Closing> {
         let state = self.state();
         let server = &state.servers[state.master];
@@ -37,13 +38,14 @@ impl Node {
         Some(Closing { server: state.master, life: server.life, till })
     }
 
-    /// Opens a server before its closed time ends, as an operator does. Has an effect only if the
-    /// server's data contain this closing.
+    /// Opens a server that is closed (answers nothing during a planned handover) before this time
+    /// ends, as an operator does. Has an effect only if the server's data state that it is closed
+    /// by `closing`.
     pub(crate) fn open(&self, at: usize, closing: Closing) {
         self.state().servers[at].memory.open(closing.till);
     }
 
-    /// Opens the old master again. Its closed time ends early.
+    /// Opens the old master again, so that it accepts requests before its closed time has ended.
     pub(crate) fn reopen(&self, closing: Closing) {
         self.open(closing.server, closing);
     }
@@ -76,8 +78,8 @@ impl Node {
         state.servers[to].memory.restore(data);
         state.servers[to].role = Role::Master;
         state.master = to;
-        // A replica that has the master's closing also has all earlier writes, so the grants of the
-        // old master can still be confirmed.
+        // Closing the old master was its last write. A replica that has this write also has all
+        // earlier writes, so the grants of the old master can still be confirmed.
         let granted = std::mem::take(&mut state.granted);
         state.begin(to);
         if behind.is_none() {
@@ -87,8 +89,8 @@ impl Node {
     }
 
     /// Ends the handover. The promoted server continues the old data history if its data contain
-    /// the closing and enough of the closed time is left. Otherwise the server is opened, and
-    /// begins a new history with a quarantine.
+    /// the write that closed the old master, and enough of the closed time is left. Otherwise the
+    /// server is opened, and begins a new history with a quarantine.
     pub(crate) fn finish(&self, to: usize, closing: Closing) {
         let mut state = self.state();
         if state.master != to || state.down || state.servers[to].frozen > 0 {

@@ -61,10 +61,11 @@ pub(super) struct Server {
     pub(super) queue: VecDeque<Job>,
     /// Number of the server's data history.
     pub(super) life: u64,
-    /// True if the server has granted a request in this history.
+    /// True if the server has granted a request in its present data history.
     pub(super) has_granted: bool,
-    /// Largest failover window of the replaced servers that may still grant. It is set when a new
-    /// data history begins, and cleared at the server's first reply in this history.
+    /// Largest failover window (time for which a replaced server may still grant) of the replaced
+    /// servers. It is set when a new data history of this server begins, and cleared at the
+    /// server's first reply in this history.
     pub(super) fresh: Option<Duration>,
 }
 
@@ -85,7 +86,8 @@ impl Server {
         MemoryNode::builder().name(format!("node-{index}")).env(env).quarantined().build()
     }
 
-    /// Creates empty data for a server that is known to be new, so it needs no quarantine.
+    /// Creates empty data for a server that is known to be new, so it needs no quarantine (a time
+    /// without grants after a possible loss of data).
     pub(super) fn new_memory(index: usize, clock: &Arc<ServerClock>) -> MemoryNode {
         let env = Arc::clone(clock) as Arc<dyn Env>;
         MemoryNode::builder().name(format!("node-{index}")).env(env).build()

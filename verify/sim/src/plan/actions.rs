@@ -1,4 +1,4 @@
-//! The actions that a plan gives to the clients' tasks.
+//! The actions that the plan of a simulated run gives to the clients' tasks.
 
 use super::{Action, Ms, Plan, Theme};
 use crate::dice::Dice;
@@ -19,14 +19,15 @@ pub(crate) enum Parting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Uses {
     Writes,
-    /// Writes to the resource. Before that, waits for the lock in the order of tickets.
+    /// Writes to the resource. Before that, waits for the fair lock, in the order of the nodes'
+    /// tickets.
     WritesFairly,
     Reads,
     /// Reads from the resource, with leases of a quarter of the usual length.
     ReadsBriefly,
     /// Writes to the resource, downgrades to a reader after half of the time, and then reads.
     Downgrades,
-    /// Holds a permit of a semaphore, and writes to the resource of its slot.
+    /// Holds a permit of a semaphore, and writes to the resource of the permit's slot (its number).
     Permit,
 }
 
@@ -47,7 +48,7 @@ pub(crate) struct HandlerPlan {
 pub(crate) enum Decision {
     /// The handler may run again.
     Rerun,
-    /// The handler may run again, and the key's steps are deleted.
+    /// The handler may run again, and the record of its finished steps is deleted.
     Purge,
     /// The operator stores the result.
     Resolve,
@@ -97,8 +98,8 @@ impl Plan {
         let busy = d.chance(500);
         let mut actions: Vec<Action> =
             (0..rounds).flat_map(|_| [self.pause(&mut d, busy), self.action(&mut d)]).collect();
-        // Each kind of change of an action has its own stream of random numbers, so the other
-        // values of the actions stay the same.
+        // Each kind of change of an action has its own stream of random numbers, so it does not
+        // change the other values that are drawn for the actions.
         let mut d = Dice::new(self.seed, 3_000 + 10 * client as u64 + task);
         for action in &mut actions {
             if let Action::Lock { uses, .. } = action
@@ -187,7 +188,7 @@ impl Plan {
         }
         let name = d.range(0, self.names as u64 - 1) as usize;
         if self.theme == Theme::Tokens {
-            // Plans about fencing tokens need as many grants as possible.
+            // A plan whose theme is fencing tokens needs as many grants as possible.
             let (wait, hold) = (6 * ttl, d.pick(&[0, 3, 10]));
             let parting = Parting::Release;
             let uses = Uses::Writes;

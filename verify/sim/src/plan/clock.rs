@@ -22,12 +22,12 @@ impl Wave {
     /// A clock without error.
     pub(crate) const TRUE: Self = Self { bound: 0, ppm: 0, phase: 0 };
 
-    /// Returns a wave whose error does not change.
+    /// Returns a clock with an `error` that does not change, in microseconds.
     pub(crate) fn constant(bound: u64, error: i64) -> Self {
         Self { bound, ppm: 0, phase: (bound as i64 + error) as u64 }
     }
 
-    /// Returns the error at a true time. Both are in nanoseconds.
+    /// Returns the error of this clock at a true time of the simulation. Both are in nanoseconds.
     pub(crate) fn error(&self, nanos: u64) -> i64 {
         let bound = self.bound as i64 * 1_000;
         if bound == 0 {
@@ -102,8 +102,8 @@ impl Truth {
         let phase = d.pick(&[0, bound, 2 * bound, between]);
         let slow = d.range(0, self.half());
         let ppm = d.pick(&[0, slow, self.half(), self.half()]);
-        // A constant error at a bound is the worst case, so some waves start at a bound and have
-        // the rate 0.
+        // A constant error at a bound (the largest error of a clock) is the worst case. So some
+        // errors start at a bound and change at the rate 0.
         Wave { bound, ppm, phase: if bound == 0 { 0 } else { phase % (4 * bound) } }
     }
 

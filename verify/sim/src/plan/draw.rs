@@ -59,7 +59,7 @@ impl Theme {
         d.pick(most)
     }
 
-    /// Returns the number of nodes per thousand that are groups.
+    /// Returns the share of nodes, per thousand, that are groups of servers and not single servers.
     fn groups(self) -> u64 {
         match self {
             Self::Mixed | Self::Reruns | Self::Steps => 0,
@@ -72,7 +72,7 @@ impl Theme {
 
     /// Draws the clock error E, the largest error of any clock. `max_ttl` is the longest lease.
     fn error(self, d: &mut Dice, max_ttl: Ms) -> Ms {
-        // E must be less than half of `max_ttl`.
+        // E must be less than half of the longest lease, `max_ttl`.
         let most = (max_ttl - 1) / 2;
         match self {
             Self::Tokens => most,
@@ -312,7 +312,7 @@ fn net(d: &mut Dice, deadline: Ms) -> NetPlan {
 
 impl ClockPlan {
     /// Reduces the rate errors of the clocks. So clients notice large steps of server clocks, and
-    /// small steps do not exceed the drift.
+    /// small steps do not exceed the permitted drift.
     pub(super) fn quiet(&mut self) {
         self.ppm /= 4;
         self.wall.ppm /= 4;

@@ -44,8 +44,9 @@ impl Plan {
         let (short, fails) = if is_born { (TTL, d.pick(&[0, 0, 1])) } else { (2 * kept, 0) };
         let span = d.pick(&[short, kept + TTL, 2 * kept]);
         let long = vec![order(span, TTL, fails)];
-        // If the requests have no creation time, the calls of the other clients must not store a
-        // result, and must not arrive after the long handler's result has expired.
+        // Client 0 runs a long handler, and the other clients call the same key. If the requests
+        // have no creation time, the other clients' calls must not store a result, and must not
+        // arrive after the result of the long handler has expired.
         let none = if is_born { 0 } else { 2 };
         let mut others = || {
             let until = if is_born { 3 * kept } else { span + kept / 4 };
@@ -128,8 +129,9 @@ impl Plan {
         }
         self.faults.sort_by_key(|(at, _)| *at);
         if d.chance(600) {
-            // The accepted length must not be too short: the loss is assumed to begin up to a
-            // second early, and it is longer by the clock error and the failover window.
+            // The length of the loss that the keys accept must not be too short: the loss is
+            // assumed to begin up to a second early, and it is longer by the clock error and the
+            // failover window.
             self.orders.accepts = d.pick(&[1_200, 1_600, 2_000, 3_000]);
             return;
         }

@@ -19,7 +19,8 @@ enum Kind {
 }
 
 impl Theme {
-    /// Returns the kinds of faults of a theme, with their odds per thousand.
+    /// Returns the kinds of faults in a plan of this theme (kind of scenario), with their odds per
+    /// thousand.
     fn kinds(self) -> &'static [(Kind, u64)] {
         use Kind::{Crash, Cut, Failover, Flush, Freeze, Handover, Kill, Pause};
         match self {
@@ -96,7 +97,7 @@ impl Plan {
     }
 
     /// Sometimes adds a second fault to the same node, so that it loses data again during or after
-    /// the first quarantine.
+    /// the first quarantine (a time without grants).
     fn another(&mut self, d: &mut Dice, at: Ms, fault: Fault) {
         let (Fault::Failover { node, .. } | Fault::Crash { node, .. }) = fault else { return };
         let quarantine = self.most(|s| s.max_ttl) + self.nodes[node].window();
@@ -146,8 +147,8 @@ impl Plan {
                 Fault::Crash { node, copy, down: d.pick(&[0, 0, 10, 100]) }
             }
             Kind::Flush => Fault::Flush { node },
-            // The choice between a halt and a freeze has its own stream of random numbers, so the
-            // other values of the seed stay the same.
+            // The choice between a halt and a freeze has its own stream of random numbers, so it
+            // does not change the other values that are drawn from the seed.
             Kind::Freeze if Dice::new(self.seed, 12).chance(300) => {
                 Fault::Halt { node, server, span }
             }

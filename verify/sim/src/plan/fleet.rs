@@ -7,30 +7,32 @@ use crate::dice::Dice;
 /// Setting that changes during a run, with an unsafe way to change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// `max_ttl` becomes larger, and `ttl` with it. Unsafe: both in one step.
+    /// `max_ttl` becomes larger, and `ttl` with it. The unsafe way: both in one step.
     MaxTtlUp,
-    /// `ttl` becomes smaller, and `max_ttl` with it. Unsafe: both in one step.
+    /// `ttl` becomes smaller, and `max_ttl` with it. The unsafe way: both in one step.
     MaxTtlDown,
-    /// `clock_error` changes. Unsafe: the new value is smaller than the real error of the clocks.
+    /// `clock_error` changes. The unsafe way: the new value is smaller than the clocks' real error.
     ClockError,
-    /// `drift` changes. Unsafe: the new value is smaller than the real drift of the clocks.
+    /// `drift` changes. The unsafe way: the new value is smaller than the real drift of the clocks.
     Drift,
-    /// The retention changes. Unsafe: requests created before the change are still sent.
+    /// The retention (how long results are kept) changes. The unsafe way: requests created before
+    /// the change are still sent.
     Retention,
-    /// The number of nodes grows from one to three. Unsafe: two nodes are added in one step.
+    /// The number of nodes grows from one to three. The unsafe way: two nodes are added in one
+    /// step.
     NodesAdded,
-    /// A node is replaced. Unsafe: the old node leaves and the new node joins in one step.
+    /// A node is replaced. The unsafe way: the old node leaves and the new node joins in one step.
     NodeReplaced,
-    /// A node is replaced. Unsafe: the old node leaves before the retention has ended.
+    /// A node is replaced. The unsafe way: the old node leaves before the retention has ended.
     NodeLeavesEarly,
-    /// A node is added. Unsafe: it is declared as new (known to be empty), so it begins without a
-    /// quarantine.
+    /// A node is added. The unsafe way: it is declared as new (known to be empty), so it begins
+    /// without a quarantine (a first time in which a node grants nothing).
     NodeJoinsAsNew,
 }
 
 impl Order {
-    /// Returns true if the unsafe order breaks rules about keys whose requests have a creation
-    /// time.
+    /// Returns true if the unsafe way of this change breaks rules about keys whose requests have a
+    /// creation time.
     pub(super) fn is_about_keys(self) -> bool {
         matches!(
             self,
@@ -47,7 +49,8 @@ struct Rollout {
 }
 
 impl Plan {
-    /// Draws a change of settings, and the times at which the processes are deployed.
+    /// Draws a random change of the clients' settings, and the times at which processes with the
+    /// new settings replace the old ones.
     pub(super) fn draw_fleet(&mut self, d: &mut Dice, unsafe_order: Option<Order>) {
         let safe = unsafe_order.is_none();
         let order = unsafe_order.unwrap_or_else(|| {
@@ -77,8 +80,9 @@ impl Plan {
         }
     }
 
-    /// Deploys all stages one after another. A stage begins only after each process has the
-    /// settings of the stage before it. Returns the time of the end.
+    /// Deploys all stages one after another. A stage (the next settings of the processes) begins
+    /// only after each process has the settings of the stage before it. Returns the time of the
+    /// end.
     fn deploy(&mut self, d: &mut Dice, wait: Ms) -> Ms {
         let mut at = d.range(50, 700);
         for stage in 1..self.stages.len() {
@@ -114,8 +118,8 @@ impl Plan {
     fn clocks(&mut self, d: &mut Dice, order: Order, safe: bool) -> Rollout {
         let one = self.stages[0];
         if order == Order::Drift {
-            // The real clocks keep to the drift of the first stage. So another drift is safe only
-            // if it is larger.
+            // The real clocks drift apart by at most the `drift_ppm` of the first stage (the first
+            // settings). So another setting is safe only if it is larger.
             let more = if safe { d.range(u64::from(one.drift_ppm), 90_000) as u32 } else { 100 };
             let other = Settings { drift_ppm: more, ..one };
             return either_way(d, one, other);
@@ -151,7 +155,8 @@ impl Plan {
         Rollout { stages, wait }
     }
 
-    /// Adds two nodes to one. The safe order has a stage with two nodes.
+    /// Adds two nodes to a deployment of one. If `safe`, the nodes are added one by one, so that
+    /// the processes first have two nodes; otherwise both are added at once.
     fn grow(&mut self, d: &mut Dice, safe: bool) -> Rollout {
         self.nodes.truncate(1);
         self.join(d, 2, false);

@@ -23,7 +23,7 @@ pub(crate) struct Guarantees {
     /// result, the handler does not start again.
     pub(crate) once: bool,
     /// True if the handler of a forgotten key (the nodes may have lost its record) never runs
-    /// again. Then a finished step does not run again either.
+    /// again. Then a finished step (a recorded part of the handler) does not run again either.
     pub(crate) steps: bool,
     /// True if a name with a holder is never reported as vacant. This needs that all processes use
     /// the same nodes.
@@ -38,18 +38,18 @@ pub(crate) struct Guarantees {
     pub(crate) served: bool,
     /// Number of nodes.
     pub(crate) nodes: usize,
-    /// Time, in ms, for which every clock counts a fair caller's place in the queue after the
-    /// caller's last request.
+    /// Time, in ms, after a fair caller's last request in which its place in the queue still
+    /// counts, by the clock of every node.
     pub(crate) fresh: Ms,
     /// True if no message is lost and no fault happens.
     pub(crate) calm: bool,
 }
 
 impl Plan {
-    /// Returns the guarantees that hold under the assumptions of this plan.
+    /// Returns the guarantees that hold under the assumptions of this plan of a simulated run.
     pub(crate) fn guarantees(&self) -> Guarantees {
         let unnoticed = self.steps == Steps::Unnoticed;
-        // Small steps stay within the permitted clock error.
+        // Small steps of the clocks (`Steps::Small`) stay within the permitted clock error.
         let is_wild = self.apart || self.steps == Steps::Noticed && self.wildest() > 0;
         Guarantees {
             clocks: match (unnoticed, is_wild) {

@@ -1,5 +1,6 @@
-//! Scenes: plans that each test one rule. Ordinary seeds find most broken rules. A rule has a scene
-//! if only several coincidences show that it is broken. The seed draws the times of a scene.
+//! Scenes: plans of simulated runs that each test one rule. Most broken rules are found by plans
+//! that a random seed draws. A rule has a scene if only several coincidences show that it is
+//! broken. The seed draws the times of a scene.
 
 use super::draw::ALWAYS;
 use super::{
@@ -34,7 +35,7 @@ pub enum Scene {
     /// Another program acquires the same lock with `SET NX PX`.
     Classic,
     /// Servers restart or are promoted with older data or without data. Handlers of keys may run
-    /// again after short losses.
+    /// again after short losses of data.
     Losses,
     /// Three processes run a cron job with one tick per second. The processes pause and die, and
     /// the servers fail over and crash.
@@ -56,7 +57,7 @@ pub enum Scene {
     Fair,
 }
 
-/// Length of a lease in the scenes, in milliseconds.
+/// Length of a lease in the scenes (plans that each test one rule), in milliseconds.
 pub(super) const TTL: Ms = 200;
 
 impl Plan {

@@ -9,7 +9,7 @@ use super::*;
 struct History(Vec<Line>);
 
 impl History {
-    /// Adds a hold of the task `task` from `from` to `end`.
+    /// Records that the task `task` holds the lock from `from` to `end`.
     fn hold(
         mut self,
         task: u8,
