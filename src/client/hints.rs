@@ -311,8 +311,8 @@ impl Waiting {
 
     /// Sets the caller back: the other callers of the `Redlock` handle go first at the next hints
     /// (wake-up messages). `is_back` is true after an attempt for whose durability the nodes lack
-    /// replicas, and false after every other attempt. Without this rule a caller that cannot succeed
-    /// would get every hint of the handle.
+    /// replicas, and false after every other attempt. Without this rule a caller that cannot
+    /// succeed would get every hint of the handle.
     pub(crate) fn step_back(&mut self, is_back: bool) {
         self.order.is_back = is_back;
     }

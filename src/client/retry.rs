@@ -201,8 +201,8 @@ struct Retry<'a> {
     /// True if a hint (a wake-up message from a node) ended the last pause.
     woken: bool,
     /// True if this call took a wake-up, and no majority has answered since. The nodes took the
-    /// handle out of their queues with the wake-up. So if the call ends, the wake-up is for the next
-    /// waiter of the handle.
+    /// handle out of their queues with the wake-up. So if the call ends, the wake-up is for the
+    /// next waiter of the handle.
     owes_wake_up: bool,
     /// Limit on the rate of wake-ups that find no change; used only with [`Wait::Answer`].
     limit: RateLimit,

@@ -109,7 +109,7 @@ async fn work(args: &Args) -> Result<(), Failure> {
         let journal = Journal::Ledger(ledger);
         let ticket = args.ledger.with_file_name(TICKET);
         let task = OfKind { who, kind, half, pace: PACE, journal, dice, redlock, ticket };
-        tasks.spawn_local(Box::pin(async { task.work().await.map_err(io::Error::other) }));
+        tasks.spawn_local(async { Box::pin(task.work()).await.map_err(io::Error::other) });
     }
     // A task ends only after an error of its connection to the ledger. Then the other tasks end,
     // too.
