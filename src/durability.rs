@@ -3,7 +3,7 @@
 //! A Redis master answers before its replicas have the write. So a failover can lose a grant: the
 //! promoted replica may not have it. After such a loss the node grants nothing for some time
 //! (quarantine), which prevents a second grant of the same lock. A durability level prevents the
-//! loss itself (rule durability 1).
+//! loss itself (rule durability 1 in docs/design).
 
 use std::fmt;
 use std::sync::Arc;

@@ -18,10 +18,10 @@ pub(crate) const NAME_MAX: usize = 512;
 
 /// Key of the marker, a value that palisade stores on each server. The value shows the data history
 /// (sequence of writes) that the server's data come from, so that a restart or a loss of data is
-/// noticed (rule quarantine 2).
+/// noticed (rule quarantine 2 in docs/design).
 pub const MARKER: &str = "palisade:generation";
 /// Key that a node writes before a wait for replicas (a barrier), so that the replicas have a write
-/// to confirm (rule durability 2).
+/// to confirm (rule durability 2 in docs/design).
 pub(crate) const BARRIER: &str = "palisade:barrier";
 
 /// Label after the prefix in an election's key.
@@ -35,7 +35,8 @@ const PERMITS: &str = "permits:";
 /// prefix may contain one. Each label ends with a colon.
 const LABELS: [&str; 3] = [ELECTION, RECORD, PERMITS];
 
-/// Namespace of the decisions of operators about losses of data (rule idempotency 20).
+/// Namespace of the decisions of operators about losses of data
+/// (rule idempotency 20 in docs/design).
 pub const DECISIONS: &str = "palisade-decisions";
 
 /// Suffix of the key under which a request to the leader of an election to resign is stored.
@@ -44,7 +45,7 @@ const REQUEST: &str = "ask";
 const CANDIDATES: &str = "candidates";
 
 /// Key of the list of locks that a server keeps closed for their holders after a planned handover
-/// (rule quarantine 11).
+/// (rule quarantine 11 in docs/design).
 pub const SETTLED: &str = "palisade:settled";
 
 /// Checks a user-supplied name. It must not be empty, must have at most 512 bytes, and must not
@@ -77,7 +78,7 @@ pub(crate) fn check_text(field: &'static str, text: &str) -> Result<(), ConfigEr
 /// and must not contain the label (such as `election:`) of elections, idempotency keys or
 /// semaphores. Otherwise, the key of a lock with this prefix could be the key of an election, an
 /// idempotency key or a semaphore of another handle, or the labels in the keys of this handle could
-/// not be recognised (rule locks 14).
+/// not be recognised (rule locks 14 in docs/design).
 pub fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
     check_text("prefix", prefix)?;
     if prefix.ends_with(char::is_alphanumeric) {
@@ -290,8 +291,9 @@ impl LockKeys {
         Self(Arc::new(Parts { text: text.into_boxed_str(), ends, more: Box::default() }))
     }
 
-    /// Returns the keys of several locks that are acquired together (rule multi_lock 1). Where only
-    /// one lock can be named, for example in a log, the keys of the first lock are used.
+    /// Returns the keys of several locks that are acquired together
+    /// (rule multi_lock 1 in docs/design). Where only one lock can be named, for example in a log,
+    /// the keys of the first lock are used.
     ///
     /// # Panics
     /// If `names` is empty.

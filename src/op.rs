@@ -45,10 +45,10 @@ pub type FingerprintBytes = [u8; 32];
 ///
 /// The keys of `Acquire`, `Raise`, `Extend` and `Release` may be those of several locks
 /// ([`LockKeys::many`]), always in exclusive mode and without metadata. Then the node executes the
-/// op for all of these locks, or for none (rules multi_lock 1 to 6). A grant has one fence, which
-/// is above the earlier fences of these locks. `Held` has the time of the held lock that ends last,
-/// and the node puts no client into its queue of waiters. A release deletes the locks that the
-/// owner has, and its answer is `Done` if the owner had all of them.
+/// op for all of these locks, or for none (rules multi_lock 1 to 6 in docs/design). A grant has one
+/// fence, which is above the earlier fences of these locks. `Held` has the time of the held lock
+/// that ends last, and the node puts no client into its queue of waiters. A release deletes the
+/// locks that the owner has, and its answer is `Done` if the owner had all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Takes the lock if it is free or reserved for this handle (client), or if
@@ -61,13 +61,14 @@ pub enum Op {
     /// message) that `if_held` asks for.
     ///
     /// A shared acquire is granted beside other shared grants. It is refused if an exclusive waiter
-    /// that asked lately began to wait earlier (rules readers 1, 9). It does not raise an existing
-    /// fence:
+    /// that asked lately began to wait earlier (rules readers 1, 9 in docs/design). It does not
+    /// raise an existing fence:
     /// `fence := max(fence, floor)`. Without a fence, `fence := max(clamp(proposal), floor)`
-    /// (rule readers 2). `TakeFrom` and `TakeOnly` count as `None`; no caller sends them with a
-    /// shared acquire.
+    /// (rule readers 2 in docs/design). `TakeFrom` and `TakeOnly` count as `None`; no caller sends
+    /// them with a shared acquire.
     ///
-    /// An acquire of a slot is answered `Permit`, with the slot (rules semaphore 1, 2):
+    /// An acquire of a slot is answered `Permit`, with the slot (rules semaphore 1,
+    /// 2 in docs/design):
     /// - If the request asks for any slot, the owner gets the slot that it already has, or else a
     ///   slot that is reserved for it, or else the first free slot in its order.
     /// - If the request asks for exactly one slot, the owner gets this slot if it is free. The
@@ -81,7 +82,7 @@ pub enum Op {
         /// Keys of the lock.
         keys: LockKeys,
         /// Owner token. Each attempt has a new token, but all attempts of one takeover have the
-        /// same token (rule locks 13).
+        /// same token (rule locks 13 in docs/design).
         owner: OwnerToken,
         /// Lease length.
         ttl: Duration,
@@ -92,9 +93,10 @@ pub enum Op {
     },
     /// Sets the fence (the lock's last fencing token on the node) to `token` if the owner still has
     /// a grant, `fence ≤ token`, and `token` is at most the node's clock + 6E + 1 s. Nodes make
-    /// tokens from their clocks, so a correct token is below this limit (rule locks 6). In
-    /// quarantine the answer is `Quarantined`, so that the fence of a new master is not raised to a
-    /// token from before the failover (rule quarantine 3).
+    /// tokens from their clocks, so a correct token is below this limit
+    /// (rule locks 6 in docs/design). In quarantine the answer is `Quarantined`, so that the fence
+    /// of a new master is not raised to a token from before the failover
+    /// (rule quarantine 3 in docs/design).
     Raise {
         /// Keys of the lock.
         keys: LockKeys,
@@ -104,7 +106,7 @@ pub enum Op {
         /// (last fencing token).
         token: FencingToken,
         /// Slot of the owner if the grant is a permit; the fence (last fencing token) of this slot
-        /// is set (rule semaphore 3).
+        /// is set (rule semaphore 3 in docs/design).
         slot: Option<u16>,
     },
     /// Extends the owner's lock, or creates it again if the key is absent, and sets `fence :=
@@ -116,10 +118,10 @@ pub enum Op {
     ///
     /// A shared extension also turns the owner's exclusive grant into a shared one (a downgrade),
     /// and then wakes the readers that wait before the first exclusive waiter. An exclusive
-    /// extension is refused if the lock has shared grants (rule readers 6).
+    /// extension is refused if the lock has shared grants (rule readers 6 in docs/design).
     ///
     /// An extension of a slot is refused if another owner has that slot. Otherwise the owner has
-    /// this slot afterwards, and no other slot (rule semaphore 4).
+    /// this slot afterwards, and no other slot (rule semaphore 4 in docs/design).
     Extend {
         /// Mode of the grant: exclusive, shared or a slot.
         mode: LockMode,
@@ -136,8 +138,8 @@ pub enum Op {
         /// Identifier of the node's quarantine. The holder names the quarantine to keep its lock in
         /// spite of it. That is allowed only if this node has confirmed the lease until a moment
         /// later than the end of the quarantine minus `max_ttl`, even if that moment has passed
-        /// (rule quarantine 6). Then neither this server nor the server that it replaced can have
-        /// granted the lock to another owner since.
+        /// (rule quarantine 6 in docs/design). Then neither this server nor the server that it
+        /// replaced can have granted the lock to another owner since.
         reassert: Option<QuarantineId>,
     },
     /// Deletes the lock if the owner has it. If the lock is free afterwards, even if there was
@@ -145,14 +147,14 @@ pub enum Op {
     /// takes the first [`Place`] out of its queue of waiting handles, notifies the handle of this
     /// place, and reserves the lock for this handle. If the first place is a reader's, the node
     /// does the same for all readers before the first exclusive waiter that has asked in the last
-    /// 3 s (rule readers 10).
+    /// 3 s (rule readers 10 in docs/design).
     ///
     /// A shared release removes the owner's shared grant. It also removes an exclusive grant of the
-    /// owner, which is left if a downgrade did not reach this node (rule readers 7).
+    /// owner, which is left if a downgrade did not reach this node (rule readers 7 in docs/design).
     ///
     /// A release of a permit frees all slots of the owner. For each freed slot the node notifies
     /// one waiter and reserves the slot for it. The answer is `NotOwner` only if the release names
-    /// a slot that another owner has (rule semaphore 5).
+    /// a slot that another owner has (rule semaphore 5 in docs/design).
     Release {
         /// Mode of the grant: exclusive, shared or a slot.
         mode: LockMode,
@@ -471,7 +473,7 @@ impl Reply {
     /// Returns true if the caller relies on the data that the reply confirms, so that replicas must
     /// have them: a grant or a stored result. A result may have been stored without the
     /// confirmation of replicas, and must not be lost once a caller has seen it
-    /// (rule idempotency 1).
+    /// (rule idempotency 1 in docs/design).
     pub(crate) fn must_last(&self) -> bool {
         match self {
             Self::Completed(_) => true,

@@ -1,5 +1,6 @@
 //! Losses of data after which nodes cannot tell if an idempotency key was used (the key is
-//! *forgotten*), and the decisions of operators about such losses (rule idempotency 20).
+//! *forgotten*), and the decisions of operators about such losses
+//! (rule idempotency 20 in docs/design).
 
 use std::collections::BTreeSet;
 use std::fmt;

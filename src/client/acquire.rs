@@ -5,7 +5,7 @@
 //! future is dropped, the [`Undo`] releases what nodes may have granted. Exceptions are the
 //! attempts that take the lock from another owner: those of a takeover, of a hand-over, and of a
 //! call that joins several names. The call that makes these attempts decides what is released,
-//! because an earlier holder may still rely on the lock (rule locks 13).
+//! because an earlier holder may still rely on the lock (rule locks 13 in docs/design).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -97,7 +97,8 @@ impl Core {
 impl LockAttempt<'_> {
     /// Makes one attempt to acquire the lock, and returns its lease. An attempt that does not win
     /// is rolled back. Only an attempt with the owner token `taker` is not: it takes the lock from
-    /// another owner, and the call that makes the attempt decides what is released (rule locks 13).
+    /// another owner, and the call that makes the attempt decides what is released
+    /// (rule locks 13 in docs/design).
     pub(crate) async fn once(&self, terms: AttemptTerms) -> Result<Lease, Loss> {
         let timer = self.core.timer().map_err(Loss::NoQuorum)?;
         let _permit = self.core.attempt_permit(terms.left).await?;

@@ -1,5 +1,5 @@
-//! The wait until enough replicas have a grant of a node (rule durability 1). The durability level
-//! sets the number of replicas.
+//! The wait until enough replicas have a grant of a node (rule durability 1 in docs/design). The
+//! durability level sets the number of replicas.
 //!
 //! A grant that too few replicas have does not count as a vote. `confirm` then returns an error
 //! with the meaning "may have been executed". So the caller releases its owner token, which

@@ -1,6 +1,6 @@
 //! Claims of idempotency keys. A claim is the right to run the handler of a key until a lease ends.
 //! The functions claim a key, give a claim back, store a result and look up the record of a key
-//! (rules idempotency 1 to 4).
+//! (rules idempotency 1 to 4 in docs/design).
 //!
 //! Cancellation: an attempt that is dropped before the handler starts gives back all grants of the
 //! nodes. An attempt that is dropped later gives nothing back: its claim ends with its lease, so
@@ -230,7 +230,8 @@ impl Core {
 
     /// Stores a result under the claim's ballot (its fencing token and owner token). Repeats the
     /// request to nodes that fail, for four `node_deadline`s in total. The result is stored even if
-    /// the lease was lost, because the nodes compare only ballots (rule idempotency 2).
+    /// the lease was lost, because the nodes compare only ballots
+    /// (rule idempotency 2 in docs/design).
     ///
     /// A node begins a new data history after a failover, a restart or a loss of data. Such a node
     /// accepts a result only if the claim was renewed in the new history. Otherwise the node

@@ -1,5 +1,5 @@
-//! One renewal of a lease on all nodes (rules renewal 1, 9). The module `renewer` decides when a
-//! renewal is due.
+//! One renewal of a lease on all nodes (rules renewal 1, 9 in docs/design). The module `renewer`
+//! decides when a renewal is due.
 
 use std::sync::Arc;
 
@@ -54,10 +54,10 @@ impl Core {
         let (old, failovers) = (lease.until(), lease.failovers());
         let kept = valid_until(sent, lease.ttl + lease.drain, self.config.drift);
         // The nodes keep the lease for `drain` longer than its holder relies on it, so that the
-        // work of a leader can end after a loss (rule election 8).
+        // work of a leader can end after a loss (rule election 8 in docs/design).
         let new = kept - lease.drain;
-        // A renewal must be as durable as the grant (rule durability 1), so the collector of its
-        // replies has the durability level of the grant.
+        // A renewal must be as durable as the grant (rule durability 1 in docs/design), so the
+        // collector of its replies has the durability level of the grant.
         let replies = lease.replies.next_round(self.n(), kept);
         let (deadline, max_ttl) = (self.node_deadline(sent), self.config.max_ttl);
         let bounds = Times { old, new, deadline, max_ttl };

@@ -2,10 +2,11 @@
 //! a restart or a loss of data. Then each lease that the node confirmed in its earlier history is
 //! renewed, and the holder receives the outcome.
 //!
-//! Locks are safe without this renewal (rule durability 6): a lease is held until its deadline. In
-//! quarantine, the time after the failover, a node grants nothing new, but it still renews a lease
-//! that it confirmed before (rule quarantine 6). Claims need this renewal: a node with a new data
-//! history refuses the result of a claim that was not renewed in this history (rule idempotency 3).
+//! Locks are safe without this renewal (rule durability 6 in docs/design): a lease is held until
+//! its deadline. In quarantine, the time after the failover, a node grants nothing new, but it
+//! still renews a lease that it confirmed before (rule quarantine 6 in docs/design). Claims need
+//! this renewal: a node with a new data history refuses the result of a claim that was not renewed
+//! in this history (rule idempotency 3 in docs/design).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

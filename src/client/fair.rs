@@ -13,7 +13,7 @@ use crate::sync::SyncMutex;
 use crate::time::Moment;
 
 /// Time for which a fair call's place in a node's queue of waiters counts after the last request of
-/// the call (rule fair 3).
+/// the call (rule fair 3 in docs/design).
 pub(crate) const FRESH: Duration = Duration::from_secs(3);
 
 /// Callback of the caller of `acquire_with`. It receives each new position of the caller in the
@@ -23,7 +23,7 @@ pub(crate) type OnQueued<'a> = &'a mut (dyn FnMut(Queued) + Send);
 /// State of a call that waits in the order of tickets, the numbers that nodes give to fair callers.
 pub(crate) struct Fair<'a> {
     /// Ticket of the call, its number in the order of fair callers; `None` until a majority of the
-    /// nodes has given the call a ticket (rule fair 2).
+    /// nodes has given the call a ticket (rule fair 2 in docs/design).
     pub(super) ticket: Option<u64>,
     /// Time at which a majority last confirmed that the call has a place in the queue of waiters.
     heard: Moment,
@@ -48,7 +48,7 @@ impl<'a> Fair<'a> {
 
     /// Records the result of an attempt for the fair calls of this handle that wait in the process
     /// until this call has ended. If the deadline of a waiting call passes before that, the waiting
-    /// call reports this result (rule fair 7).
+    /// call reports this result (rule fair 7 in docs/design).
     pub(crate) fn attempted<T>(&self, result: &Result<T, Loss>, level: Durability, at: Moment) {
         let loss = match result {
             Ok(_) => Loss::Taken(taken_locally()),

@@ -268,8 +268,8 @@ impl Waiting {
     /// sends a hint (a wake-up message) and, if this caller is in the queue, gives the `Redlock`
     /// handle a place in the queue. A handle has one place. Its time in the queue is the longest
     /// wait of its callers. A reader's request contains the reader's own wait, because the nodes
-    /// compare it with the waits of the writers (rule readers 9). This function also clears the
-    /// hints that were received so far.
+    /// compare it with the waits of the writers (rule readers 9 in docs/design). This function also
+    /// clears the hints that were received so far.
     pub(crate) fn request(&self, now: Moment, round_trip: Duration) -> IfHeld {
         self.has_first_hint.store(false, Ordering::Relaxed);
         let mut keys = self.keys();

@@ -1,6 +1,6 @@
 //! Reads a lock, a semaphore or an election, for people who want to see the report of each node.
 //! Only one decision depends on these reads: while too few permits are free, an attempt to acquire
-//! several permits is not made (rule semaphore 10).
+//! several permits is not made (rule semaphore 10 in docs/design).
 
 use std::future::poll_fn;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! 1. `until`, the deadline, only grows, and only by a renewal that a majority confirmed in time
-//!    (rule renewal 1).
+//!    (rule renewal 1 in docs/design).
 //! 2. The `phase` of a lease leaves `Held` once and never returns: a lost lease cannot become held
 //!    again.
 //! 3. `is_valid` reads a clock that also counts while the computer is suspended, and needs no
@@ -51,7 +51,8 @@ pub(crate) struct Lease {
     /// subtraction of clock drift.
     pub(crate) ttl: Duration,
     /// Time for which the nodes keep the lease after `ttl`. For a leadership it is the time in
-    /// which the leader's work may still run after a loss (rule election 8); else zero.
+    /// which the leader's work may still run after a loss (rule election 8 in docs/design); else
+    /// zero.
     pub(crate) drain: Duration,
     /// Time before which the lease must not be released on the nodes, but only end by its ttl. A
     /// takeover sets this time, because the earlier holder may rely on the lock until then (rule
@@ -188,7 +189,7 @@ impl Lease {
     }
 
     /// Sets the mode of later extensions and of the release. A writer that becomes a reader changes
-    /// the mode to shared (rule readers 12).
+    /// the mode to shared (rule readers 12 in docs/design).
     pub(crate) fn downgrade_to(&self, mode: LockMode) {
         self.state.lock().mode = mode;
     }

@@ -206,7 +206,8 @@ impl Core {
     }
 
     /// Returns the fencing token to propose for a key: this machine's wall clock in µs or, if that
-    /// is larger, one more than the last token that a node returned for the key (rule locks 4).
+    /// is larger, one more than the last token that a node returned for the key
+    /// (rule locks 4 in docs/design).
     pub(crate) fn proposal(&self, key: &str) -> u64 {
         let clock = self.env.wall_micros();
         let ahead = self.fences_ahead.lock();
@@ -334,7 +335,7 @@ impl Core {
 
     /// Gives back a lock that a node has reserved for this `Redlock` handle or for readers, because
     /// no caller of this handle waits for the lock any more. The next handle in the node's queue
-    /// then gets the lock. A fair caller also gives up its place (rule fair 4).
+    /// then gets the lock. A fair caller also gives up its place (rule fair 4 in docs/design).
     pub(crate) fn pass_on(&self, node: usize, key: &str, line: Line, mode: LockMode) {
         let (owner, meta) = (self.hints.reservation(line), line == Line::Fair);
         let mode = match mode {

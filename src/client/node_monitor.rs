@@ -1,7 +1,7 @@
 //! Checks the facts that a node reports with each batch: its clock, its data history and its
-//! identity (rules clocks 4, quarantine 7). After a new data history a node is in quarantine for
-//! some time: it grants nothing, because it may have lost leases. The monitor only reports
-//! quarantines; `lua/quarantine.lua` decides about them.
+//! identity (rules clocks 4, quarantine 7 in docs/design). After a new data history a node is in
+//! quarantine for some time: it grants nothing, because it may have lost leases. The monitor only
+//! reports quarantines; `lua/quarantine.lua` decides about them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -96,7 +96,7 @@ impl NodeMonitor {
     }
 
     /// Returns the node's clock at the first answer to this `Redlock` handle, in µs since 1970
-    /// (rule quarantine 10).
+    /// (rule quarantine 10 in docs/design).
     pub(crate) fn known_since(&self) -> Option<u64> {
         self.known_since
     }
@@ -188,9 +188,10 @@ impl NodeMonitor {
     }
 
     /// Sends an event if this `Redlock` handle and other clients of the node use different lengths
-    /// of a quarantine (time without grants); they must use the same length (rule quarantine 7).
-    /// The node uses the longest length. So two handles send the event: a handle with a shorter
-    /// length, and the handle that raised the length. Each pair of lengths is reported once.
+    /// of a quarantine (time without grants); they must use the same length
+    /// (rule quarantine 7 in docs/design). The node uses the longest length. So two handles send
+    /// the event: a handle with a shorter length, and the handle that raised the length. Each pair
+    /// of lengths is reported once.
     fn check_settings(&mut self, facts: &Facts) {
         let (ours, node) = (facts.quarantine_asked, facts.quarantine_len);
         // The node counts the length of its quarantine in whole milliseconds, so a difference of

@@ -20,9 +20,10 @@
 //!   already contains enough stored bytes. The queue also limits the bytes that one batch stores on
 //!   the node;
 //! - holds a grant back until enough replicas have the grant, by the caller's durability level
-//!   (rule durability 1). Other requests are not delayed;
+//!   (rule durability 1 in docs/design). Other requests are not delayed;
 //! - checks the facts that the node reports with each batch: steps of its clock, new data
-//!   histories, and two nodes on one server (rules clocks 4, quarantine 7, overview 8).
+//!   histories, and two nodes on one server (rules clocks 4, quarantine 7, overview
+//!   8 in docs/design).
 
 mod alarm;
 mod in_flight;
@@ -67,7 +68,7 @@ use crate::time::{Drift, Moment, NodeClock};
 pub(crate) const GRACE: Duration = Duration::from_millis(250);
 /// Interval at which an idle queue sends a batch without ops. The answer contains the node's clock
 /// and shows if the node is still the same server. The batch also makes the server store its clock
-/// in the marker key, which limits the loss after a crash (rule quarantine 13).
+/// in the marker key, which limits the loss after a crash (rule quarantine 13 in docs/design).
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
 /// Largest number of requests that wait in one channel of the queue. The channel has the same

@@ -1,5 +1,5 @@
 //! The order in which due renewals of leases are sent, and the limit on the renewals in flight
-//! (rule renewal 12).
+//! (rule renewal 12 in docs/design).
 //!
 //! A node has to answer a renewal within `node_deadline`. If more renewals were sent than a node
 //! can answer in that time, the queue of requests to the node would refuse the rest, and all of

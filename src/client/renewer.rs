@@ -81,7 +81,7 @@ impl Renewer {
     }
 
     /// Returns true if due renewals of leases wait too long before they are sent. New acquires and
-    /// claims are refused then (rule renewal 12).
+    /// claims are refused then (rule renewal 12 in docs/design).
     pub(crate) fn is_late(&self) -> bool {
         self.late.load(Ordering::Relaxed)
     }

@@ -105,14 +105,15 @@ pub(crate) enum Wait {
     /// The call waits in the nodes' queues for an exclusive grant, like `Queue`, but in the order
     /// of tickets, which the nodes give to fair callers. It takes its place with its first attempt,
     /// sends a request at least once a second, and gives up the place when it ends
-    /// (rules fair 1, 4, 5).
+    /// (rules fair 1, 4, 5 in docs/design).
     Fair,
     /// The call waits for any release of the lock, outside of the nodes' queues; a release wakes
     /// all callers that watch the lock.
     Watch,
     /// The call only makes pauses, and no node registers it for a hint (wake-up message). A call
     /// for several names or permits waits like this. If a node reserved one name for the call,
-    /// no caller could use that name while the call waits for another name (rule multi_lock 6).
+    /// no caller could use that name while the call waits for another name
+    /// (rule multi_lock 6 in docs/design).
     Pauses,
     /// The call waits for the end of a claim, after which all callers that wait get the same
     /// answer. The node's message about this end may have been lost, so a last attempt is made at

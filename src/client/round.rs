@@ -31,7 +31,7 @@ pub(super) struct Round<'a> {
     /// Collector that receives the nodes' answers to this round of requests.
     pub(super) replies: &'a Arc<ReplyCollector>,
     /// The only timer of the operation. The timer belongs to the runtime that polls the operation
-    /// (rule overview 7).
+    /// (rule overview 7 in docs/design).
     pub(super) timer: Sleep,
     /// Time after which no request of this round of requests may take effect on a node.
     pub(super) until: Moment,

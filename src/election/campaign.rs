@@ -347,7 +347,7 @@ impl Election {
     }
 
     /// Returns the settings of attempts to acquire the lock of the election. The nodes keep the
-    /// lock for the ttl of the lease plus the drain time (rule election 8).
+    /// lock for the ttl of the lease plus the drain time (rule election 8 in docs/design).
     pub(super) fn attempt<'a>(&'a self, operation: &'a Call) -> LockAttempt<'a> {
         LockAttempt {
             core: &self.core,

@@ -1,4 +1,5 @@
-//! The list of an election's candidates, the processes that want to lead (rule election 11).
+//! The list of an election's candidates, the processes that want to lead
+//! (rule election 11 in docs/design).
 //!
 //! A waiting candidate writes its entry on the nodes. The same request reads the entries of the
 //! other candidates. Candidates delay their attempts by the priorities in the list (module
@@ -281,7 +282,7 @@ impl<'a> Seat<'a> {
     }
 
     /// Returns the delay of the next attempt to become leader, in favour of candidates of higher
-    /// priority (rule election 12).
+    /// priority (rule election 12 in docs/design).
     pub(super) fn hold_back(&self) -> Duration {
         hold_back(&self.read.lock().rivals, self.of.core.env.now(), self.of.ttl)
     }

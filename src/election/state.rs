@@ -1,5 +1,5 @@
 //! The state of this process in an election: following, leading, leading while renewals fail (in
-//! jeopardy), or lost (rule election 6).
+//! jeopardy), or lost (rule election 6 in docs/design).
 //!
 //! Each read computes the state from the lease and the clock. So the state is right even before a
 //! timer has fired, for example after the process was paused.

@@ -1,5 +1,5 @@
-//! Requests to the leader of an election to resign (rule election 9). An operator or another
-//! process sends them.
+//! Requests to the leader of an election to resign (rule election 9 in docs/design). An operator or
+//! another process sends them.
 //!
 //! A request is stored as a second lock beside the lock of the election. The metadata of the
 //! request contain the term that is to end, so a request does not affect a later term. The

@@ -1,5 +1,5 @@
 //! The pauses of callers whose key is in flight: another caller's handler runs under the key
-//! (rule idempotency 22).
+//! (rule idempotency 22 in docs/design).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

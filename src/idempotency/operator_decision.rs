@@ -1,6 +1,7 @@
-//! Decisions of operators about losses of data (rule idempotency 20). A key is forgotten if too few
-//! nodes can exclude, after a loss, that the key was used before. An operator makes one decision
-//! for all forgotten keys of a namespace: their handlers run, or the keys are parked (not run).
+//! Decisions of operators about losses of data (rule idempotency 20 in docs/design). A key is
+//! forgotten if too few nodes can exclude, after a loss, that the key was used before. An operator
+//! makes one decision for all forgotten keys of a namespace: their handlers run, or the keys are
+//! parked (not run).
 //!
 //! A decision is stored as the result of an ordinary idempotency key in a reserved namespace. If
 //! two operators decide at the same time, only one decision is stored on a majority of the nodes,

@@ -442,7 +442,7 @@ where
         "result not stored under its own ballot"
     );
     // This call must not return the handler's value before a majority of the nodes has it
-    // (rule idempotency 1). So this call reads the result on the nodes.
+    // (rule idempotency 1 in docs/design). So this call reads the result on the nodes.
     let found = core.look(terms).await;
     // The result on the nodes may be that of another attempt, and the replicas that have it were
     // not counted. Only the durability level that `terms` requires is certain.

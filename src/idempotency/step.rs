@@ -1,6 +1,6 @@
 //! Steps of a handler. A step is a part of the handler's work. The value of each step is stored in
 //! the record of the key, so that a later attempt does not run the step again
-//! (rule idempotency 14).
+//! (rule idempotency 14 in docs/design).
 //!
 //! The finished steps are one list. The list is stored like a result: under the claim's ballot (its
 //! fencing token and owner token), on a majority of the nodes, before the handler continues. Each

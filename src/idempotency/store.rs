@@ -1,13 +1,13 @@
 //! Stores one value under a key by consensus: an existing result, or the candidate (the value that
 //! a caller proposes) if there is no result.
 //!
-//! The protocol has three phases (rule idempotency 1). First, claim the key with `force`, even if
-//! nodes have a result. Second, choose the value: the result in the nodes' replies, or the
-//! candidate if there is no result. Third, store the value under the ballot (fencing and owner
-//! token) of this claim. The protocol has three uses: to store a partial result on a majority of
-//! the nodes, to store an operator's result, and to store a handler's result again after another
-//! claim has overtaken the handler's claim. This module starts no handler and never ends a running
-//! claim.
+//! The protocol has three phases (rule idempotency 1 in docs/design). First, claim the key with
+//! `force`, even if nodes have a result. Second, choose the value: the result in the nodes'
+//! replies, or the candidate if there is no result. Third, store the value under the ballot
+//! (fencing and owner token) of this claim. The protocol has three uses: to store a partial result
+//! on a majority of the nodes, to store an operator's result, and to store a handler's result again
+//! after another claim has overtaken the handler's claim. This module starts no handler and never
+//! ends a running claim.
 
 use std::sync::Arc;
 

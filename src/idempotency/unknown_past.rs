@@ -51,7 +51,7 @@ pub(super) enum Past<T> {
 /// Decides if the handler may run: by the probe (the caller's check for an earlier effect), or
 /// without a probe by the policies of the call. If the policy does not allow a run for a forgotten
 /// key (too few nodes can exclude an earlier use), an operator's decision about the losses of data
-/// may still allow it (rule idempotency 20).
+/// may still allow it (rule idempotency 20 in docs/design).
 pub(super) async fn past<T, P, PF>(
     call: &Call,
     doubt: &Doubt,

@@ -52,9 +52,9 @@ pub struct HandOver {
     /// Time for which the old holder could still have relied on the lock when the ticket was made.
     rest: Duration,
     /// Time for which the new guard must not release the lock, because the old holder had taken the
-    /// lock over from an earlier holder that may still rely on it (rule locks 13); zero if it had
-    /// not. At most the ttl, because a takeover has a ttl of at least the rest of the earlier
-    /// holder's lease. The new guard adds the drift of its own clock.
+    /// lock over from an earlier holder that may still rely on it (rule locks 13 in docs/design);
+    /// zero if it had not. At most the ttl, because a takeover has a ttl of at least the rest of
+    /// the earlier holder's lease. The new guard adds the drift of its own clock.
     closed: Duration,
     /// Time after the redemption in which the lock is renewed automatically: the rest of the
     /// `max_hold` of the guard that was handed over; `None` for no limit.
@@ -299,7 +299,7 @@ impl Attempt for Resume<'_> {
 /// Gives back what nodes have transferred, if the call fails or is dropped. No holder relies on the
 /// lock then: the old holder has given it up, and no other ticket can redeem it. One case is an
 /// exception: if the old holder had taken the lock from another holder that may still rely on it,
-/// the lock is not released and ends with its ttl (rule locks 13).
+/// the lock is not released and ends with its ttl (rule locks 13 in docs/design).
 impl Drop for Resume<'_> {
     fn drop(&mut self) {
         let LockAttempt { core, keys, ttl, .. } = &self.acquire;

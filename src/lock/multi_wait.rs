@@ -1,4 +1,4 @@
-//! The wait of a call that acquires a lock of several names (rule multi_lock 6).
+//! The wait of a call that acquires a lock of several names (rule multi_lock 6 in docs/design).
 //!
 //! At first the call makes attempts at all names together, with pauses between them. If the names
 //! are not free together, the call collects them: it waits for one name after the other in the

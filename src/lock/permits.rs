@@ -1,4 +1,4 @@
-//! Several permits of a semaphore, which are acquired together (rule semaphore 10).
+//! Several permits of a semaphore, which are acquired together (rule semaphore 10 in docs/design).
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Takes a lock away from a holder that hangs (rule locks 13).
+//! Takes a lock away from a holder that hangs (rule locks 13 in docs/design).
 //!
 //! Until its lease ends, the holder may assume that it has the lock. So the takeover has a lease
 //! that is at least as long, and the nodes keep the lock for this time, even if an attempt fails or

@@ -2,8 +2,9 @@
 //!
 //! Only times decide. A record on the node proves nothing: the record may be an old copy that lacks
 //! the result that was stored later. For each loss of data the node has two times, and all lost
-//! writes lie between these two times (rule quarantine 13). The answer depends on these times, on
-//! the largest possible age of the key, and on the length of a loss that the caller accepts.
+//! writes lie between these two times (rule quarantine 13 in docs/design). The answer depends on
+//! these times, on the largest possible age of the key, and on the length of a loss that the caller
+//! accepts.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -245,8 +245,8 @@ impl MinReplicasRule {
 }
 
 /// Returns the fault if `max_lag + 2 s` is more than `down-after`. Then the old master may still
-/// accept writes after the new master has begun (rule sentinel 4). Measured overlap with a lag of
-/// 10 s and a down-after of 5 s: 4.9 s.
+/// accept writes after the new master has begun (rule sentinel 4 in docs/design). Measured overlap
+/// with a lag of 10 s and a down-after of 5 s: 4.9 s.
 fn lag_rule(
     facts: &MinReplicasFacts,
     requested: Duration,

@@ -61,9 +61,9 @@ use crate::time::Moment;
 ///
 /// **Durability.** [`Durability::AllReplicas`] waits for every replica that the Sentinels report,
 /// including replicas that are down. It also waits for every replica that is attached to the master
-/// and that the Sentinels do not report (rule durability 3). A replica with priority 0 counts, too.
-/// After a replica has left the group for good, an operator has to remove it from the Sentinels
-/// (`SENTINEL RESET`).
+/// and that the Sentinels do not report (rule durability 3 in docs/design). A replica with priority
+/// 0 counts, too. After a replica has left the group for good, an operator has to remove it from
+/// the Sentinels (`SENTINEL RESET`).
 ///
 /// **Requests.** The node asks the Sentinels every second, and after each of their events, for the
 /// master's address, its facts and the other Sentinels. The node reads the identity and the

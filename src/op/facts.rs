@@ -24,7 +24,7 @@ pub struct Facts {
     /// quarantine.
     pub quarantine: Duration,
     /// Length of a quarantine (a time after a possible loss of data) on this node: the longest that
-    /// any client has asked for lately (rule quarantine 7).
+    /// any client has asked for lately (rule quarantine 7 in docs/design).
     pub quarantine_len: Duration,
     /// Length of a quarantine (time in which the node grants nothing) that this batch asked for:
     /// its `max_ttl` and the node's failover window (L) together.

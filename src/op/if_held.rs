@@ -18,9 +18,10 @@ pub enum IfHeld {
     Queue(Place),
     /// The handle (client) gets a place in the lock's queue of waiters, which is in the order of
     /// the waiters' tickets. The node refuses the acquire while a place with a smaller ticket is
-    /// fresh: its handle has asked in the last 3 s (rule fair 3). The answer is `Queued` if the
-    /// node refuses and has given the handle its place (rules fair 1, 2). The handle keeps its
-    /// place when it is woken, and when it is granted the lock (rules fair 4, 5). A release with
+    /// fresh: its handle has asked in the last 3 s (rule fair 3 in docs/design). The answer is
+    /// `Queued` if the node refuses and has given the handle its place (rules fair 1,
+    /// 2 in docs/design). The handle keeps its place when it is woken, and when it is granted the
+    /// lock (rules fair 4, 5 in docs/design). A release with
     /// `meta` and with the owner [`reserved_for`](OwnerToken::reserved_for) this handle removes the
     /// place, even if another owner has the lock. In a mode other than
     /// [`Exclusive`](super::LockMode::Exclusive),
@@ -30,7 +31,7 @@ pub enum IfHeld {
         /// count.
         place: Place,
         /// Ticket (number that orders fair callers) of this call; `None` in its first requests,
-        /// which ask for a ticket (rule fair 1).
+        /// which ask for a ticket (rule fair 1 in docs/design).
         ticket: Option<u64>,
     },
     /// The node transfers the lock to the caller atomically and deletes the previous owner's
@@ -43,14 +44,14 @@ pub enum IfHeld {
     ///
     /// If the request has several names, the caller gets all of them or none. The node then
     /// transfers the names that this owner has and the names that are only reserved, and grants
-    /// the free names (rule multi_lock 6). A reserved name that has to be kept refuses all
-    /// (rule multi_lock 7).
+    /// the free names (rule multi_lock 6 in docs/design). A reserved name that has to be kept
+    /// refuses all (rule multi_lock 7 in docs/design).
     TakeFrom(OwnerToken),
     /// As [`TakeFrom`](Self::TakeFrom), with two more reasons to refuse. A node refuses if this
     /// owner does not have the lock on it. A node also refuses if its fence (last fencing token) is
     /// above `token`, because then it has granted the lock to another attempt since
-    /// (rule hand_over 3). If an earlier request of the caller took the lock, the node grants it
-    /// again.
+    /// (rule hand_over 3 in docs/design). If an earlier request of the caller took the lock, the
+    /// node grants it again.
     TakeOnly {
         /// Owner from which the lock is taken.
         from: OwnerToken,

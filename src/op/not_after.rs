@@ -1,4 +1,5 @@
-//! Deadline of a batch, by the clock of the server that executes it (rule overview 3).
+//! Deadline of a batch, by the clock of the server that executes it
+//! (rule overview 3 in docs/design).
 
 use std::sync::Arc;
 

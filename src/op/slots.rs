@@ -40,7 +40,8 @@ impl Slots {
     }
 
     /// Returns the request for any slot, in an order that depends on this owner's token. Callers
-    /// with different orders seldom try the same slot at the same time (rule semaphore 7).
+    /// with different orders seldom try the same slot at the same time
+    /// (rule semaphore 7 in docs/design).
     #[must_use]
     pub fn in_order_of(self, owner: &OwnerToken) -> Self {
         let of = u64::from(self.of.max(1));

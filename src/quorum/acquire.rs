@@ -1,5 +1,5 @@
 //! Decides one attempt to acquire a lock by the answers of a majority of the nodes, and makes a
-//! majority agree on one fencing token (rules locks 2, 3).
+//! majority agree on one fencing token (rules locks 2, 3 in docs/design).
 //!
 //! The state machine that claims an idempotency key (`claim.rs`) uses the state machine of this
 //! module to count the grants of the claim.
@@ -117,7 +117,7 @@ impl Acquire {
     /// Sets whether the attempt ends as *taken* only if the nodes that did not refuse are no
     /// majority. By default it ends as *taken* if a majority answered and did not grant. A caller
     /// that takes over a lock by a ticket of its holder sets this, because *taken* is final for
-    /// such a caller (rule hand_over 5).
+    /// such a caller (rule hand_over 5 in docs/design).
     pub fn taken_if_refused(self, if_refused: bool) -> Self {
         Self { if_refused, ..self }
     }
@@ -349,8 +349,8 @@ impl Acquire {
     }
 
     /// Returns the place of a fair caller, which waits in the nodes' queues in the order of tickets
-    /// (rule fair 2): the largest ticket, and the largest number of callers ahead, that a node
-    /// reported. Returns `None` unless a majority gave the caller a place or granted.
+    /// (rule fair 2 in docs/design): the largest ticket, and the largest number of callers ahead,
+    /// that a node reported. Returns `None` unless a majority gave the caller a place or granted.
     fn queued(&self) -> Option<Queued> {
         let granted =
             |vote: &Vote| matches!(vote, Vote::Granted(_) | Vote::Settled | Vote::Fell(_));

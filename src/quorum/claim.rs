@@ -1,5 +1,5 @@
-//! One claim of an idempotency key over the nodes (rule idempotency 1). A claim is phase 1 of the
-//! consensus on the result of the key. The fencing token is the ballot.
+//! One claim of an idempotency key over the nodes (rule idempotency 1 in docs/design). A claim is
+//! phase 1 of the consensus on the result of the key. The fencing token is the ballot.
 //!
 //! ```text
 //!  a majority shows the same record ─▶ Replay

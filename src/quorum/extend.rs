@@ -1,4 +1,4 @@
-//! One attempt to extend a lease (rules renewal 1, 9).
+//! One attempt to extend a lease (rules renewal 1, 9 in docs/design).
 //!
 //! The new validity counts from the moment at which the extension was sent. A majority must confirm
 //! the extension before the old validity ends *and* before the new validity ends. An extension
@@ -8,7 +8,7 @@
 //! to a second request to the same node:
 //! - The node is in quarantine, because it may have lost leases. It then extends a lease only if
 //!   the request names this quarantine. So the second request names it, if the holder may do so
-//!   (rule quarantine 6).
+//!   (rule quarantine 6 in docs/design).
 //! - The request was past its deadline by the node's clock. The request is repeated once, because
 //!   the answer has shown the reading of this clock. The clock may have stepped forward and ended
 //!   the lease, and the holder has to learn this before the next renewal.

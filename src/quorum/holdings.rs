@@ -41,9 +41,9 @@ pub struct Known {
 
 impl Known {
     /// Returns true if the lease may be extended in this quarantine, although the node may have
-    /// lost it (rule quarantine 6). For this, the lease that the node confirmed must end after the
-    /// moment at which the previous master has certainly stopped granting. Otherwise the previous
-    /// master could have given the lock to another owner.
+    /// lost it (rule quarantine 6 in docs/design). For this, the lease that the node confirmed must
+    /// end after the moment at which the previous master has certainly stopped granting. Otherwise
+    /// the previous master could have given the lock to another owner.
     pub fn may_reassert(&self, quarantine: Quarantine, max_ttl: Duration) -> bool {
         // The length of a quarantine is at least max_ttl + L, where L is the time for which a
         // replaced master may still grant. So the replaced master has stopped granting at

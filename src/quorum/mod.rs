@@ -12,18 +12,19 @@
 //! so a test can run whole histories of answers. The machines uphold these invariants (the rules in
 //! parentheses are in `docs/design/`):
 //! 1. An attempt succeeds only with a majority of grants **and** one fencing token on a majority,
-//!    both before `send + validity` (rules locks 2, 3).
+//!    both before `send + validity` (rules locks 2, 3 in docs/design).
 //! 2. The fencing token of an attempt is a value that a majority of the nodes granted. If no value
 //!    is on a majority, it is the largest granted value, after a majority has raised its fence (its
 //!    last fencing token) to this value. A node raises its fence only for the owner of the lock
-//!    (rule locks 3).
+//!    (rule locks 3 in docs/design).
 //! 3. The validity of an extension counts from the moment at which the extension was sent. It
-//!    counts only if a majority answered before the old validity ended (rule renewal 1). A failed
-//!    extension releases nothing.
+//!    counts only if a majority answered before the old validity ended
+//!    (rule renewal 1 in docs/design). A failed extension releases nothing.
 //! 4. A failed attempt ends as "taken" only if a majority answered. An attempt to take over the
 //!    lock by a ticket of its holder ends as "taken" only if the nodes that did not refuse are no
-//!    majority, because "taken" is final for this attempt (rule hand_over 5). In all other cases
-//!    the result is "no quorum", with the answer of each node (rule locks 7).
+//!    majority, because "taken" is final for this attempt (rule hand_over 5 in docs/design). In all
+//!    other cases the result is "no quorum", with the answer of each node
+//!    (rule locks 7 in docs/design).
 
 use crate::error::NodeError;
 use crate::op::{Op, Reply};

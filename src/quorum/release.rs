@@ -1,5 +1,6 @@
-//! The result of a release (rules renewal 5, 6). The caller sends the release, with the owner
-//! token, to each node that may have the lock. The answers of these nodes decide the result.
+//! The result of a release (rules renewal 5, 6 in docs/design). The caller sends the release, with
+//! the owner token, to each node that may have the lock. The answers of these nodes decide the
+//! result.
 
 use crate::error::NodeOutcome;
 use crate::op::Reply;

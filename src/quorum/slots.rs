@@ -1,5 +1,5 @@
 //! One attempt to acquire a permit of a semaphore: the same slot on a majority of the nodes
-//! (rules semaphore 7, 8). The machine of a lock is the state machine `Acquire`.
+//! (rules semaphore 7, 8 in docs/design). The machine of a lock is the state machine `Acquire`.
 //!
 //! ```text
 //!  a majority gave the same slot ─▶ the machine of a lock (acquire.rs) decides about this slot

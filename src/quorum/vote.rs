@@ -1,11 +1,13 @@
 //! Rules that decide if a node's answer counts as a vote, before the state machine of the operation
 //! receives the answer. The rules depend on the state of the node.
 //!
-//! - A grant of a node whose clock stepped does not count (rule renewal 8).
-//! - A fencing token is refused if no node with a correct clock can have given it (rule locks 6).
+//! - A grant of a node whose clock stepped does not count (rule renewal 8 in docs/design).
+//! - A fencing token is refused if no node with a correct clock can have given it
+//!   (rule locks 6 in docs/design).
 //! - A node in quarantine may have lost locks. Its answer about the holder of a name counts only if
-//!   the lock was certainly written after the loss (rule quarantine 9).
-//! - If two addresses lead to one server, that server has one vote (rule overview 8).
+//!   the lock was certainly written after the loss (rule quarantine 9 in docs/design).
+//! - If two addresses lead to one server, that server has one vote
+//!   (rule overview 8 in docs/design).
 
 use std::sync::Arc;
 use std::time::Duration;

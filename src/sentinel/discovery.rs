@@ -224,9 +224,9 @@ impl Discovery {
         };
         // An answer below the configuration epoch of an earlier decision is stale. The Sentinel has
         // not received the last failover, and its answer would lead back to the replaced master
-        // (rule sentinel 1). A higher epoch without a majority decides nothing: either the other
-        // Sentinels will soon receive it, or it is wrong. Epochs decrease only when an operator
-        // resets the Sentinels. Then all Sentinels report the lower epoch.
+        // (rule sentinel 1 in docs/design). A higher epoch without a majority decides nothing:
+        // either the other Sentinels will soon receive it, or it is wrong. Epochs decrease only
+        // when an operator resets the Sentinels. Then all Sentinels report the lower epoch.
         let top = named.iter().filter_map(|(_, v)| v.epoch()).max();
         let all_agree =
             named.len() >= known && named.iter().all(|(at, v)| at == first && v.epoch() == top);

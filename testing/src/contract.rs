@@ -72,7 +72,8 @@ pub struct Hooks {
     put_foreign: Option<ForeignHook>,
 }
 
-/// Makes the setters of the hooks (functions that disturb the server) without arguments.
+/// Makes a setter for each hook that has no arguments. A hook is a function that disturbs the
+/// server.
 macro_rules! setters {
     ($($(#[$doc:meta])* $name:ident)*) => {$(
         $(#[$doc])*

@@ -1,6 +1,6 @@
 //! Tests of messages that are held after a loss of data. If the nodes cannot tell if a message was
 //! handled before the loss, the consumer does not handle it. The message waits at the broker until
-//! an operator decides about the loss (rule consumers 12).
+//! an operator decides about the loss (rule consumers 12 in docs/design).
 
 use std::time::Duration;
 

@@ -1,6 +1,7 @@
 //! After a loss of data, the nodes cannot tell for some keys if they were used before: these keys
 //! are forgotten. One decision of an operator about the loss applies to all keys that the loss made
-//! forgotten, in every process (rule idempotency 20). It does not apply to keys of another loss.
+//! forgotten, in every process (rule idempotency 20 in docs/design). It does not apply to keys of
+//! another loss.
 
 use std::time::Duration;
 

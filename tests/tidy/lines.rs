@@ -67,14 +67,18 @@ const NUMBERS: [&str; 14] = [
     "twelve", "thirteen",
 ];
 
-/// Returns the lines of an example between the marks `// begin` and `// end`, and the lines
-/// outside. Comments and empty lines are left out.
+/// Marks in an example, before and after lines that a user of the library writes.
+const BEGIN: &str = "// The lines that a user writes begin.";
+const END: &str = "// The lines that a user writes end.";
+
+/// Returns the lines of an example between the marks, and the lines outside. Comments and empty
+/// lines are left out.
 fn split(text: &str) -> (Vec<&str>, Vec<&str>) {
     let (mut inside, mut outside, mut open) = (Vec::new(), Vec::new(), false);
     for line in text.lines().map(str::trim) {
         match line {
-            "// begin" | "// end" => {
-                assert_ne!(open, line == "// begin", "marks come in turn: {line}");
+            BEGIN | END => {
+                assert_ne!(open, line == BEGIN, "marks come in turn: {line}");
                 open = !open;
             }
             _ if line.is_empty() || line.starts_with("//") => {}

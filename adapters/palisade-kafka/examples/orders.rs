@@ -11,11 +11,11 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-// begin
+// The lines that a user writes begin.
 use palisade::idempotency::Context;
 use palisade::{Failed, RedisNode, Redlock};
 use palisade_kafka::{Consumer, Message, Publisher, Topic};
-// end
+// The lines that a user writes end.
 
 use rdkafka::ClientConfig;
 
@@ -50,7 +50,7 @@ async fn main() -> Result<(), Failure> {
         publisher.publish(&format!("order-{order}"), made, body.as_bytes()).await?;
     }
 
-    // begin
+    // The lines that a user writes begin.
     let redlock = Redlock::builder().node(RedisNode::new(&redis)?).build()?;
     let orders = redlock.idempotency("orders").at_most_once().build()?;
     let consumer = Consumer::builder(Topic::new(&brokers, "orders", "billing"), orders).build()?;
@@ -60,7 +60,7 @@ async fn main() -> Result<(), Failure> {
         Ok::<_, Failed>(())
     };
     let ended = consumer.run(handler, tokio::time::sleep(Duration::from_secs(10))).await?;
-    // end
+    // The lines that a user writes end.
 
     println!("{ended:?}");
     println!("{}", redlock.close(Duration::from_secs(5)).await);

@@ -13,9 +13,9 @@ use palisade::idempotency::Context;
 use palisade::{Idempotency, Outcome, Redlock, RunError};
 use sqlx::{PgConnection, PgPool};
 
-// begin
+// The lines that a user writes begin.
 use palisade_sqlx::inbox;
-// end
+// The lines that a user writes end.
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -34,14 +34,14 @@ pub(crate) async fn book(
     dies: bool,
 ) -> Result<Outcome<i64>, RunError> {
     let (pool, item) = (pool.clone(), order.to_owned());
-    // begin
+    // The lines that a user writes begin.
     let call = orders.key(order).probe(inbox::prober(pool.clone()));
-    // end
+    // The lines that a user writes end.
     let handler = async move |cx: Context| {
         let mut tx = pool.begin().await?;
-        // begin
+        // The lines that a user writes begin.
         let number: i64 = inbox::once(&mut tx, &cx, |tx| Box::pin(write(tx, item))).await?;
-        // end
+        // The lines that a user writes end.
         tx.commit().await?;
         if dies {
             return Err("it died when its effect was committed and its result was not".into());
@@ -52,9 +52,9 @@ pub(crate) async fn book(
 }
 
 pub(crate) async fn prepare(pool: &PgPool) -> Result<(), BoxError> {
-    // begin
+    // The lines that a user writes begin.
     palisade_sqlx::migrate(&mut *pool.acquire().await?).await?;
-    // end
+    // The lines that a user writes end.
     let table = "CREATE TABLE IF NOT EXISTS booked (id bigserial PRIMARY KEY, item text)";
     sqlx::query(table).execute(pool).await?;
     Ok(())

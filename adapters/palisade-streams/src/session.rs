@@ -150,7 +150,7 @@ impl Session {
     /// there are no entries of either kind. If there are entries of both kinds, the calls return
     /// the two kinds in turn. The reason is that a message may be held until an operator decides.
     /// Its entry is pending for too long again and again, and new entries would wait behind it
-    /// (rule consumers 12).
+    /// (rule consumers 12 in docs/design).
     async fn read(&mut self, room: usize) -> RedisResult<Vec<Entry>> {
         if std::mem::take(&mut self.new_first) {
             let new = self.read_new(room, None).await?;

@@ -58,7 +58,7 @@ impl Drop for Counted {
 
 /// A request to one node. The caller always gets an answer, even if the runtime of the queue ends
 /// or the node's code panics. An *owed* request is repeated until the node answers it at a time
-/// when no earlier request of the same owner can still take effect (rule renewal 6).
+/// when no earlier request of the same owner can still take effect (rule renewal 6 in docs/design).
 pub(crate) struct Pending {
     pub(super) op: Op,
     pub(super) deadline: Moment,
@@ -208,7 +208,7 @@ impl Drop for Pending {
 /// Sending ends of the two channels of a node queue. Extensions (requests to extend a lease) are
 /// sent before all other requests. An extension cannot overtake the acquire of its lease, because
 /// the lease has been granted before. An extension cannot overtake the release, because no
-/// extension is submitted after the release (rule renewal 7).
+/// extension is submitted after the release (rule renewal 7 in docs/design).
 pub(super) struct Queues {
     extensions: Sender<Pending>,
     others: Sender<Pending>,

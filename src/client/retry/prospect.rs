@@ -19,7 +19,7 @@ pub(crate) enum Prospect {
     /// hint (wake-up message) will announce that, so the next attempt follows after a short delay.
     Settling(Duration),
     /// The fair call has got its ticket (its number in the order of fair callers), so it makes the
-    /// next attempt with the ticket at once (rule fair 2).
+    /// next attempt with the ticket at once (rule fair 2 in docs/design).
     Ticketed,
     /// Too few nodes gave an answer that counts. `crowded` is true if some requests were not sent,
     /// because too many requests wait in a node queue.

@@ -140,7 +140,7 @@ impl Rules {
     }
 
     /// Returns true if a message with this outcome is held. The broker delivers a held message
-    /// again until an operator has decided (rule consumers 12).
+    /// again until an operator has decided (rule consumers 12 in docs/design).
     pub(super) fn holds(&self, parked: &Parked) -> bool {
         self.holds_forgotten && parked.undecided
     }

@@ -1,6 +1,7 @@
 //! The pause of a consumer while no operator has initialised the nodes by `palisade init`
-//! (rule consumers 13). No message can be handled in this state, so all messages stay with their
-//! broker. The consumer tries one message at a time until an operator has initialised the nodes.
+//! (rule consumers 13 in docs/design). No message can be handled in this state, so all messages
+//! stay with their broker. The consumer tries one message at a time until an operator has
+//! initialised the nodes.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! Held messages (rule consumers 12). A message is held after a loss of data: too few nodes can
-//! exclude that the message was handled before, and no operator has decided yet. A held message
-//! stays with its broker, and the broker delivers it again after a pause. This module only counts
-//! held messages, for the pauses, the log and the metrics.
+//! Held messages (rule consumers 12 in docs/design). A message is held after a loss of data: too
+//! few nodes can exclude that the message was handled before, and no operator has decided yet. A
+//! held message stays with its broker, and the broker delivers it again after a pause. This module
+//! only counts held messages, for the pauses, the log and the metrics.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

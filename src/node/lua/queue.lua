@@ -32,10 +32,11 @@ local function fresh_till(v, at)
   return find(till, '%D') and 0 or math.min(tonumber(till), b.now_ms + FRESH)
 end
 
--- Returns three values about a fair waiter (rules fair 1 to 3). Fair waiters get the lock in the
--- order of their tickets. The values are its ticket on this server, the number of fair places ahead
--- of it that are fresh (their handles asked in the last FRESH ms), and the ms until none of these
--- places is fresh any more. `ticket` is the ticket of the call, or '' if the call asks for one.
+-- Returns three values about a fair waiter (rules fair 1 to 3 in docs/design). Fair waiters get the
+-- lock in the order of their tickets. The values are its ticket on this server, the number of fair
+-- places ahead of it that are fresh (their handles asked in the last FRESH ms), and the ms until
+-- none of these places is fresh any more. `ticket` is the ticket of the call, or '' if the call
+-- asks for one.
 local function standing(queue, handle, ticket)
   local v, own, largest, ahead, last = queued(queue) or '0', tonumber(ticket), 0, 0, now_ms
   for at = 2, #v, 48 do

@@ -3,9 +3,9 @@
 -- score of an owner is the end of its grant by this server's clock, in ms. The key expires with the
 -- last reader. So a lock has an owner, or readers, or neither. A reader's grants and renewals
 -- prolong the life of the fence (last fencing token). The reason: after a planned handover the new
--- master keeps a free lock for its last holders only if it has a fence (rule quarantine 11).
--- KEYS  1 lock   S, H: 2 fence  3 queue   G: 2 queue
--- ARGV  S: 1 kind  2 number of ops  3 ttl ms  4 proposed fence of the first op
+-- master keeps a free lock for its last holders only if it has a fence
+-- (rule quarantine 11 in docs/design). KEYS  1 lock   S, H: 2 fence  3 queue   G: 2 queue ARGV  S:
+-- 1 kind  2 number of ops  3 ttl ms  4 proposed fence of the first op
 --          5 w: waits in the queue, v: watches the lock, '': neither
 --          6 to 8 of a client that waits: µs that it has waited, its handle, ms for which a
 --          released lock is reserved for it; then per op: 1 owner

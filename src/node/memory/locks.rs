@@ -18,8 +18,8 @@ const PLACES: usize = 64;
 /// Longest waiting time that counts for the place of a handle (client) in the queue of a lock.
 const WAITED_MAX: Duration = Duration::from_secs(3600);
 
-/// Time after a waiter's last request in which it keeps others out: an exclusive waiter keeps out
-/// later readers (rule readers 9), and a fair waiter those with larger tickets (rule fair 3).
+/// Time after a waiter's last request in which it keeps others out: an exclusive waiter later
+/// readers, a fair waiter those with larger tickets (rules readers 9, fair 3 in docs/design).
 const FRESH: Duration = Duration::from_secs(3);
 
 /// Reason for which a lock is not granted: the time until it may be free (`None` if its value has

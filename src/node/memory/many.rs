@@ -25,7 +25,8 @@ fn refuse_all(busy: &[Busy]) -> Reply {
 }
 
 impl Locks {
-    /// Acquires several names: grants all of them, or none (rules multi_lock 1, 2, 6).
+    /// Acquires several names: grants all of them, or none (rules multi_lock 1, 2,
+    /// 6 in docs/design).
     pub(super) fn acquire_all(
         &mut self,
         h: &Header,
@@ -39,7 +40,8 @@ impl Locks {
         let busy = keys.all().filter_map(|name| {
             let entry = self.0.open(name.lock(), h.now);
             // A call that has collected names one by one now takes them over together (`takes`). It
-            // is not refused because a name is reserved for a waiter (rule multi_lock 6).
+            // is not refused because a name is reserved for a waiter
+            // (rule multi_lock 6 in docs/design).
             let rest = entry.reserved(h, LockMode::Exclusive, None).filter(|_| !takes(if_held));
             let reserved = rest.map(|rest| (Some(rest), false));
             let busy = reserved.or_else(|| entry.busy(h, owner, (ttl, if_held)));

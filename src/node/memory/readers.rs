@@ -49,7 +49,8 @@ impl Entry {
         Readers { fence: self.fence, count, listed }
     }
 
-    /// Removes the owner's shared grant, and the shared grants that have ended (rule readers 7).
+    /// Removes the owner's shared grant, and the shared grants that have ended
+    /// (rule readers 7 in docs/design).
     pub(super) fn release_shared(&mut self, h: &Header, owner: OwnerToken) -> (Reply, Wake) {
         let before = self.readers.len();
         self.readers.retain(|(reader, _)| *reader != owner);
@@ -68,7 +69,7 @@ impl Entry {
 }
 
 impl Locks {
-    /// Grants or refuses a shared acquire (rules readers 1, 2, 4).
+    /// Grants or refuses a shared acquire (rules readers 1, 2, 4 in docs/design).
     pub(super) fn acquire_shared(
         &mut self,
         h: &Header,
@@ -112,7 +113,7 @@ impl Locks {
         Reply::Granted { fence }
     }
 
-    /// Extends a shared grant, or makes an exclusive one shared (rule readers 6).
+    /// Extends a shared grant, or makes an exclusive one shared (rule readers 6 in docs/design).
     pub(super) fn extend_shared(
         &mut self,
         h: &Header,

@@ -60,7 +60,8 @@ impl Entry {
         slot
     }
 
-    /// Returns the slot that the request gets; `None` if it is refused (rules semaphore 1, 2).
+    /// Returns the slot that the request gets; `None` if it is refused (rules semaphore 1,
+    /// 2 in docs/design).
     fn choose(
         &self,
         h: &Header,
@@ -134,7 +135,7 @@ impl Entry {
 }
 
 impl Locks {
-    /// Grants a slot, or refuses the acquire (rules semaphore 1, 2).
+    /// Grants a slot, or refuses the acquire (rules semaphore 1, 2 in docs/design).
     pub(super) fn acquire_slot(
         &mut self,
         h: &Header,
@@ -179,7 +180,7 @@ impl Locks {
         (Reply::Permit { fence, slot }, Wake::default())
     }
 
-    /// Raises the fence (last fencing token) of the owner's slot (rule semaphore 3).
+    /// Raises the fence (last fencing token) of the owner's slot (rule semaphore 3 in docs/design).
     pub(super) fn raise_slot(
         &mut self,
         h: &Header,
@@ -206,7 +207,8 @@ impl Locks {
     }
 
     /// Extends a permit. The owner then has this slot and no other, or no slot if another owner has
-    /// this one (rule semaphore 4). Returns the answer, and the handles (clients) to wake.
+    /// this one (rule semaphore 4 in docs/design). Returns the answer, and the handles (clients) to
+    /// wake.
     pub(super) fn extend_slot(
         &mut self,
         h: &Header,

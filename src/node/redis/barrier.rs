@@ -1,5 +1,5 @@
 //! Barriers at one server process: callers wait until replicas have received the writes of a grant
-//! (rule durability 2). One `WAIT` serves many callers.
+//! (rule durability 2 in docs/design). One `WAIT` serves many callers.
 //!
 //! Callers that wait for the same number of replicas share one queue and one connection. If callers
 //! arrive while a `WAIT` is under way, they share the next `WAIT`. So there are far fewer `WAIT`s

@@ -60,7 +60,8 @@ pub(crate) fn replies(
             let mut code = if as_asked || i == 0 { first } else { from.code()? };
             if let (Op::Release { .. }, Some(names), false) = (op, op.several(), as_asked) {
                 // The release of several locks has one reply: `NotOwner` if another owner has one
-                // of them, else `Absent` if one of them is free, else `Done` (rule multi_lock 5).
+                // of them, else `Absent` if one of them is free, else `Done`
+                // (rule multi_lock 5 in docs/design).
                 let rank = |code: &i64| [DONE, ABSENT, NOT_OWNER].iter().position(|c| c == code);
                 for _ in 1..names.all().count() {
                     let next = from.code()?;

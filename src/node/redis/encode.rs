@@ -15,7 +15,7 @@ use crate::time::{FENCE_SLACK, token_lead};
 use crate::token::OwnerToken;
 
 /// Key of the marker, in which a server stores since when its data are complete
-/// (rule quarantine 2).
+/// (rule quarantine 2 in docs/design).
 pub(crate) const MARKER: &str = crate::name::MARKER;
 
 /// Most ops in one run (see [`runs`]). Lua passes at most some thousand values to a command, and a

@@ -156,7 +156,8 @@ pub(crate) fn is_noscript(e: &RedisError) -> bool {
 }
 
 /// Returns true for faults after which the connection must not be used again: the server is no
-/// longer the master, or the client cannot match later answers to requests (rule overview 4).
+/// longer the master, or the client cannot match later answers to requests
+/// (rule overview 4 in docs/design).
 pub(crate) fn ends_session(fault: NodeFault) -> bool {
     use NodeFault as F;
     matches!(

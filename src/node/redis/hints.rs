@@ -11,7 +11,7 @@
 //!
 //! Any client of the server may publish any message. So each request for a hint lets one hint
 //! through. After that hint, the client and the server delete the request. A hint without a request
-//! is dropped after one look-up (rule overview 6).
+//! is dropped after one look-up (rule overview 6 in docs/design).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -1,11 +1,13 @@
 //! The marker in a server's answer, which shows since when the server's data are complete
-//! (rule quarantine 2), and the checks that the next batches can skip because of this marker.
+//! (rule quarantine 2 in docs/design), and the checks that the next batches can skip because of
+//! this marker.
 //!
 //! A batch contains the marker that the client saw last and a range of the server's clock. If the
 //! marker and the data history are still the same, and the clock is in this range, nothing needs a
 //! check. The script always reads the marker, the history and the clock. If all three are as
 //! expected, the script skips the other checks and answers with the clock alone. So the client's
-//! data only select the path of the script, and never change the result (rule quarantine 1).
+//! data only select the path of the script, and never change the result
+//! (rule quarantine 1 in docs/design).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +51,7 @@ pub(crate) struct Seen {
     floor: u64,
     pub(super) began: Began,
     /// True if the server is closed for a planned handover, or settles after one: leases from
-    /// before the handover may still run (rule quarantine 11).
+    /// before the handover may still run (rule quarantine 11 in docs/design).
     is_around_a_handover: bool,
     /// The server's clock, in ms, at the last write of the marker (the facts about the data
     /// history).
@@ -131,9 +133,9 @@ impl Seen {
     ) -> Option<(u64, u64)> {
         let (from, until) = self.window_of_any_note(batch, not_after, group_terms)?;
         // A write needs a note (the clock at the last write of the marker) that is at most a second
-        // older than the write, and not newer (rule quarantine 13). A note is newer if the server's
-        // clock has stepped back. If the server then refused to write the note again, its writes
-        // would count as older than the note.
+        // older than the write, and not newer (rule quarantine 13 in docs/design). A note is newer
+        // if the server's clock has stepped back. If the server then refused to write the note
+        // again, its writes would count as older than the note.
         let from = from.max(self.note * 1_000);
         let until = until.min((self.note + NOTED) * 1_000);
         (from <= until).then_some((from, until))
@@ -163,7 +165,8 @@ impl Seen {
             return None;
         }
         // Time (ms) until which the clients have agreed on the length of the quarantine (time
-        // without grants), so that the script need not write it again (rule quarantine 7).
+        // without grants), so that the script need not write it again
+        // (rule quarantine 7 in docs/design).
         let agreed = match asked.cmp(&self.quarantine) {
             std::cmp::Ordering::Greater => return None,
             std::cmp::Ordering::Equal => self.agreed.checked_sub(asked)?,

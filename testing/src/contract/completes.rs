@@ -214,7 +214,7 @@ async fn a_promise_outlives_its_late_requests(b: Bench) {
     let op = Op::Claim(Claim { retention: SHORT, ..claim_terms(&r, a, SHORT, None, false) });
     b.granted(op, "an unused key is claimed").await;
     // A node keeps the ballot (the tokens of the claim to which it promised the key) for one second
-    // longer than this wait, in order to refuse late requests (rule idempotency 9).
+    // longer than this wait, in order to refuse late requests (rule idempotency 9 in docs/design).
     tokio::time::sleep(b.terms.max_ttl + 4 * b.terms.clock_error).await;
     let s = state(&b, &r).await;
     b.check(s.attempt == 1, "a promise is not forgotten with a short retention", &s);

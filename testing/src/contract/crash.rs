@@ -1,5 +1,5 @@
 //! Test cases for the quarantine: the time after a loss of data in which a node grants nothing
-//! (rules quarantine 1 to 8). The cases use hooks that restart or empty the server.
+//! (rules quarantine 1 to 8 in docs/design). The cases use hooks that restart or empty the server.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! A server's marker (the key with its data history) lists losses: the times in which its data may
 //! have lost writes. These tests cover the time that a loss spans, and the losses that are merged
-//! (rule quarantine 13).
+//! (rule quarantine 13 in docs/design).
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Any tenant of a server can write the marker, the key `palisade:generation`. If no honest client
 //! can have written its value, the marker counts as lost, and the next batch writes a new marker
-//! (rule quarantine 2).
+//! (rule quarantine 2 in docs/design).
 
 use super::*;
 
@@ -233,7 +233,7 @@ async fn what_an_honest_client_wrote_is_believed_by_every_clock_that_is_allowed(
 
 /// The length of a quarantine (time without grants) is the longest that any client asks for. A
 /// shorter length replaces it after a time as long as the longer length in which no client asked
-/// for the longer length, but never during a quarantine (rule quarantine 7).
+/// for the longer length, but never during a quarantine (rule quarantine 7 in docs/design).
 #[tokio::test]
 async fn the_length_of_a_quarantine_rises_at_once_and_falls_when_no_client_asks_for_it() {
     let server = Server::start(&[]);

@@ -32,8 +32,8 @@ fn a_planned_handover_of_one_group_parks_nothing() {
         assert_eq!(first["parked"], 0, "{first}");
         assert!(first["no_locks_s"].as_f64() < Some(5.0), "{first}");
     }
-    // Without `palisade init`, the server begins with a quarantine (a time without grants), and
-    // keys without a birth (creation time) are parked.
+    // Without `palisade init`, the server begins with a quarantine (a time without grants). Keys
+    // without a birth (creation time) are parked: they do not run until an operator decides.
     let unknown = row("one server", "first start without init", false);
     assert!(unknown["no_locks_s"].as_f64() > Some(10.0), "{unknown}");
     assert!(unknown["parked"].as_u64() > Some(0), "{unknown}");

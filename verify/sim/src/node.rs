@@ -184,7 +184,7 @@ impl Node {
         let memory = &state.servers[at].memory;
         memory.set_failover_windows(read, unread);
         // If this server's clock was set back, it reaches the deadline `due` later. So the batch
-        // may take effect later (rule clocks 5).
+        // may take effect later (rule clocks 5 in docs/design).
         let due = due + state.servers[at].clock.set_back() * 1_000;
         let ops = batch.ops.clone();
         let replies = at_once(memory, batch);

@@ -100,7 +100,7 @@ const SHORT: u128 = 60;
 
 fn data_loss(facts: &Facts, subject: &str, server: &Server) -> Answer {
     // Two clocks differ by at most twice `clock_error`. So the library extends a loss (a span of
-    // lost writes) by that much (rule idempotency 6), and this check does the same.
+    // lost writes) by that much (rule idempotency 6 in docs/design), and this check does the same.
     let margin = 2 * facts.clock_error;
     let Some(marker) = server.marker.as_ref()? else {
         return Ok(Finding::fine("no marker"));

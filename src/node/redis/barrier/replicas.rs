@@ -38,7 +38,8 @@ impl std::fmt::Display for Place {
 /// Replicas that the Sentinels or a setting report, including those that are down.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Known {
-    /// Reported number of replicas. If more replicas are attached, all attached replicas count.
+    /// Number of replicas that the Sentinels or a setting report. If more replicas are attached to
+    /// the server, the number of attached replicas is used in place of this number.
     pub(crate) count: u32,
     /// Addresses of the replicas that the Sentinels report. Empty if a setting gives only the
     /// number.

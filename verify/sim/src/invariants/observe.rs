@@ -1,5 +1,6 @@
 //! Checks that observers of an election receive terms and values in order. If an observer may have
-//! missed some of them, the next value that it receives is marked with a gap (rule election 5).
+//! missed some of them, the next value that it receives is marked with a gap
+//! (rule election 5 in docs/design).
 
 use std::collections::BTreeMap;
 

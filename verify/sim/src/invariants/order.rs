@@ -1,5 +1,5 @@
 //! Checks that the callers of a fair lock get the lock in the order of their places in the queue,
-//! and that a free lock is given to one of them (rules fair 1 to 4).
+//! and that a free lock is given to one of them (rules fair 1 to 4 in docs/design).
 
 use std::collections::BTreeMap;
 

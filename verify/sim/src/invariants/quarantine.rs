@@ -1,6 +1,6 @@
 //! Checks that a node grants nothing in quarantine. The quarantine begins with a new data history,
 //! and lasts for `max_ttl` and the failover window L (for which a replaced master may still grant)
-//! by the node's own clock (rules quarantine 3, 4).
+//! by the node's own clock (rules quarantine 3, 4 in docs/design).
 
 use std::collections::BTreeMap;
 

@@ -25,7 +25,7 @@ fn none(
 pub(super) fn always(served: bool) -> Vec<Rule> {
     vec![
         // The simulator records which grants the replicas of each node have confirmed, and reports
-        // a grant that too few nodes have on their replicas (rule durability 1).
+        // a grant that too few nodes have on their replicas (rule durability 1 in docs/design).
         none(
             "a grant is as durable as requested",
             "docs/design/durability.md, 1: AllReplicas counts after the replicas have it; fewer \
@@ -45,7 +45,7 @@ pub(super) fn always(served: bool) -> Vec<Rule> {
         ),
         // Each key of a lock ends with its ttl. If a living process released the lock or cancelled
         // its acquire, the key is deleted as soon as the messages of the process have arrived
-        // (rule locks 8).
+        // (rule locks 8 in docs/design).
         none(
             "no key is left behind",
             "docs/design/locks.md, 8: release by token on all nodes, with the caller's future \
@@ -109,7 +109,7 @@ pub(super) fn exclusion() -> [Rule; 2] {
 }
 
 /// Returns the rule that no client receives the reply "vacant" (no holder) for a name that had a
-/// valid holder from the request to the reply (rules election 4, quarantine 9).
+/// valid holder from the request to the reply (rules election 4, quarantine 9 in docs/design).
 pub(super) fn vacant() -> Rule {
     none(
         "no vacant answer while a holder is valid",
