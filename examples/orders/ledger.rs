@@ -2,7 +2,7 @@
 //!
 //! The ledger stores the largest fencing token that it has seen for each order, and refuses a
 //! booking with a smaller token. It answers a second booking of an order, if the token is large
-//! enough, with [`Verdict::Twice`], and the audit *counts the order as a double*. There must be no
+//! enough, with `Verdict::Twice`, and the audit *counts the order as a double*. There must be no
 //! double: the token check and the probe must prevent each second booking.
 
 use std::collections::BTreeMap;

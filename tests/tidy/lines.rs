@@ -1,5 +1,5 @@
 //! Counts the lines of code that a user of each package writes: in the package's example, the lines
-//! between the marks `// begin` and `// end`. The README of the package must state this number.
+//! between the marks [`BEGIN`] and [`END`]. The README of the package must state this number.
 
 use std::fs;
 
@@ -7,9 +7,9 @@ use crate::root;
 
 struct Example {
     path: &'static str,
-    /// Maximum number of lines between the marks `// begin` and `// end`.
+    /// Maximum number of lines between the marks.
     limit: usize,
-    /// Texts that may occur only between `// begin` and `// end`.
+    /// Texts that may occur only between the marks.
     glue: &'static [&'static str],
     readme: &'static str,
 }
@@ -109,9 +109,9 @@ fn a_user_writes_as_few_lines_as_each_readme_says() {
 
 #[test]
 fn a_line_beside_the_marks_is_seen() {
-    let text = "use a;\n// begin\nlet b = 1;\n\n// why\nlet c = 2;\n// end\nlet d = 3;\n";
-    assert_eq!(split(text), (vec!["let b = 1;", "let c = 2;"], vec!["use a;", "let d = 3;"]));
-    for bad in ["// end\n", "// begin\n", "// begin\n// begin\n"] {
-        assert!(std::panic::catch_unwind(|| drop(split(bad))).is_err(), "{bad}");
+    let text = format!("use a;\n{BEGIN}\nlet b = 1;\n\n// why\nlet c = 2;\n{END}\nlet d = 3;\n");
+    assert_eq!(split(&text), (vec!["let b = 1;", "let c = 2;"], vec!["use a;", "let d = 3;"]));
+    for bad in [END.to_owned(), BEGIN.to_owned(), format!("{BEGIN}\n{BEGIN}\n")] {
+        assert!(std::panic::catch_unwind(|| drop(split(&bad))).is_err(), "{bad}");
     }
 }

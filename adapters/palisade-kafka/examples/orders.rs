@@ -5,8 +5,8 @@
 //! cargo run --example orders -- redis://127.0.0.1 127.0.0.1:9092
 //! ```
 //!
-//! To consume orders with palisade, a program needs only the lines between the comments `// begin`
-//! and `// end`. A test counts these lines.
+//! To consume orders with palisade, a program needs only the lines between the two comments that
+//! say so. A test counts these lines.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The inbox is a table with a row for each effect. To use it, a program needs only the lines
-//! between the comments `// begin` and `// end`. A test counts these lines.
+//! between the comments that say so. A test counts these lines.
 
 use palisade::idempotency::Context;
 use palisade::{Idempotency, Outcome, Redlock, RunError};

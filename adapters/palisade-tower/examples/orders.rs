@@ -10,7 +10,7 @@
 //!
 //! If the same `curl` command runs again, the response is the same order with the header
 //! `idempotent-replayed: true`. To accept idempotency keys, an endpoint needs only the lines
-//! between the comments `// begin` and `// end`.
+//! between the comments that say so.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
