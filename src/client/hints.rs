@@ -21,15 +21,14 @@ mod turns;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, MutexGuard, Weak};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::sync::futures::{Notified, OwnedNotified};
-use tokio::sync::{Notify, broadcast};
 
 pub(crate) use self::rate_limit::RateLimit;
 use self::turns::{Order, Turns};
-use crate::node::{LockNode, NodeSignal};
 use crate::op::{IfHeld, LockMode, Place, Slots};
 use crate::quorum::majority;
 use crate::sync::SyncMutex;
@@ -271,7 +270,6 @@ impl Waiting {
     /// compare it with the waits of the writers (rule readers 9 in docs/design). This function also
     /// clears the hints that were received so far.
     pub(crate) fn request(&self, now: Moment, round_trip: Duration) -> IfHeld {
-        self.has_first_hint.store(false, Ordering::Relaxed);
         let mut keys = self.keys();
         let entry = keys.get_mut(&self.key);
         let first = entry.and_then(|entry| {
@@ -313,8 +311,22 @@ impl Waiting {
     /// (wake-up messages). `is_back` is true after an attempt for whose durability the nodes lack
     /// replicas, and false after every other attempt. Without this rule a caller that cannot
     /// succeed would get every hint of the handle.
-    pub(crate) fn step_back(&mut self, is_back: bool) {
+    pub(crate) fn step_back(&mut self, is_back: bool, now: Moment) {
         self.order.is_back = is_back;
+        if is_back {
+            self.order.since = self.order.since.max(now);
+        }
+    }
+
+    /// Returns true if this caller took a first hint and has sent no request since.
+    pub(crate) fn takes_first_hint(&self) -> bool {
+        self.has_first_hint.swap(false, Ordering::Relaxed)
+    }
+
+    /// Drops wake-ups that have come and that no caller has taken.
+    pub(crate) fn forget_wake_ups(&self) {
+        self.turn.forget();
+        self.first.forget();
     }
 
     /// Gives the wake-up of this caller to the next waiter of the `Redlock` handle that has not
@@ -322,6 +334,15 @@ impl Waiting {
     pub(crate) fn pass_wake_up(&self) {
         if !self.is_shared() {
             self.turn.pass();
+        }
+    }
+
+    /// Gives the wake-up of this caller, whose call ends, to the next waiter of the `Redlock`
+    /// handle. Readers have all been woken already.
+    pub(crate) fn leave_wake_up(&self) {
+        self.takes_first_hint();
+        if !self.is_shared() {
+            self.turn.wake();
         }
     }
 
@@ -420,28 +441,6 @@ impl Drop for Waiting {
         }
         if entry.since.is_empty() && entry.observers == 0 {
             keys.remove(&self.key);
-        }
-    }
-}
-
-/// Calls `deliver` with each signal (wake-up message or event) of a node, until the node or
-/// `target` is dropped. After missed signals, calls `deliver` with `None`.
-pub(super) async fn forward_hints<T>(
-    node: Weak<dyn LockNode>,
-    target: Weak<T>,
-    deliver: impl Fn(&T, Option<NodeSignal>),
-) {
-    let Some(mut events) = node.upgrade().map(|n| n.events()) else { return };
-    loop {
-        let event = match events.recv().await {
-            Ok(event) => Some(event),
-            // Signals that this task missed are no error, because each waiter also has a timer.
-            Err(broadcast::error::RecvError::Lagged(_)) => None,
-            Err(broadcast::error::RecvError::Closed) => return,
-        };
-        match target.upgrade() {
-            Some(target) => deliver(&target, event),
-            None => return,
         }
     }
 }

@@ -4,6 +4,7 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::client::Core;
 use crate::client::round::{ReplyCollector, Round};
@@ -48,32 +49,37 @@ impl Core {
     /// May be dropped at any time, because it only reads.
     pub(crate) async fn look_at_lock(&self, keys: &LockKeys) -> Loss {
         let answers = self.inspect_each(keys, majority(self.n())).await;
-        let replies = answers.iter().filter_map(|(_, answer)| answer.as_ref()?.as_ref().ok());
-        let decided: Vec<&Reply> =
-            replies.filter(|reply| !matches!(reply, Reply::Quarantined { .. })).collect();
+        let decided = answers.iter().filter_map(|(_, answer)| answer.as_ref());
+        let decided = decided.filter(|answer| decides(answer)).filter_map(|a| a.as_ref().ok());
+        let decided: Vec<&Reply> = decided.collect();
         if decided.len() < majority(self.n()) {
             let outcome = |(_, answer): (_, Option<Answer>)| {
                 answer.map_or_else(NodeOutcome::no_answer, |answer| NodeOutcome::of(&answer))
             };
             return Loss::NoQuorum(answers.into_iter().map(outcome).collect());
         }
-        let holders = || {
-            decided.iter().filter_map(|reply| match reply {
-                Reply::Holder(holder) => holder.as_ref(),
-                _ => None,
-            })
-        };
-        let forever = holders().any(|holder| holder.remaining.is_none());
-        let longest = holders().filter_map(|holder| holder.remaining).max().unwrap_or_default();
-        Loss::Taken(Taken {
-            retry_after: (!forever).then_some(longest),
-            foreign: holders().any(|holder| holder.owner.is_none()),
-            queued: None,
-        })
+        let mut foreign = false;
+        // For each node, the time until the lock is free there.
+        let left = decided.iter().map(|reply| match reply {
+            Reply::Holder(Some(holder)) => {
+                foreign |= holder.owner.is_none();
+                holder.remaining.unwrap_or(Duration::MAX)
+            }
+            Reply::Readers(readers) => {
+                readers.listed.first().map_or(Duration::ZERO, |reader| reader.remaining)
+            }
+            _ => Duration::ZERO,
+        });
+        let mut left: Vec<Duration> = left.collect();
+        left.sort_unstable();
+        // The lock can be acquired once a majority of the nodes is free.
+        let left = left[majority(self.n()) - 1];
+        let retry_after = (left != Duration::MAX).then_some(left);
+        Loss::Taken(Taken { retry_after, foreign, queued: None })
     }
 
-    /// Sends the op to every node, and returns the nodes' answers as soon as `enough` of the
-    /// answers are no errors; `None` for a node that has not answered by then or in time.
+    /// Sends the op to every node, and returns the nodes' answers as soon as `enough` nodes
+    /// decide about grants; `None` for a node that has not answered by then or in time.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the op may still be executed on nodes.
@@ -89,7 +95,7 @@ impl Core {
             let mut counted = 0;
             for _ in 0..self.n() {
                 let (node, reply) = poll_fn(|cx| replies.poll_recv(cx)).await;
-                counted += usize::from(reply.is_ok());
+                counted += usize::from(decides(&reply));
                 answers[node] = Some(reply);
                 if counted == enough {
                     break;
@@ -129,4 +135,9 @@ impl Core {
         let deadline = self.node_deadline(self.env.now());
         self.send_all(Op::Enlist(op), deadline, &ReplyCollector::taking_back(self.n()));
     }
+}
+
+/// Returns true if the node decides about grants: it has answered, and is in no quarantine.
+fn decides(answer: &Answer) -> bool {
+    matches!(answer, Ok(reply) if !matches!(reply, Reply::Quarantined { .. }))
 }

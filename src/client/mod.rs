@@ -12,7 +12,7 @@
 //! `failover` renews it immediately after a failover; `undo` and `pending_releases` clean up.
 
 use std::fmt;
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, broadcast};
@@ -64,7 +64,7 @@ mod undo;
 
 use close::Closing;
 use failover::Failovers;
-use hints::{Hints, Line, forward_hints};
+use hints::{Hints, Line};
 use local_locks::LocalLocks;
 use outage::Outage;
 use proposal::FencesAhead;
@@ -351,6 +351,28 @@ impl Core {
     fn look_at(&self, node: usize) {
         if !self.renewer.is_empty() {
             self.queues[node].look();
+        }
+    }
+}
+
+/// Calls `deliver` with each signal (wake-up message or event) of a node, until the node or
+/// `target` is dropped. After missed signals, calls `deliver` with `None`.
+async fn forward_hints<T>(
+    node: Weak<dyn LockNode>,
+    target: Weak<T>,
+    deliver: impl Fn(&T, Option<NodeSignal>),
+) {
+    let Some(mut events) = node.upgrade().map(|n| n.events()) else { return };
+    loop {
+        let event = match events.recv().await {
+            Ok(event) => Some(event),
+            // Signals that this task missed are no error, because each waiter also has a timer.
+            Err(broadcast::error::RecvError::Lagged(_)) => None,
+            Err(broadcast::error::RecvError::Closed) => return,
+        };
+        match target.upgrade() {
+            Some(target) => deliver(&target, event),
+            None => return,
         }
     }
 }

@@ -153,6 +153,8 @@ pub(crate) async fn retry<A: Attempt>(
             Err(refused) => refused,
         };
         let prospect = attempt.prospect(&refused, &mut retry.deadline);
+        // A majority that refused the attempt has put the handle into its queues again.
+        retry.owes_wake_up &= !prospect.is_some_and(|prospect| prospect.is_answer());
         let Some(prospect) = prospect.filter(|_| !retry.is_exhausted()) else {
             return Err(retry.give_up(refused, !core.closing.is_open()));
         };
@@ -252,6 +254,7 @@ impl<'a> Retry<'a> {
         self.sent = self.core.env.now();
         let if_held = self.waiting.as_ref().map(|waiting| {
             self.registered = true;
+            self.owes_wake_up |= waiting.takes_first_hint();
             waiting.request(self.sent, self.round_trip)
         });
         self.ended = match (&self.waiting, self.wait) {
@@ -307,14 +310,6 @@ impl<'a> Retry<'a> {
             waiting.was_right();
         }
         self.expires = prospect.expires(now);
-        // A majority that refused the attempt has put the handle into its queues again.
-        self.owes_wake_up &= !is_answer;
-        if let Some(waiting) = &mut self.waiting {
-            waiting.step_back(prospect == Prospect::NotDurable);
-            if prospect == Prospect::NotDurable && std::mem::take(&mut self.owes_wake_up) {
-                waiting.pass_wake_up();
-            }
-        }
         let registers = self.wait != Wait::Pauses && !matches!(prospect, Prospect::Settling(_));
         if self.waiting.is_none() && registers {
             self.core.listen();
@@ -327,6 +322,12 @@ impl<'a> Retry<'a> {
             // place in the nodes' queues, and that caller is served first.
             self.registered = waiting.is_behind();
             self.waiting = Some(waiting);
+        }
+        if let Some(waiting) = &mut self.waiting {
+            waiting.step_back(prospect == Prospect::NotDurable, now);
+            if prospect == Prospect::NotDurable && std::mem::take(&mut self.owes_wake_up) {
+                waiting.pass_wake_up();
+            }
         }
     }
 
@@ -353,10 +354,13 @@ impl<'a> Retry<'a> {
             // A timer takes a millisecond even for a pause of zero. So without a pause only a hint
             // (a wake-up message) that has arrived already is taken.
             self.woken = self.hint().now_or_never().is_some();
-        } else if self.wait == Wait::Fair && !prospect.is_answer() {
-            // A fair caller keeps its place in the nodes' queues, so a roll-back of its own grants
-            // wakes it. After a pause without hints it drops the hints that came in the meantime.
+        } else if self.wait == Wait::Fair && prospect == Prospect::NotDurable {
+            // A fair caller keeps its place in the nodes' queues, so the roll-back of its own
+            // grants wakes it. It makes a pause without hints, and drops those that came.
             self.leave(pause).await;
+            if let Some(waiting) = &self.waiting {
+                waiting.forget_wake_ups();
+            }
         } else if !collided {
             let core = Arc::clone(self.core);
             tokio::select! {
@@ -416,7 +420,7 @@ impl<'a> Retry<'a> {
 
     /// Waits for a random time, so that callers whose attempts collided do not collide again. The
     /// longest possible time grows with the number of collisions in a row.
-    async fn part_ways(&self) {
+    async fn part_ways(&mut self) {
         let apart = spread(self.core.env.random(), self.round_trip, self.collisions);
         if apart >= TICK {
             sleep(apart.min(self.left())).await;
@@ -427,12 +431,13 @@ impl<'a> Retry<'a> {
     /// Delays the attempt by `span`, so that preferred callers (such as candidates with a higher
     /// priority) can get the lock first. If a hint woke this call, wakes the next waiter of the
     /// `Redlock` handle, which may make an attempt instead.
-    async fn leave(&self, span: Duration) {
+    async fn leave(&mut self, span: Duration) {
         if span.is_zero() {
             return;
         }
         if let Some(waiting) = self.waiting.as_ref().filter(|_| self.woken) {
             waiting.wake_next();
+            self.owes_wake_up = false;
         }
         tokio::select! {
             biased;
@@ -444,9 +449,10 @@ impl<'a> Retry<'a> {
 
     /// Consumes a hint (wake-up message) that has arrived. The attempt that follows does not need
     /// the hint, because it sees all changes until now.
-    async fn take_turn(&self) {
+    async fn take_turn(&mut self) {
         if let Some(waiting) = &self.waiting {
-            let _ = timeout(Duration::ZERO, waiting.turn(Duration::ZERO)).await;
+            let took = timeout(Duration::ZERO, waiting.turn(Duration::ZERO)).await.is_ok();
+            self.owes_wake_up |= took && self.wait != Wait::Answer;
         }
     }
 }
@@ -456,7 +462,7 @@ impl Drop for Retry<'_> {
         // Locks that nodes have reserved for this call go to the next client in the nodes' queues.
         let Some(waiting) = &self.waiting else { return };
         if self.owes_wake_up {
-            waiting.pass_wake_up();
+            waiting.leave_wake_up();
         }
         let nodes = match self.wait {
             // A fair call may have a place in the queue of each node. The release that `pass_on`

@@ -45,23 +45,15 @@ pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) ->
         return timeout(limit, work).await.ok();
     }
     let (timer, over) = oneshot::channel::<()>();
-    let thread = std::thread::spawn(move || {
-        std::thread::park_timeout(limit);
+    // The thread ends when `_stop` is dropped.
+    let (_stop, stopped) = std::sync::mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        let _ = stopped.recv_timeout(limit);
         drop(timer);
     });
-    let _ends_thread = Unpark(thread);
     tokio::select! {
         biased;
         done = work => Some(done),
         _ = over => None,
-    }
-}
-
-/// The thread that measures a time. It ends when this value is dropped.
-struct Unpark(std::thread::JoinHandle<()>);
-
-impl Drop for Unpark {
-    fn drop(&mut self) {
-        self.0.thread().unpark();
     }
 }

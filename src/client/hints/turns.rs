@@ -68,6 +68,11 @@ impl Turns {
         }
     }
 
+    /// Drops a wake-up that no caller has taken.
+    pub(super) fn forget(&self) {
+        self.0.lock().stored = false;
+    }
+
     /// Wakes all callers that wait for this key at present.
     pub(super) fn wake_all(&self) {
         let all = std::mem::take(&mut self.0.lock().waiting);
