@@ -124,10 +124,10 @@ impl Health {
         self.majority(|node| node.locks)
     }
 
-    /// Returns the time until handlers run for new idempotency keys without `created_at`. A
-    /// majority of the nodes must grant locks, and must have the records of all keys within the
-    /// retention. If this is not possible now, the policy for [forgotten](crate::Forgotten) keys
-    /// decides about such calls.
+    /// Returns when calls for new idempotency keys can run their handlers, if the calls state no
+    /// creation time (`created_at`): now, after some time, or not. A majority of the nodes must
+    /// grant locks, and must have the records of all keys within the retention. Until then the
+    /// policy for [forgotten](crate::Forgotten) keys decides about these calls.
     pub fn new_keys(&self) -> Ability {
         self.majority(|node| node.new_keys)
     }

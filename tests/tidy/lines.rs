@@ -68,8 +68,8 @@ const NUMBERS: [&str; 14] = [
 ];
 
 /// Marks in an example, before and after lines that a user of the library writes.
-const BEGIN: &str = "// The lines that a user writes begin.";
-const END: &str = "// The lines that a user writes end.";
+const BEGIN: &str = "// Begin of the lines that a user of the library writes.";
+const END: &str = "// End of the lines that a user of the library writes.";
 
 /// Returns the lines of an example between the marks, and the lines outside. Comments and empty
 /// lines are left out.

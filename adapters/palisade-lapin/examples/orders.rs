@@ -11,11 +11,11 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-// The lines that a user writes begin.
+// Begin of the lines that a user of the library writes.
 use palisade::idempotency::Context;
 use palisade::{Failed, RedisNode, Redlock};
 use palisade_lapin::{Consumer, Message, Publisher, Queue};
-// The lines that a user writes end.
+// End of the lines that a user of the library writes.
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -46,7 +46,7 @@ async fn main() -> Result<(), Failure> {
         publisher.publish(&format!("order-{order}"), made, body.as_bytes()).await?;
     }
 
-    // The lines that a user writes begin.
+    // Begin of the lines that a user of the library writes.
     let redlock = Redlock::builder().node(RedisNode::new(&redis)?).build()?;
     let orders = redlock.idempotency("orders").at_most_once().build()?;
     let consumer = Consumer::builder(Queue::new(&rabbit, "orders"), orders).build()?;
@@ -56,7 +56,7 @@ async fn main() -> Result<(), Failure> {
         Ok::<_, Failed>(())
     };
     let ended = consumer.run(handler, tokio::time::sleep(Duration::from_secs(10))).await?;
-    // The lines that a user writes end.
+    // End of the lines that a user of the library writes.
 
     println!("{ended:?}");
     println!("{}", redlock.close(Duration::from_secs(5)).await);

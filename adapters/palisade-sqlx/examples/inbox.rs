@@ -13,9 +13,9 @@ use palisade::idempotency::Context;
 use palisade::{Idempotency, Outcome, Redlock, RunError};
 use sqlx::{PgConnection, PgPool};
 
-// The lines that a user writes begin.
+// Begin of the lines that a user of the library writes.
 use palisade_sqlx::inbox;
-// The lines that a user writes end.
+// End of the lines that a user of the library writes.
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -34,14 +34,14 @@ pub(crate) async fn book(
     dies: bool,
 ) -> Result<Outcome<i64>, RunError> {
     let (pool, item) = (pool.clone(), order.to_owned());
-    // The lines that a user writes begin.
+    // Begin of the lines that a user of the library writes.
     let call = orders.key(order).probe(inbox::prober(pool.clone()));
-    // The lines that a user writes end.
+    // End of the lines that a user of the library writes.
     let handler = async move |cx: Context| {
         let mut tx = pool.begin().await?;
-        // The lines that a user writes begin.
+        // Begin of the lines that a user of the library writes.
         let number: i64 = inbox::once(&mut tx, &cx, |tx| Box::pin(write(tx, item))).await?;
-        // The lines that a user writes end.
+        // End of the lines that a user of the library writes.
         tx.commit().await?;
         if dies {
             return Err("it died when its effect was committed and its result was not".into());
@@ -52,9 +52,9 @@ pub(crate) async fn book(
 }
 
 pub(crate) async fn prepare(pool: &PgPool) -> Result<(), BoxError> {
-    // The lines that a user writes begin.
+    // Begin of the lines that a user of the library writes.
     palisade_sqlx::migrate(&mut *pool.acquire().await?).await?;
-    // The lines that a user writes end.
+    // End of the lines that a user of the library writes.
     let table = "CREATE TABLE IF NOT EXISTS booked (id bigserial PRIMARY KEY, item text)";
     sqlx::query(table).execute(pool).await?;
     Ok(())

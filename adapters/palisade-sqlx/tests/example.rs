@@ -23,8 +23,9 @@ async fn an_order_that_died_after_its_commit_is_booked_once() {
     let died = inbox::book(&orders, &lab.pool, "tea", true).await;
     assert!(matches!(died, Err(RunError::Handler { .. })), "{died:?}");
     for _ in 0..2 {
-        // The namespace is at-most-once. Still, no person has to decide about the dead attempt,
-        // because the probe finds its row in the inbox.
+        // The namespace is at-most-once, so a person would have to decide whether the attempt that
+        // died took effect. Here the call's probe, a query for the attempt's row in the inbox,
+        // decides.
         let again = inbox::book(&orders, &lab.pool, "tea", false).await.expect("answered");
         assert_eq!(again, Outcome::Replayed(1));
     }

@@ -16,11 +16,11 @@ use redis::AsyncCommands as _;
 use redis::streams::StreamInfoGroupsReply;
 use tokio::time::{Instant, sleep};
 
-// The lines that a user writes begin.
+// Begin of the lines that a user of the library writes.
 use palisade::idempotency::Context;
 use palisade::{Failed, Redlock};
 use palisade_streams::{Consumer, Message, Publisher, Stream};
-// The lines that a user writes end.
+// End of the lines that a user of the library writes.
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -82,7 +82,7 @@ pub(crate) async fn run(server: String) -> Result<(), Failure> {
 
     let produced = tokio::spawn(produce(server.clone(), stream.clone()));
 
-    // The lines that a user writes begin.
+    // Begin of the lines that a user of the library writes.
     let redlock = Redlock::from_urls(&server)?;
     let orders = redlock.idempotency("orders").at_most_once().build()?;
     let consumer = Consumer::builder(Stream::new(&server, &stream, "billing"), orders).build()?;
@@ -92,7 +92,7 @@ pub(crate) async fn run(server: String) -> Result<(), Failure> {
         Ok::<_, Failed>(())
     };
     let ended = consumer.run(handler, all_done(&server, &stream)).await?;
-    // The lines that a user writes end.
+    // End of the lines that a user of the library writes.
 
     produced.await??;
     println!("{ended:?}");

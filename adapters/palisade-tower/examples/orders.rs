@@ -25,9 +25,9 @@ use axum::{Json, Router};
 use palisade::{ConfigError, Redlock};
 use serde::{Deserialize, Serialize};
 
-// The lines that a user writes begin.
+// Begin of the lines that a user of the library writes.
 use palisade_tower::{Claim, IdempotencyLayer, Scope};
-// The lines that a user writes end.
+// End of the lines that a user of the library writes.
 
 #[derive(Debug, Deserialize)]
 struct Order {
@@ -75,12 +75,12 @@ pub(crate) fn app(
     redlock: &Redlock,
     ledger: Ledger,
 ) -> Result<(Router, IdempotencyLayer), ConfigError> {
-    // The lines that a user writes begin.
+    // Begin of the lines that a user of the library writes.
     let keys = redlock.idempotency("orders").at_most_once().build()?;
     let whose = |parts: &Parts| parts.extensions.get::<User>().map(|u| Scope::of(u.0));
     let once = IdempotencyLayer::new(keys, whose);
     let orders = post(place).layer(once.clone());
-    // The lines that a user writes end.
+    // End of the lines that a user of the library writes.
     let app = Router::new().route("/orders", orders).layer(from_fn(authenticate));
     Ok((app.with_state(ledger), once))
 }
@@ -96,9 +96,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("listening on {}", listener.local_addr()?);
     let stop = async { drop(tokio::signal::ctrl_c().await) };
     axum::serve(listener, app).with_graceful_shutdown(stop).await?;
-    // The lines that a user writes begin.
+    // Begin of the lines that a user of the library writes.
     let running = once.finish(Duration::from_secs(10)).await;
-    // The lines that a user writes end.
+    // End of the lines that a user of the library writes.
     println!("{running} handlers still run; {}", redlock.close(Duration::from_secs(5)).await);
     Ok(())
 }

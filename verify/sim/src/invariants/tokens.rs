@@ -1,6 +1,6 @@
 //! Checks that fencing tokens grow. The token of a new writer is larger than all earlier tokens.
-//! The token of a new reader is not smaller than that of an earlier writer (README, promise 2;
-//! locks 4; readers, tokens).
+//! The token of a new reader is not smaller than that of an earlier writer. Sources: promise 2 of
+//! README.md, rule locks 4 and the tokens of readers in docs/design.
 
 use std::collections::BTreeMap;
 
