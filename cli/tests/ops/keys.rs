@@ -30,7 +30,8 @@ impl Lab {
         let servers: Vec<_> = (0..3).map(|_| Server::start(args)).collect();
         let node = |s: &Server| RedisNode::builder(s.url()).trust_fresh(true).build().unwrap();
         let redlock = servers.iter().fold(Redlock::builder(), |b, s| b.node(node(s)));
-        let redlock = redlock.prefix("app:").build().unwrap();
+        // On a busy machine, too, each request reaches all three nodes in time.
+        let redlock = redlock.prefix("app:").node_deadline(Duration::from_secs(2)).build().unwrap();
         let orders = redlock.idempotency("orders").at_most_once().build().unwrap();
         let deployment = servers.iter().fold(Deployment::new(), |d, s| d.node(s.url()));
         let deployment = deployment.timeout(Duration::from_secs(5));
@@ -45,9 +46,13 @@ impl Lab {
     }
 
     async fn is(&self, key: &str, state: fn(KeyState) -> bool) {
-        while !self.state(key).await.is_some_and(state) {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        let wait = async {
+            while !self.state(key).await.is_some_and(state) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let limit = Duration::from_secs(60);
+        tokio::time::timeout(limit, wait).await.expect("the key gets the state");
     }
 
     /// Parks a key (it is not run until a person decides): its handler fails, and its effect is
