@@ -156,7 +156,13 @@ impl Actor {
                 self.uses((*hold, false), *name, *token, dice.range(0, 3));
             }
             if !renew && dice.chance(400) {
-                let _ = permits.extend().await;
+                // The extension lasts until all permits are extended or have ended, so it may last
+                // longer than the first permit.
+                tokio::select! {
+                    biased;
+                    () = permits.lost() => {}
+                    _ = permits.extend() => {}
+                }
             }
             let left = end.saturating_sub(self.world.start.elapsed());
             if left.is_zero() {
