@@ -70,7 +70,10 @@ impl Order {
     fn served(&mut self, now: u64, call: Call) -> Result<(), String> {
         let Some(wait) = self.waits.remove(&call) else { return Ok(()) };
         let need = self.guarantees.nodes / 2 + 1;
-        for first in wait.before.iter().filter(|first| self.waits.contains_key(first)) {
+        // A call of the same task that began later is another call.
+        let still_waits =
+            |first: &&Call| self.waits.get(*first).is_some_and(|w| w.began <= wait.began);
+        for first in wait.before.iter().filter(still_waits) {
             if self.nodes_with(*first, wait.began, now) >= need {
                 let ((client, task, _), (a, b, _)) = (call, *first);
                 return Err(format!("client {client}.{task} passed {a}.{b}, which came first"));
