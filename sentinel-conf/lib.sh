@@ -378,8 +378,15 @@ continue_process() { # PID START
   if alive "$1" "$2"; then kill -s CONT "$1"; fi
 }
 
-# Prints palisade's marker for a server that has never granted a lock: its replication id, and
-# zeros, which mean that it has never lost data.
-marker_of_new() { # REPLICATION-ID
-  printf '%s %013d %016d %09d %013d %013d n -%013d %013d' "$1" 0 0 0 0 0 0 0
+# Prints 16 random hexadecimal digits.
+random_id() {
+  od -An -N8 -tx1 /dev/urandom | tr -d ' \n'
+}
+
+# Prints palisade's marker for a server that has never granted a lock: random names of its history,
+# of the deployment and of the vote, its replication id, and zeros, which mean that it has never
+# lost data.
+marker_of_new() { # REPLICATION-ID DEPLOYMENT-ID
+  printf 'p1 %s 000001 %s %s %s %013d %016d 9999999999999999 %06d %012d %016d %012d %09d %016d n -%013d %013d' \
+    "$(random_id)" "$1" "$2" "$(random_id)" 0 0 0 0 0 0 0 0 0 0
 }

@@ -176,8 +176,10 @@ pub enum NodeFault {
     NotSentinel,
     /// Too few Sentinels agree on one master.
     NoAgreement,
-    /// Two configured nodes are the same server process.
+    /// Two configured nodes are the same server process, or have the data of one vote.
     SameServer,
+    /// The server has the data of another vote or another deployment. Nothing was written to it.
+    ForeignData,
     /// The request reached the server after the request's deadline, by the server's clock. The
     /// server did not execute the request.
     PastDeadline,
@@ -304,6 +306,7 @@ impl NodeError {
             | F::UnknownMaster
             | F::NotSentinel
             | F::SameServer
+            | F::ForeignData
             | F::Unsupported => Advice::Misconfigured,
             F::Closed => Advice::Rebuild,
         }
@@ -335,6 +338,7 @@ impl NodeError {
             F::NotSentinel => "this address is not a Sentinel; check host and port",
             F::NoAgreement => "too few Sentinels agree on a master; wait or check the Sentinels",
             F::SameServer => "two configured nodes are the same server; remove one",
+            F::ForeignData => "server has the data of another vote or deployment",
             F::PastDeadline => {
                 "the request reached the server after its deadline and was not executed; server or \
                  network is slow, its clock stepped forward, or it has just replaced another one"

@@ -18,8 +18,12 @@ use crate::error::{ConfigError, NodeError};
 pub use crate::idempotency::operator_decision::Record;
 use crate::idempotency::{Call, Decided, Decision, Idempotency, KeyName, RunError};
 pub use crate::lock::digest;
+/// The rules of a server's marker.
+pub mod lineage {
+    pub use crate::node::lineage::{Handover, Losses, Marker, Note, Process, ReplicationId, Shown};
+}
 pub use crate::name::{
-    DECISIONS, MARKER, SETTLED, check_name, check_namespace, check_prefix, of_key, of_record,
+    DECISIONS, MARKER, NOTE, SETTLED, check_name, check_namespace, check_prefix, of_key, of_record,
     record_key,
 };
 pub use crate::node::min_replicas_rule::{

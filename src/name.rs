@@ -20,6 +20,9 @@ pub(crate) const NAME_MAX: usize = 512;
 /// (sequence of writes) that the server's data come from, so that a restart or a loss of data is
 /// noticed (rule quarantine 2 in docs/design).
 pub const MARKER: &str = "palisade:generation";
+/// Key of what changes in a server's marker with each write: the number and time of the last write
+/// that counts (rule quarantine 7 in docs/design).
+pub const NOTE: &str = "palisade:note";
 /// Key that a node writes before a wait for replicas (a barrier), so that the replicas have a write
 /// to confirm (rule durability 2 in docs/design).
 pub(crate) const BARRIER: &str = "palisade:barrier";
@@ -188,7 +191,7 @@ pub fn of_record<'a>(prefix: &str, key: &'a str) -> Option<(&'a str, &'a str)> {
 /// (fence, queue or metadata) of another lock, a key with the same side keys as another lock, or a
 /// key that nodes use for all locks together.
 fn check_key(field: &'static str, key: &str) -> Result<(), ConfigError> {
-    if [MARKER, BARRIER, SETTLED].contains(&key) {
+    if [MARKER, NOTE, BARRIER, SETTLED].contains(&key) {
         let rule = "is a key that servers keep for all locks together; use another name or prefix";
         return Err(ConfigError::new(field, Quoted(key).to_string(), rule));
     }

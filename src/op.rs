@@ -12,6 +12,7 @@ mod if_held;
 mod loss;
 mod mode;
 mod not_after;
+mod remembered;
 mod slots;
 mod stored;
 
@@ -33,6 +34,7 @@ pub use if_held::{IfHeld, Place, Queued};
 pub use loss::Loss;
 pub use mode::LockMode;
 pub use not_after::NotAfter;
+pub use remembered::{Lineage, Remembered};
 pub use slots::{SlotGrant, Slots, Want};
 
 /// Key of an idempotency record on a node.

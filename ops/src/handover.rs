@@ -56,11 +56,13 @@ use tokio::time::{Instant, sleep};
 
 use self::given_up::{Shut, unanswered};
 use super::Deployment;
-use super::gather::conn::info;
+use super::gather::conn::{Conn, info};
+use super::marking;
 use super::masters::{self, Absent, Found, Master};
 use super::promotion::Promotion;
 use super::script::{self, Kind, Refusal};
 use palisade::ConfigError;
+use palisade::internal::lineage::{Handover as State, Marker};
 use palisade::internal::{Endpoint, default_clock_error};
 
 /// Interval between two checks of a handover's progress.
@@ -161,8 +163,8 @@ pub(super) struct Closed {
     target: Endpoint,
     /// True for a replica that was promoted.
     is_new: bool,
-    /// The server's marker (key `palisade:generation`), with the mark that closes the server.
-    pub(super) marker: String,
+    /// The marker that closes the server.
+    pub(super) marker: Marker,
     since: Instant,
 }
 
@@ -328,9 +330,16 @@ impl Handover {
     async fn close(&self, master: &Master) -> Result<Closed, String> {
         let conn = master.open(&self.deployment).await?;
         let since = Instant::now();
-        let ms = self.closed_for.as_millis().to_string();
+        let span = u64::try_from(self.closed_for.as_millis()).unwrap_or(u64::MAX);
         self.shut(Some(Shut::Asked));
-        let marker = script::run(&conn, script::CLOSE, &[&ms]).await.map_err(|refusal| {
+        let close = async {
+            let looked = marking::look(&conn).await?;
+            let refused = |why| Refusal { kind: Kind::Refused, why };
+            let marker = looked.shown.marker.ok_or_else(|| refused(UNMARKED.to_owned()))?;
+            let closed = marker.close(&looked.shown, master.epoch, span).map_err(refused)?;
+            marking::swap(&conn, &looked, &closed, false).await.map(|()| closed)
+        };
+        let marker = close.await.map_err(|refusal| {
             self.shut(None);
             let perhaps = refusal.kind == Kind::Failed;
             let then = if perhaps { self.opens_itself() } else { String::new() };
@@ -349,6 +358,12 @@ impl Handover {
             }
         }
         Ok(closed)
+    }
+
+    /// Returns the configuration epoch in which the Sentinels name the master now.
+    async fn epoch(&self) -> Option<u64> {
+        let found = masters::find_masters(&self.deployment).await.ok()?;
+        found.into_iter().find_map(|(_, master)| master.ok()?.epoch)
     }
 
     fn opens_itself(&self) -> String {
@@ -370,7 +385,7 @@ impl Handover {
                 ));
             }
         };
-        let opened = script::run(&conn, script::OPEN, &[&closed.marker]).await;
+        let opened = open_on(&conn, closed).await;
         self.shut(None);
         let facts = conn.query("INFO server", "INFO", info).await.unwrap_or_default();
         if facts.get("run_id").is_some_and(|now| *now != master.run_id) {
@@ -403,7 +418,7 @@ impl Handover {
     /// arrives, sends the request again: the script recognises an earlier run of itself.
     async fn finish(&self, closed: &Closed) -> Result<Duration, Unfinished> {
         let at = &closed.at;
-        let apart = (2 * self.clock_error).as_millis().to_string();
+        let apart = u64::try_from((2 * self.clock_error).as_millis()).unwrap_or(u64::MAX);
         // True after a request without an answer, because the server may have executed that
         // request.
         let mut sent = false;
@@ -411,8 +426,8 @@ impl Handover {
             let why = match masters::open(&closed.target, &self.deployment).await {
                 Ok(conn) => {
                     self.shut(Some(Shut::Finishing(closed.clone())));
-                    match script::run(&conn, script::FINISH, &[&closed.marker, &apart]).await {
-                        Ok(_) => {
+                    match finish_on(&conn, closed, self.epoch().await, apart).await {
+                        Ok(()) => {
                             let (at, span) = (at.clone(), closed.since.elapsed());
                             self.shut(Some(Shut::Done { at, closed: span }));
                             return Ok(span);
@@ -467,6 +482,44 @@ impl Handover {
                 HandedOver::Unknown(format!("{at}: {}", unanswered(&why)))
             }
         }
+    }
+}
+
+const UNMARKED: &str = "its marker is missing: run `palisade init --new` on a new deployment, or \
+                        let an application connect first";
+
+/// Opens a server that is closed by this marker.
+async fn open_on(conn: &Conn, closed: &Closed) -> Result<(), Refusal> {
+    let looked = marking::look(conn).await?;
+    if looked.shown.marker != Some(closed.marker) {
+        let why = "it is no longer closed by this handover".to_owned();
+        return Err(Refusal { kind: Kind::Refused, why });
+    }
+    marking::swap(conn, &looked, &closed.marker.opened(), false).await
+}
+
+/// Lets a server go on with the history of the closed one. An earlier run whose answer was lost is
+/// recognised.
+async fn finish_on(
+    conn: &Conn,
+    closed: &Closed,
+    epoch: Option<u64>,
+    apart: u64,
+) -> Result<(), Refusal> {
+    let looked = marking::look(conn).await?;
+    let refused = |kind, why: &str| Err(Refusal { kind, why: why.to_owned() });
+    let Some(marker) = looked.shown.marker.filter(|marker| *marker == closed.marker) else {
+        let is_done = looked.shown.marker.is_some_and(|now| {
+            now.replid == looked.shown.replid
+                && matches!(now.handover, Some(State::Settling(_)))
+                && (now.id(), now.floor) == (closed.marker.id(), closed.marker.floor)
+        });
+        let why = "its data do not hold the closing: writes are missing, or it was used since";
+        return if is_done { Ok(()) } else { refused(Kind::Changed, why) };
+    };
+    match marker.finish(&looked.shown, epoch, apart) {
+        Ok(finished) => marking::swap(conn, &looked, &finished, true).await,
+        Err(why) => refused(Kind::Refused, &why),
     }
 }
 

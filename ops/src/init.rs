@@ -25,11 +25,14 @@ use futures_util::future::join_all;
 
 use super::Deployment;
 use super::gather::conn::Conn;
-use super::masters::{self, Absent, Master};
+use super::marking::{self, Looked};
+use super::masters::{self, Absent, Found, Master};
 use super::scan::{Scan, escaped};
 use super::script::{self, Kind, Refusal};
 use palisade::ConfigError;
+use palisade::internal::lineage::{Losses, Marker};
 use palisade::internal::{DECISIONS, MARKER};
+use palisade::node::spi::Began;
 
 /// Longest wait until all replicas have the marker (`palisade:generation`) that the master
 /// received.
@@ -221,13 +224,16 @@ async fn mark_all(
     let is_lost = prefix.is_none();
     let all_new =
         looks.iter().all(|look| look.is_ok() || is_lost && matches!(look, Err(Not::Marked(_))));
+    // The nodes that were marked before say which deployment this is.
+    let known = join_all(found.iter().map(|found| deployment_of(deployment, found))).await;
+    let id = known.into_iter().flatten().find(|id| *id != 0).unwrap_or_else(rand::random);
     let mut nodes = Vec::new();
     for (found, look) in found.into_iter().zip(looks) {
         let done = match (look, found.master) {
             (Err(Not::Marked(done)), _) => done,
             (Err(Not::New(why)), _) => Init::Refused(why),
             (Err(Not::Now(why)), _) => why,
-            (Ok(()), Ok(master)) if all_new => mark(deployment, &master, is_lost).await,
+            (Ok(()), Ok(master)) if all_new => mark(deployment, &master, is_lost, id).await,
             (Ok(()), Ok(master)) if in_use => Init::Replaced { at: master.at },
             (Ok(()), Ok(master)) => Init::Left { at: master.at },
             (Ok(()), Err(_)) => continue,
@@ -235,6 +241,12 @@ async fn mark_all(
         nodes.push((found.node, done));
     }
     Ok(Initialised { nodes })
+}
+
+/// Returns the id of the deployment in a node's marker.
+async fn deployment_of(deployment: &Deployment, found: &Found) -> Option<u64> {
+    let conn = found.master.as_ref().ok()?.open(deployment).await.ok()?;
+    Some(marking::look(&conn).await.ok()?.shown.marker?.deployment)
 }
 
 /// Reason for which a server is not marked as new.
@@ -252,17 +264,16 @@ enum Not {
 async fn look(deployment: &Deployment, master: &Master, prefix: Option<&str>) -> Result<(), Not> {
     let unreachable = |why: String| Not::Now(Init::Unreachable(format!("{}: {why}", master.at)));
     let conn = master.open(deployment).await.map_err(unreachable)?;
-    let args = ["look", flag(prefix.is_none())];
-    let used =
-        script::run(&conn, script::INIT, &args).await.map_err(
-            |Refusal { kind, why }| match kind {
-                Kind::Marked => Not::Marked(Init::Already { at: master.at.clone(), note: why }),
-                Kind::Refused => Not::New(format!("{}: {why}", master.at)),
-                Kind::Lost => Not::New(format!("{} lost its data: {why}; {LOST}", master.at)),
-                Kind::Changed => Not::Now(Init::Refused(format!("{}: {why}", master.at))),
-                Kind::Failed => unreachable(why),
-            },
-        )?;
+    let refusal = |Refusal { kind, why }| match kind {
+        Kind::Marked => Not::Marked(Init::Already { at: master.at.clone(), note: why }),
+        Kind::Refused => Not::New(format!("{}: {why}", master.at)),
+        Kind::Lost => Not::New(format!("{} lost its data: {why}; {LOST}", master.at)),
+        Kind::Changed => Not::Now(Init::Refused(format!("{}: {why}", master.at))),
+        Kind::Failed => unreachable(why),
+    };
+    let looked = marking::look(&conn).await.map_err(refusal)?;
+    let used = used(&looked, prefix.is_none()).map_err(refusal)?;
+    let used = used.map_or_else(String::new, |began| began.to_string());
     let Some(prefix) = prefix else { return Ok(()) };
     // The key of a lock's fence (`{name}:fence`) begins with a brace, before the prefix. So the
     // pattern begins with `*`.
@@ -290,9 +301,51 @@ async fn look(deployment: &Deployment, master: &Master, prefix: Option<&str>) ->
     Ok(())
 }
 
-/// Converts a boolean to an argument of a script.
-fn flag(is: bool) -> &'static str {
-    if is { "1" } else { "0" }
+/// Returns when the data of a server began that has granted something; `None` if it has granted
+/// nothing yet. Refuses a server that must not be marked as new.
+fn used(looked: &Looked, is_lost: bool) -> Result<Option<u64>, Refusal> {
+    let refuse = |kind, why: &str| Err(Refusal { kind, why: why.to_owned() });
+    let Some(marker) = looked.shown.marker else {
+        let why = "no program has connected to it yet: let one connect, and run this again";
+        return if is_lost { refuse(Kind::Changed, why) } else { Ok(None) };
+    };
+    if marker.began == Began::Known {
+        return refuse(Kind::Marked, "it was initialised or used before");
+    }
+    if marker.began == Began::Lost && !is_lost {
+        return refuse(Kind::Lost, "a program that saw its data before found them gone");
+    }
+    if marker.replid != looked.shown.replid || marker.handover.is_some() || marker.since == 0 {
+        let why = "it was restarted or replaced, and no program has connected to it since: let one \
+                   connect, and run this again";
+        return refuse(Kind::Changed, why);
+    }
+    // A server that lost its data may have forgotten leases that are still held, so its quarantine
+    // stays.
+    let granted = looked.now() >= marker.quarantine_end();
+    let first = marker.losses.first().map(|first| first.began);
+    Ok(first.filter(|_| is_lost || granted || marker.losses.iter().count() != 1))
+}
+
+/// Returns the marker of a server that is new, or that lost everything for good. Data histories keep
+/// their names, so that programs that have connected before go on.
+fn marked(looked: &Looked, used: Option<u64>, names: (u64, u64), epoch: Option<u64>) -> Marker {
+    let shown = &looked.shown;
+    let (deployment, vote) = names;
+    let born = Marker::born(deployment, vote, rand::random(), shown.replid);
+    let mut marker = shown.marker.unwrap_or(born);
+    if marker.vote == 0 {
+        (marker.deployment, marker.vote) = names;
+    }
+    (marker.process, marker.evicted) = (shown.process, shown.evicted);
+    marker.epoch = marker.epoch.max(epoch.unwrap_or(0));
+    (marker.began, marker.written) = (Began::Known, looked.now());
+    if used.is_some() {
+        marker.losses = marker.losses.without_first();
+    } else {
+        (marker.since, marker.floor, marker.losses) = (0, 0, Losses::default());
+    }
+    marker
 }
 
 /// Returns the first of these keys that has a record from before `began`, the time when the
@@ -329,12 +382,20 @@ fn is_palisades(key: &[u8], prefix: &str) -> bool {
     side || key.starts_with("idem:") || key.contains(":idem:")
 }
 
-async fn mark(deployment: &Deployment, master: &Master, is_lost: bool) -> Init {
+/// Marks one server, as one of the deployment `id`.
+async fn mark(deployment: &Deployment, master: &Master, is_lost: bool, id: u64) -> Init {
     let conn = match master.open(deployment).await {
         Ok(conn) => conn,
         Err(why) => return Init::Unreachable(format!("{}: {why}", master.at)),
     };
-    let used = match script::run(&conn, script::INIT, &["mark", flag(is_lost)]).await {
+    let write = async {
+        let looked = marking::look(&conn).await?;
+        let used = used(&looked, is_lost)?;
+        let names = (id, rand::random());
+        let marker = marked(&looked, used, names, master.epoch);
+        marking::swap(&conn, &looked, &marker, false).await.map(|()| used)
+    };
+    let used = match write.await {
         Ok(used) => used,
         // Another call marked the server after the check of `look`.
         Err(Refusal { kind: Kind::Marked, why }) => {
@@ -354,7 +415,7 @@ async fn mark(deployment: &Deployment, master: &Master, is_lost: bool) -> Init {
     let notes = [
         (is_lost, "keys used before count as new"),
         (
-            !used.is_empty(),
+            used.is_some(),
             "programs have used it already: a quarantine that has begun lasts to its end",
         ),
         (

@@ -21,6 +21,7 @@ mod incidents;
 mod init;
 mod login;
 mod marker;
+mod marking;
 mod masters;
 mod nodes;
 mod promotion;

@@ -57,6 +57,8 @@ pub(super) struct Master {
     pub(super) without_backlog: bool,
     /// Run id of the server process.
     pub(super) run_id: String,
+    /// Configuration epoch in which the Sentinels name the server; `None` for a lone server.
+    pub(super) epoch: Option<u64>,
     /// True if the server's settings show that the server is empty after a restart.
     pub(super) keeps_nothing: bool,
 }
@@ -90,7 +92,7 @@ async fn find_with(
         let master = of_group(group).and_then(|server| {
             let target = login.data.at(deployment.reach(&server.at));
             if !whole {
-                return Ok(master(server, target, Vec::new()));
+                return Ok(Master { epoch: epoch(group), ..master(server, target, Vec::new()) });
             }
             let replicas = following(server, &known_replicas(group))?;
             if replicas.is_empty() {
@@ -98,7 +100,7 @@ async fn find_with(
                            when the first one connects; attach the replicas first";
                 return Err(Absent::Refused(format!("{}: {why}", server.at)));
             }
-            Ok(master(server, target, replicas))
+            Ok(Master { epoch: epoch(group), ..master(server, target, replicas) })
         });
         found.push(Found { node: group.name.clone(), master });
     }
@@ -147,6 +149,12 @@ fn of_group(group: &Group) -> Result<&Server, Absent> {
     let server = group.master().ok_or_else(|| Absent::Refused(format!("{at} was not examined")))?;
     is_master(server)?;
     Ok(server)
+}
+
+/// Returns the highest configuration epoch of the group that any Sentinel reports.
+fn epoch(group: &Group) -> Option<u64> {
+    let masters = group.heard().filter_map(|s| s.master.as_ref().ok());
+    masters.filter_map(|fields| fields.get("config-epoch")?.parse().ok()).max()
 }
 
 fn is_master(server: &Server) -> Result<(), Absent> {
@@ -201,6 +209,7 @@ fn master(server: &Server, target: Endpoint, replicas: Vec<String>) -> Master {
         replicas,
         without_backlog: server.info("repl_backlog_active") == Ok("0"),
         run_id: server.info("run_id").unwrap_or_default().to_owned(),
+        epoch: None,
         keeps_nothing: server.info("aof_enabled") == Ok("0") && server.setting("save") == Ok(""),
     }
 }

@@ -125,7 +125,7 @@ impl Promotion<'_> {
             Value::Array(answers) => answers.first().and_then(raw),
             _ => None,
         };
-        if mark.as_ref() != Some(&closed.marker) {
+        if mark.as_ref() != Some(&closed.marker.to_string()) {
             let why = "it was opened and may have been used after it was closed";
             return Err(doubt(why.to_owned()));
         }

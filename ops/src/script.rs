@@ -1,16 +1,9 @@
 //! The Lua scripts of operators' commands. Each script runs atomically on its server, and returns
 //! `ok` or the reason of a refusal.
 
-use redis::Value;
+use super::gather::conn::Conn;
 
-use super::gather::conn::{Conn, raw, text};
-use palisade::internal::{MARKER, SETTLED};
-
-pub(super) const INIT: &str = include_str!("lua/init.lua");
 pub(super) const OLDER: &str = include_str!("lua/older.lua");
-pub(super) const CLOSE: &str = include_str!("lua/close.lua");
-pub(super) const OPEN: &str = include_str!("lua/open.lua");
-pub(super) const FINISH: &str = include_str!("lua/finish.lua");
 
 /// A refusal or failure of a script, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,27 +33,6 @@ impl Refusal {
     pub(super) fn failed(why: impl Into<String>) -> Self {
         Self { kind: Kind::Failed, why: why.into() }
     }
-}
-
-/// Runs a Lua script on a server. Returns the text after `ok` in the script's answer.
-pub(super) async fn run(conn: &Conn, script: &str, args: &[&str]) -> Result<String, Refusal> {
-    let mut command = redis::cmd("EVAL");
-    command.arg(script).arg(2).arg(MARKER).arg(SETTLED).arg(args);
-    let answer = conn.execute(&command, "EVAL").await.map_err(Refusal::failed)?;
-    let Value::Array(parts) = answer else {
-        return Err(Refusal::failed("EVAL: answer not understood"));
-    };
-    let part = |n| parts.get(n).and_then(text).unwrap_or_default();
-    let kind = match &*part(0) {
-        // The text may be a marker (the value of `palisade:generation`). A marker is compared as a
-        // whole later, so the text must not be changed here.
-        "ok" => return Ok(parts.get(1).and_then(raw).unwrap_or_default()),
-        "marked" => Kind::Marked,
-        "lost" => Kind::Lost,
-        "changed" => Kind::Changed,
-        _ => Kind::Refused,
-    };
-    Err(Refusal { kind, why: part(1) })
 }
 
 /// Waits until `replicas` replicas have all writes of this connection, for at most `within`.

@@ -14,8 +14,9 @@ use crate::client::node_queue::QueueSettings;
 use crate::config::RETENTION;
 use crate::error::NodeError;
 use crate::node::{HistoryCause, NamedEvent, NodeEvent};
-use crate::op::{Began, Facts, Loss};
+use crate::op::{Began, Facts, Loss, Remembered};
 use crate::quorum::clock::{ClockCheck, ClockStep};
+use crate::sync::SyncMutex;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
@@ -26,9 +27,8 @@ pub(crate) struct NodeMonitor {
     identity: Option<Arc<str>>,
     address: Option<Arc<str>>,
     history_id: Option<u64>,
-    /// The node's clock at the first answer to this `Redlock` handle, in µs since 1970; `None`
-    /// before that answer.
-    known_since: Option<u64>,
+    /// Shared with later monitors of this node, because a handle may outlive its runtimes.
+    remembers: Arc<SyncMutex<Remembered>>,
     in_quarantine: bool,
     /// Latest loss of data that the node reported.
     latest_loss: Option<Loss>,
@@ -47,14 +47,19 @@ pub(crate) struct NodeMonitor {
 }
 
 impl NodeMonitor {
-    pub(crate) fn new(name: Arc<str>, s: &QueueSettings, counters: &Arc<Counters>) -> Self {
+    pub(crate) fn new(
+        name: Arc<str>,
+        s: &QueueSettings,
+        counters: &Arc<Counters>,
+        remembers: &Arc<SyncMutex<Remembered>>,
+    ) -> Self {
         Self {
             name,
             clock: ClockCheck::new(s.drift, s.ttl, s.terms.max_ttl),
             identity: None,
             address: None,
             history_id: None,
-            known_since: None,
+            remembers: Arc::clone(remembers),
             in_quarantine: false,
             latest_loss: None,
             concerning: None,
@@ -77,10 +82,13 @@ impl NodeMonitor {
     ) -> Option<NodeError> {
         self.check_losses(facts);
         let same_process = self.identity.as_ref() == Some(&facts.identity);
-        self.known_since.get_or_insert(facts.node_micros);
+        self.remembers.lock().learn(facts);
         if self.history_id != Some(facts.history_id) || facts.new_history {
             let address = if same_process { self.address.clone() } else { address() };
             self.on_history_change(facts, same_process, address);
+        }
+        if facts.renamed {
+            self.tell(NodeEvent::Renamed);
         }
         self.check_quarantine(facts);
         self.check_settings(facts);
@@ -95,10 +103,10 @@ impl NodeMonitor {
         self.clock.objection(received)
     }
 
-    /// Returns the node's clock at the first answer to this `Redlock` handle, in µs since 1970
-    /// (rule quarantine 10 in docs/design).
-    pub(crate) fn known_since(&self) -> Option<u64> {
-        self.known_since
+    /// Returns what this `Redlock` handle has seen of the node's data
+    /// (rule quarantine 6 in docs/design).
+    pub(crate) fn remembers(&self) -> Remembered {
+        *self.remembers.lock()
     }
 
     /// Records a confirmed extension that named the node's quarantine, a time in which the node
@@ -215,7 +223,7 @@ mod tests {
     use super::*;
     use crate::client::node_counters::VotingGauges;
     use crate::env::SystemEnv;
-    use crate::op::Terms;
+    use crate::op::{Lineage, Terms};
     use crate::time::Drift;
 
     fn settings() -> QueueSettings {
@@ -232,7 +240,7 @@ mod tests {
     }
 
     fn health(s: &QueueSettings) -> NodeMonitor {
-        NodeMonitor::new("a".into(), s, &Arc::new(Counters::new("a".into())))
+        NodeMonitor::new("a".into(), s, &Arc::new(Counters::new("a".into())), &Arc::default())
     }
 
     fn nowhere() -> Option<Arc<str>> {
@@ -253,6 +261,9 @@ mod tests {
             began: Began::Known,
             losses: [].into(),
             since: 0,
+            replication: 1,
+            lineage: Lineage::default(),
+            renamed: false,
         }
     }
 

@@ -58,7 +58,9 @@ use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::metrics::NodeMetrics;
 use crate::node::{LockNode, NamedEvent};
-use crate::op::{Batch, Loss, NotAfter, QuarantineId, Replies, Reply, Terms, TimedFacts};
+use crate::op::{
+    Batch, Loss, NotAfter, QuarantineId, Remembered, Replies, Reply, Terms, TimedFacts,
+};
 use crate::quorum::holdings::Quarantine;
 use crate::sync::SyncMutex;
 use crate::time::{Drift, Moment, NodeClock};
@@ -120,6 +122,7 @@ pub(crate) struct NodeQueue {
     counters: Arc<Counters>,
     load: Arc<Load>,
     look: Arc<Notify>,
+    remembers: Arc<SyncMutex<Remembered>>,
     queues: SyncMutex<Option<Queues>>,
 }
 
@@ -127,7 +130,8 @@ impl NodeQueue {
     pub(crate) fn new(node: Arc<dyn LockNode>, index: usize, settings: QueueSettings) -> Self {
         let counters = Arc::new(Counters::new(node.name()));
         let (load, look, queues) = (Arc::default(), Arc::default(), SyncMutex::default());
-        Self { node, index, settings, counters, load, look, queues }
+        let remembers = Arc::default();
+        Self { node, index, settings, counters, load, look, remembers, queues }
     }
 
     pub(crate) fn node(&self) -> &Arc<dyn LockNode> {
@@ -191,7 +195,12 @@ impl NodeQueue {
         let worker = Worker {
             node: Arc::clone(&self.node),
             index: self.index,
-            monitor: NodeMonitor::new(self.node.name(), &self.settings, &self.counters),
+            monitor: NodeMonitor::new(
+                self.node.name(),
+                &self.settings,
+                &self.counters,
+                &self.remembers,
+            ),
             settings: self.settings.clone(),
             counters: Arc::clone(&self.counters),
             look: Arc::clone(&self.look),
@@ -418,7 +427,7 @@ impl Worker {
         env: &'n dyn Env,
     ) -> impl Future<Output = Answered> + use<'n> {
         let (terms, drift) = (self.settings.terms, self.settings.drift);
-        let known_since = self.monitor.known_since();
+        let remembers = self.monitor.remembers();
         let sent = env.now();
         self.spoke = sent;
         let ops: Vec<_> = requests.iter().map(|pending| pending.op.clone()).collect();
@@ -432,7 +441,7 @@ impl Worker {
         };
         let known = self.known_clock(sent).map(by);
         let call = move |ops, by| {
-            node.call(Batch { terms, not_after: Some(by), known_since, ops }, deadline)
+            node.call(Batch { terms, not_after: Some(by), remembers, ops }, deadline)
         };
         let greets = known.is_none() && !ops.is_empty();
         // If the node's clock could not be read, the batch is sent with a time that has passed. The
@@ -447,7 +456,7 @@ impl Worker {
                 match begun {
                     Either::Left(begun) => begun.await,
                     Either::Right(ops) => {
-                        greeting = greet(node, env, (terms, known_since), deadline).await;
+                        greeting = greet(node, env, (terms, remembers), deadline).await;
                         if let Some(spoken) = &greeting {
                             not_after = by(&spoken.clock());
                         }
@@ -478,11 +487,11 @@ impl Worker {
 async fn greet(
     node: &dyn LockNode,
     env: &dyn Env,
-    (terms, known_since): (Terms, Option<u64>),
+    (terms, remembers): (Terms, Remembered),
     deadline: Moment,
 ) -> Option<TimedFacts> {
     let sent = env.now();
-    let nothing = Batch { terms, not_after: None, known_since, ops: Vec::new() };
+    let nothing = Batch { terms, not_after: None, remembers, ops: Vec::new() };
     let facts = node.call(nothing, deadline).await.facts?;
     Some(TimedFacts { facts, sent, received: env.now() })
 }

@@ -80,6 +80,7 @@ impl Finding {
             | F::NotSentinel
             | F::NoAgreement
             | F::SameServer
+            | F::ForeignData
             | F::PastDeadline
             | F::Unsupported => Self::Down,
             // A fault of this kind may concern only the key of this lock, and not the whole node.

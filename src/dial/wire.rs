@@ -32,6 +32,14 @@ use crate::tls;
 /// Result of a request: one value for each command, or an error if there is no answer.
 type Answer = RedisResult<Vec<Value>>;
 
+/// A batch that a server may refuse as a whole, and that is then sent again in its place.
+pub(crate) trait Retry: Send {
+    fn batch(&self) -> &Batch;
+
+    /// Returns the bytes to send in place of a batch with this answer; `None` if the answer stands.
+    fn again(&mut self, answer: &Value) -> Option<Vec<u8>>;
+}
+
 /// An open connection. The drop of this value closes the connection.
 pub(crate) struct Wire(Arc<Shared>);
 
@@ -114,14 +122,14 @@ impl Wire {
     }
 
     /// Sends packed commands in one piece, and expects `wanted` answers. If the connection is over,
-    /// sends nothing and returns `None`. If the commands are a `batch` (one script call) and the
-    /// server does not have the script, loads the script and sends the batch once more, before any
-    /// newer request.
+    /// sends nothing and returns `None`. If the commands are a batch (one script call) that the
+    /// server refuses as a whole, sends it once more before any newer request: after loading the
+    /// script that the server lacked, or as `retry` has it.
     pub(crate) fn send(
         &self,
         bytes: Vec<u8>,
         wanted: usize,
-        batch: Option<Arc<Batch>>,
+        retry: Option<Box<dyn Retry>>,
     ) -> Option<Reply> {
         let shared = &self.0;
         let mut state = shared.state.lock();
@@ -131,7 +139,7 @@ impl Wire {
         let id = state.sent;
         let open = !shared.over.load(Ordering::Acquire);
         let line = state.line.as_mut().filter(|_| open);
-        let sent = line.map(|line| line.queue(Request::new(id, bytes, wanted, batch)));
+        let sent = line.map(|line| line.queue(Request::new(id, bytes, wanted, retry)));
         if sent.is_some() {
             state.sent += 1;
             state.waiters.push_back(Waiter { id, waker: None, answer: None });

@@ -220,7 +220,7 @@ proptest! {
         let left: BTreeSet<_> = left.into_iter().collect();
         let shared: Vec<_> = right.iter().filter(|key| left.contains(*key)).collect();
         prop_assert!(is_one || shared.is_empty(), "{shared:?}");
-        for own in [MARKER, BARRIER, SETTLED] {
+        for own in [MARKER, NOTE, BARRIER, SETTLED] {
             prop_assert!(!left.contains(own), "{own}");
         }
     }

@@ -130,6 +130,9 @@ pub enum NodeEvent {
         /// Cause of the change, as far as the client can find it.
         cause: HistoryCause,
     },
+    /// The server has given another name to its data (after a backup, or after its replicas were
+    /// away for an hour), and has proved that it lost nothing. Nothing is refused. Log: `renamed`.
+    Renamed,
     /// The node is in quarantine. It grants nothing for the time `remaining`, but holders may
     /// re-assert leases (extend those that the node had confirmed before). Log: `quarantine_begun`
     /// with `remaining_ms`, `began`, `lost_ms` and `loss`.
@@ -274,6 +277,9 @@ impl NodeEvent {
             Self::Up => say!(info, "up", "node connected"),
             Self::HistoryChanged { cause } => {
                 say!(warn, "history_changed", "node has a new data history", cause = cause.word());
+            }
+            Self::Renamed => {
+                say!(info, "renamed", "server renamed its data; nothing was lost");
             }
             Self::QuarantineBegun { remaining, began, loss } => {
                 let why = match began {

@@ -39,7 +39,7 @@ use crate::dial::endpoint::Endpoint;
 use crate::durability::{BarrierPoint, Durability};
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
-use crate::op::{Batch, Replies, Terms, TimedFacts};
+use crate::op::{Batch, Remembered, Replies, Terms, TimedFacts};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
@@ -140,8 +140,8 @@ struct State {
     waiting: VecDeque<Waiting>,
     /// Start of the resolver's last check of the server.
     judged: Moment,
-    /// Terms (`max_ttl` and clock error) of the last batch, for a connection's first request.
-    terms: Option<Terms>,
+    /// Terms and memory of the last batch, for a connection's first request.
+    last: Option<(Terms, Remembered)>,
     /// Address (`host:port`) of the last connection.
     address: Option<Arc<str>>,
     /// Address of the server to which a task is connecting now.
@@ -310,11 +310,11 @@ impl<R: Resolver> Shared<R> {
     }
 
     /// Returns the connection if it may be used. Starts a check of its server if one is due.
-    fn usable(self: &Arc<Self>, terms: Terms) -> Option<Arc<Current>> {
+    fn usable(self: &Arc<Self>, batch: &Batch) -> Option<Arc<Current>> {
         let now = self.options.env.now();
         let (current, judge) = {
             let mut state = self.state();
-            state.terms = Some(terms);
+            state.last = Some((batch.terms, batch.remembers));
             let current = state.current.clone()?;
             let judge = now.since(state.judged) >= JUDGE_EVERY;
             if judge {
@@ -363,8 +363,8 @@ impl<R: Resolver> Shared<R> {
     }
 
     fn group_terms(&self) -> GroupTerms {
-        let trust_fresh = self.options.trust_fresh;
-        GroupTerms { trust_fresh, ..self.resolver.group_terms() }
+        let LinkOptions { trust_fresh, allow_eviction, .. } = self.options;
+        GroupTerms { trust_fresh, allow_eviction, ..self.resolver.group_terms() }
     }
 
     fn ended(&self, version: u64, outcome: Result<Arc<Current>, NodeError>) {

@@ -29,7 +29,7 @@ pub use self::builder::MemoryNodeBuilder;
 pub use self::faults::MemorySnapshot;
 use self::lists::Lists;
 use self::locks::{Locks, Wake};
-use self::quarantine::{Clock, Header, Marker, Nature, Windows};
+use self::quarantine::{Clock, Header, Kept, Nature, Windows};
 #[cfg(feature = "test-util")]
 pub use self::records::RecordChange;
 use self::records::Records;
@@ -38,6 +38,7 @@ use crate::durability::{BarrierPoint, Durability};
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::name::LockKeys;
+use crate::node::lineage::{Process, ReplicationId};
 use crate::op::{Batch, LockMode, Op, Replies, Reply};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
@@ -80,16 +81,21 @@ struct State {
     /// Number of restarts of the node. Each restart begins a new data history (sequence of writes).
     lives: u64,
     windows: Windows,
+    /// Epoch of the Sentinels that the client of the next batch was told.
+    epoch: Option<u64>,
+    /// Name that the server gives to its data.
+    replid: ReplicationId,
+    process: Process,
     data: Data,
-    /// True if each batch without `known_since` counts as one of a client that has seen earlier
-    /// data of this node. If the node then has no data, its data count as lost, and not as new.
+    /// True if each client that remembers nothing counts as one that has seen earlier data of this
+    /// node. If the node then has no data, its data count as lost, and not as new.
     is_known: bool,
 }
 
 /// The node's data. A server would keep these data on disk.
 #[derive(Clone, Debug, Default)]
 struct Data {
-    marker: Option<Marker>,
+    kept: Kept,
     locks: Locks,
     lists: Lists,
     records: Records,
@@ -153,17 +159,14 @@ impl MemoryNode {
         let mut state = self.state();
         let clock = self.clock(&state);
         let inner = &mut *state;
-        if let Some(rest) = inner.data.marker.and_then(|m| m.closed(clock.now)) {
-            let detail = format!("closed for another {rest:?} at most");
-            let error = NodeError::not_executed(NodeFault::HandingOver, detail);
-            return Replies::fail(batch.ops.len(), &error);
-        }
-        let (history_id, identity) = (inner.history_id(), inner.identity());
-        let nature = Nature { history_id, windows: inner.windows };
-        let not_after = batch.not_after.as_ref().map(|moment| moment.on(&identity));
-        let known_since = batch.known_since.or(inner.is_known.then_some(0));
-        let asked = (not_after, known_since);
-        let h = Header::open(&mut inner.data.marker, nature, identity, clock, batch.terms, asked);
+        let (nature, identity) = (inner.nature(self.0.env.random() as u64), inner.identity());
+        let mut batch = batch.clone();
+        let remembers = &mut batch.remembers;
+        remembers.known_since = remembers.known_since.or(inner.is_known.then_some(0));
+        let h = match Header::open(&mut inner.data.kept, nature, &identity, clock, &batch) {
+            Ok(h) => h,
+            Err(error) => return Replies::fail(batch.ops.len(), &error),
+        };
         let mut hints = Vec::new();
         let items = batch
             .ops
@@ -184,8 +187,15 @@ impl MemoryNode {
 }
 
 impl State {
-    fn history_id(&self) -> u64 {
-        self.seed.wrapping_add(self.lives)
+    fn nature(&self, name: u64) -> Nature {
+        let Self { replid, process, windows, epoch, .. } = *self;
+        Nature { replid, process, windows, epoch, name: name.wrapping_add(self.lives) }
+    }
+
+    /// Gives the data the name of the node's present life, as a process that starts does.
+    fn rename(&mut self) {
+        self.replid = ReplicationId::of(self.seed.wrapping_add(self.lives));
+        self.process = Process { run: self.seed.wrapping_add(self.lives), ..Process::fresh() };
     }
 
     fn identity(&self) -> Arc<str> {
@@ -298,7 +308,7 @@ impl LockNode for MemoryNode {
     ) -> BoxFuture<'_, Result<u32, NodeError>> {
         Box::pin(async move {
             let state = self.state();
-            let now = (state.identity(), state.history_id());
+            let now = (state.identity(), state.replid.digest());
             drop(state);
             let (fault, detail) = if now != (after.identity, after.history_id) {
                 (NodeFault::NotDurable, "the node was restarted since".to_owned())

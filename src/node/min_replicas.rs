@@ -109,6 +109,8 @@ impl Judge {
             unread_window: unread,
             widest_window: known.max(longest),
             trust_fresh: false,
+            allow_eviction: false,
+            named: None,
             good_replicas: good_replicas(&self.rule, last.facts.as_ref()),
         }
     }

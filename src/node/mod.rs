@@ -7,6 +7,7 @@
 mod builder;
 mod event;
 mod failover_times;
+pub(crate) mod lineage;
 mod link;
 mod lock_node;
 mod lost_claims;

@@ -13,9 +13,9 @@ pub use crate::env::Task;
 pub use crate::env::{Env, SystemEnv};
 pub use crate::name::LockKeys;
 pub use crate::op::{
-    Ballot, Batch, Began, Claim, ClaimEnd, Enlist, Facts, FingerprintBytes, Holder, IfHeld, Listed,
-    LockMode, Loss, MAX_ENTRY, MAX_LISTED, NotAfter, Op, Place, QuarantineId, Queued, Readers,
-    RecordKey, RecordState, Replies, Reply, SharedGrant, SlotGrant, Slots, StoredRecord,
-    StoredSteps, Terms, TimedFacts, Want,
+    Ballot, Batch, Began, Claim, ClaimEnd, Enlist, Facts, FingerprintBytes, Holder, IfHeld,
+    Lineage, Listed, LockMode, Loss, MAX_ENTRY, MAX_LISTED, NotAfter, Op, Place, QuarantineId,
+    Queued, Readers, RecordKey, RecordState, Remembered, Replies, Reply, SharedGrant, SlotGrant,
+    Slots, StoredRecord, StoredSteps, Terms, TimedFacts, Want,
 };
 pub use crate::token::OwnerToken;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Enlist, Facts, NotAfter, Op, Reply};
+use super::{Enlist, Facts, NotAfter, Op, Remembered, Reply};
 use crate::error::NodeError;
 use crate::name::LockKeys;
 
@@ -27,10 +27,9 @@ pub struct Batch {
     /// the fault [`PastDeadline`](crate::error::NodeFault::PastDeadline), except releases of locks
     /// and of claims, which are executed at any time. `None` if there is no deadline.
     pub not_after: Option<NotAfter>,
-    /// Reading of the node's clock (µs since 1970) when this client first saw a marker on the node
-    /// (the key with the facts about the node's data); `None` if it has not seen one. If the node's
-    /// data began empty after that time, the node reports [`Began::Lost`](super::Began::Lost).
-    pub known_since: Option<u64>,
+    /// What this client has seen of the node's data. A node whose data are older than that begins a
+    /// new history, and one with another vote's data refuses the batch.
+    pub remembers: Remembered,
     /// Ops, in the order in which they must take effect.
     pub ops: Vec<Op>,
 }
@@ -53,6 +52,11 @@ impl Replies {
 }
 
 impl Op {
+    /// Returns true if a node never writes for this op.
+    pub(crate) fn only_reads(&self) -> bool {
+        matches!(self, Self::Inspect { .. } | Self::Lookup { .. })
+    }
+
     /// Returns the keys of an op on several locks; `None` for any other op.
     pub(crate) fn several(&self) -> Option<&LockKeys> {
         match self {

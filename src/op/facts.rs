@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Began, Loss, QuarantineId};
+use super::{Began, Lineage, Loss, QuarantineId};
 use crate::time::{Moment, NodeClock};
 
 /// Facts that a node reports about itself in the answer to each batch, so they cost no request of
@@ -12,9 +12,13 @@ use crate::time::{Moment, NodeClock};
 pub struct Facts {
     /// Wall clock of the node in microseconds since 1970.
     pub node_micros: u64,
-    /// Identifier of the data history, the sequence of writes that the server's data come from: a
-    /// digest of `master_replid`.
+    /// Random identifier of the data history, the sequence of writes that the server's data come
+    /// from. It stays when the server only renames its data.
     pub history_id: u64,
+    /// Digest of `master_replid`, the name that the server gives to its data.
+    pub replication: u64,
+    /// Whose data these are, and how far they are written.
+    pub lineage: Lineage,
     /// Time at which the quarantine (without grants) at the start of this data history began, by
     /// the node's clock and in the node's own unit; zero if the node never had a quarantine.
     pub since: u64,
@@ -35,6 +39,9 @@ pub struct Facts {
     /// True if this batch was the first in a new data history (after a restart, a failover or a
     /// loss of data). It then wrote a new marker: the key with the facts about the node's data.
     pub new_history: bool,
+    /// True if the server has given another name to its data, and this batch proved that nothing
+    /// was lost. So no history began.
+    pub renamed: bool,
     /// True if the node had no marker (the key with the facts about its data) before this batch. So
     /// the node either is new or has lost its data.
     pub marker_missing: bool,

@@ -126,7 +126,7 @@ impl Servers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::{Began, Readers};
+    use crate::op::{Began, Lineage, Readers};
 
     const SECOND: Duration = Duration::from_secs(1);
     const TERMS: Terms = Terms { max_ttl: Duration::from_secs(6), clock_error: SECOND };
@@ -149,6 +149,9 @@ mod tests {
             marker_missing: false,
             began: Began::Known,
             losses: [].into(),
+            replication: 1,
+            lineage: Lineage::default(),
+            renamed: false,
         }
     }
 

@@ -27,6 +27,8 @@ const ALARM_POLLS: u32 = 20;
 pub(crate) struct Seen {
     /// The master that the Sentinels' answers decided last.
     pub(crate) master: Option<Master>,
+    /// Time just before the question whose answers decided it.
+    confirmed: Moment,
     /// Error of the last round of requests to the Sentinels; `None` if the round decided on a
     /// master.
     pub(crate) error: Option<NodeError>,
@@ -49,6 +51,8 @@ struct Shared {
     events: Arc<Events>,
     seen: SyncMutex<Seen>,
     env: Arc<dyn Env>,
+    /// Longest pause between two rounds, so that the answer is never too old to rely on.
+    within: SyncMutex<Duration>,
     /// Number that increases with each decision on another master or configuration epoch. The
     /// present connection must then not be used any more.
     version: watch::Sender<u64>,
@@ -67,6 +71,7 @@ impl Watch {
             asker: AsyncMutex::new(asker),
             events,
             seen: SyncMutex::new(Seen::default()),
+            within: SyncMutex::new(Duration::MAX),
             env,
             version: watch::Sender::new(0),
         });
@@ -83,6 +88,18 @@ impl Watch {
             Some((at, master)) if self.shared.env.now() <= at + self.poll_every => Ok(master),
             _ => self.shared.round(true).await.decision,
         }
+    }
+
+    /// Returns the epoch in which a majority named the master last, and the time just before it was
+    /// asked.
+    pub(crate) fn named(&self) -> (Option<u64>, Moment) {
+        let seen = self.shared.seen.lock();
+        (seen.master.as_ref().and_then(|master| master.epoch), seen.confirmed)
+    }
+
+    /// Asks at least three times within `span`.
+    pub(crate) fn ask_within(&self, span: Duration) {
+        *self.shared.within.lock() = span / 3;
     }
 
     pub(crate) fn seen(&self) -> Seen {
@@ -127,14 +144,15 @@ impl Shared {
 
     async fn round(&self, hurry: bool) -> Round {
         let mut asker = self.asker.lock().await;
+        let asked = self.env.now();
         let round = asker.round(hurry).await;
         // The mutex is still locked, so that states are published in the order of the rounds of
         // requests.
-        self.publish(&round);
+        self.publish(&round, asked);
         round
     }
 
-    fn publish(&self, round: &Round) {
+    fn publish(&self, round: &Round, asked: Moment) {
         let mut seen = self.seen.lock();
         seen.known = round.known;
         seen.reachable = round.reachable;
@@ -146,6 +164,7 @@ impl Shared {
                     .is_none_or(|old| old.at == master.at && old.epoch == master.epoch);
                 seen.error = None;
                 seen.master = Some(master.clone());
+                seen.confirmed = asked;
                 if !same || seen.news.is_some() {
                     seen.news = Some((self.env.now(), master.clone()));
                 }
@@ -166,7 +185,8 @@ impl Shared {
 async fn keep_asking(shared: Arc<Shared>, every: Duration) {
     let (mut alarm, mut troubled) = (0_u32, false);
     loop {
-        let pause = if alarm > 0 { every.min(ALARMED) } else { every };
+        let pause = every.min(*shared.within.lock());
+        let pause = if alarm > 0 { pause.min(ALARMED) } else { pause };
         let mut reported = false;
         tokio::select! {
             biased;

@@ -229,8 +229,8 @@ fn strength(replicas: Option<u32>, lag: Option<Duration>) -> Option<(u32, Durati
 
 /// Names of the options in the address of a Sentinel group, for errors.
 const GROUP: &str = "sentinel_username, sentinel_password, tls, sentinel_tls, min_replicas, \
-                     max_lag, failover_window, trust_fresh, allow_eviction, sentinel_deadline and \
-                     poll_every";
+                     max_lag, failover_window, trust_fresh, allow_eviction, sentinel_deadline, \
+                     poll_every and trust_unconfirmed_master";
 
 /// Parses a `sentinel://` address without its scheme:
 /// `[user:password@]host[:port],…/name[/db][?…]`.
@@ -295,6 +295,7 @@ fn watched(mut node: SentinelNodeBuilder, query: &str) -> Result<SentinelNodeBui
                     "allow_eviction" => node.allow_eviction(given.yes()?),
                     "sentinel_deadline" => node.sentinel_deadline(given.span()?),
                     "poll_every" => node.poll_every(given.span()?),
+                    "trust_unconfirmed_master" => node.trust_unconfirmed_master(given.yes()?),
                     _ => return Err(unknown(given.name, GROUP)),
                 }
             }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use palisade::error::{NodeError, NodeFault};
-use palisade::node::spi::{Batch, Env, LockKeys, LockMode, LockNode, Op, OwnerToken, Reply, Terms};
+use palisade::node::spi::{
+    Batch, Env, LockKeys, LockMode, LockNode, Op, OwnerToken, Remembered, Reply, Terms,
+};
 use palisade::{MemoryNode, Moment};
 use palisade_testing::fault::{Fault, FaultControl, Odds, Step};
 
@@ -47,7 +49,7 @@ fn scene() -> Scene {
 
 fn batch(ops: Vec<Op>) -> Batch {
     let terms = Terms { max_ttl: Duration::from_secs(30), clock_error: Duration::from_secs(60) };
-    Batch { terms, not_after: None, known_since: None, ops }
+    Batch { terms, not_after: None, remembers: Remembered::default(), ops }
 }
 
 fn acquire(by: u128) -> Op {

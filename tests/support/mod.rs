@@ -24,6 +24,7 @@ pub mod fake;
 pub mod group;
 pub mod idem;
 pub mod logs;
+pub mod marker;
 pub mod memory;
 pub mod ops;
 pub mod proxy;

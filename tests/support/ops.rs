@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use palisade::node::spi::{
-    Batch, Env as _, IfHeld, LockKeys, LockMode, Op, OwnerToken, SystemEnv, Terms,
+    Batch, Env as _, IfHeld, LockKeys, LockMode, Op, OwnerToken, Remembered, SystemEnv, Terms,
 };
 
 pub fn owner() -> OwnerToken {
@@ -41,5 +41,5 @@ pub fn if_held(mut op: Op, wanted: IfHeld) -> Op {
 /// Returns a batch that the server executes at any time: it has no deadline on the server's clock.
 pub fn batch(max_ttl: Duration, ops: Vec<Op>) -> Batch {
     let terms = Terms { max_ttl, clock_error: Duration::from_secs(60) };
-    Batch { terms, not_after: None, known_since: None, ops }
+    Batch { terms, not_after: None, remembers: Remembered::default(), ops }
 }

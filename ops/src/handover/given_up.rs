@@ -4,8 +4,8 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::super::masters;
-use super::super::script::{self, Kind, Refusal};
-use super::{Closed, HandedOver, Handover};
+use super::super::script::{Kind, Refusal};
+use super::{Closed, HandedOver, Handover, open_on};
 
 /// Progress of a handover after the request to close the server, which makes it refuse requests.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ impl Handover {
     /// Opens a closed server, so that it accepts requests again.
     pub(super) async fn reopen(&self, closed: &Closed) -> Result<(), String> {
         let opened = match masters::open(&closed.target, &self.deployment).await {
-            Ok(conn) => script::run(&conn, script::OPEN, &[&closed.marker]).await,
+            Ok(conn) => open_on(&conn, closed).await,
             Err(why) => Err(Refusal::failed(why)),
         };
         match opened {

@@ -142,7 +142,7 @@ impl Worker {
         let (node, env) = (Arc::clone(&self.node), Arc::clone(&self.settings.env));
         let after = replied.map(|facts| BarrierPoint {
             identity: Arc::clone(&facts.identity),
-            history_id: facts.history_id,
+            history_id: facts.replication,
         });
         let origin = Origin {
             at: Moment::default(),

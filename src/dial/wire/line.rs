@@ -1,12 +1,11 @@
 //! The socket of a [`Wire`](super::Wire), with two queues of requests: those that are not sent yet,
-//! and those that are sent and not answered. A batch is a call of a Lua script with several
-//! requests. After the server has lost this script, this module loads the script and sends the
-//! affected batches again.
+//! those that are sent and not answered. A batch is a call of a Lua script with several requests.
+//! A server refuses it as a whole if it has lost the script (NOSCRIPT), or if its data are not those
+//! that the client expects (`Retry`). Then this module sends the batch again.
 //!
-//! A server that has lost the script answers each batch with NOSCRIPT and does not execute the
-//! batch. Another client may load the script at any time, and then the server executes the later
-//! batches. So this module sends nothing new until the server has answered all sent requests. Then
-//! it loads the script and sends the refused batches again, in their first order.
+//! Another client may load the script at any time, and then the server executes the later batches.
+//! So this module sends nothing new until the server has answered all sent requests. Then it sends
+//! the refused batches again, in their first order.
 //!
 //! A refused batch is not sent again if the server executed a later batch with the same owner
 //! token. The refused batch may acquire a lock, and the later batch may contain the release of that
@@ -16,12 +15,12 @@
 use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use redis::{ErrorKind, RedisError, RedisResult, Value};
 use tokio::io::ReadBuf;
 
+use super::Retry;
 use crate::dial::frames::{Excess, Frames, Limits};
 use crate::dial::limited::{Socket, TURN};
 use crate::op::Batch;
@@ -36,14 +35,20 @@ pub(super) struct Request {
     pub(super) got: Vec<Value>,
     bytes: Vec<u8>,
     wanted: usize,
-    /// Batch that can still be sent again. `None` after the second sending, and for a request that
-    /// is not a batch.
-    batch: Option<Arc<Batch>>,
+    /// The batch, if it may be sent again.
+    retry: Option<Box<dyn Retry>>,
+    /// True after the server has refused the batch without the script.
+    lacked_script: bool,
 }
 
 impl Request {
-    pub(super) fn new(id: u64, bytes: Vec<u8>, wanted: usize, batch: Option<Arc<Batch>>) -> Self {
-        Self { id, got: Vec::with_capacity(wanted), bytes, wanted, batch }
+    pub(super) fn new(
+        id: u64,
+        bytes: Vec<u8>,
+        wanted: usize,
+        retry: Option<Box<dyn Retry>>,
+    ) -> Self {
+        Self { id, got: Vec::with_capacity(wanted), bytes, wanted, retry, lacked_script: false }
     }
 
     fn found_no_script(&self) -> bool {
@@ -51,7 +56,8 @@ impl Request {
     }
 
     fn shares_an_owner_with(&self, other: &Batch) -> bool {
-        let mine = self.batch.iter().flat_map(|b| &b.ops).filter_map(|op| op.owner());
+        let mine = self.retry.iter().flat_map(|retry| &retry.batch().ops);
+        let mine = mine.filter_map(|op| op.owner());
         mine.into_iter().any(|me| other.ops.iter().any(|op| op.owner() == Some(me)))
     }
 }
@@ -73,8 +79,10 @@ pub(super) struct Line {
     begun: usize,
     flushed: bool,
     sent: VecDeque<Request>,
-    /// Batches that the server refused with NOSCRIPT, because it had lost their script.
+    /// Batches that the server refused as a whole, and that are sent again.
     missing: VecDeque<Request>,
+    /// True if the script must be loaded before that.
+    lacks_script: bool,
 }
 
 impl Line {
@@ -91,6 +99,7 @@ impl Line {
             flushed: true,
             sent: VecDeque::new(),
             missing: VecDeque::new(),
+            lacks_script: false,
         }
     }
 
@@ -209,12 +218,18 @@ impl Line {
     }
 
     fn settle(&mut self, mut request: Request, answered: &mut impl FnMut(Request)) {
-        if let Some(batch) = request.batch.take() {
+        if let Some(mut retry) = request.retry.take() {
             if request.found_no_script() {
-                request.batch = Some(batch);
+                if !std::mem::replace(&mut request.lacked_script, true) {
+                    request.retry = Some(retry);
+                    self.lacks_script = true;
+                    return self.missing.push_back(request);
+                }
+            } else if let Some(bytes) = request.got.first().and_then(|got| retry.again(got)) {
+                (request.bytes, request.retry) = (bytes, Some(retry));
                 return self.missing.push_back(request);
             }
-            let overtaken = |missing: &Request| missing.shares_an_owner_with(&batch);
+            let overtaken = |missing: &Request| missing.shares_an_owner_with(retry.batch());
             let missing = std::mem::take(&mut self.missing);
             let (late, rest): (VecDeque<_>, _) = missing.into_iter().partition(overtaken);
             self.missing = rest;
@@ -223,20 +238,20 @@ impl Line {
         answered(request);
     }
 
-    /// Queues the command that loads the script, and then the batches that the server refused
-    /// without the script (`missing`), before all unsent requests. Does nothing while a sent
-    /// request has no answer. Each batch is queued again at most once. Returns true if a batch was
-    /// queued.
+    /// Queues the batches that the server refused (`missing`) before all unsent requests, behind the
+    /// command that loads the script if they need it. Does nothing while a sent request has no
+    /// answer. Returns true if a batch was queued.
     fn send_missing(&mut self) -> bool {
         if self.missing.is_empty() || !self.sent.is_empty() || self.begun > 0 {
             return false;
         }
         for mut request in self.missing.drain(..).rev() {
             request.got.clear();
-            request.batch = None;
             self.unsent.push_front(request);
         }
-        self.unsent.push_front(Request::new(NO_REQUEST, (self.load)(), 1, None));
+        if std::mem::take(&mut self.lacks_script) {
+            self.unsent.push_front(Request::new(NO_REQUEST, (self.load)(), 1, None));
+        }
         true
     }
 }

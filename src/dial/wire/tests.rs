@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::name::LockKeys;
-use crate::op::{LockMode, Op, Terms};
+use crate::op::{LockMode, Op, Remembered, Terms};
 use crate::token::OwnerToken;
 
 const NONE: &[u8] = b"-NOSCRIPT No matching script.\r\n";
@@ -32,8 +32,21 @@ fn sent(server: &mut DuplexStream) -> String {
     String::from_utf8_lossy(&all[..n]).into_owned()
 }
 
+/// A batch that is sent again as `again;` if the server answers it with 99.
+struct Again(Batch);
+
+impl Retry for Again {
+    fn batch(&self) -> &Batch {
+        &self.0
+    }
+
+    fn again(&mut self, answer: &Value) -> Option<Vec<u8>> {
+        (*answer == Value::Int(99)).then(|| b"again;".to_vec())
+    }
+}
+
 #[expect(clippy::unnecessary_wraps, reason = "as the wire takes it")]
-fn batch(releases: bool, owner: u128) -> Option<Arc<Batch>> {
+fn batch(releases: bool, owner: u128) -> Option<Box<dyn Retry>> {
     let (keys, owner) = (LockKeys::new("k"), OwnerToken::from_random(owner));
     let op = if releases {
         Op::Release { mode: LockMode::Exclusive, keys, owner, meta: false }
@@ -49,10 +62,11 @@ fn batch(releases: bool, owner: u128) -> Option<Arc<Batch>> {
     };
     let second = Duration::from_secs(1);
     let terms = Terms { max_ttl: second, clock_error: second };
-    Some(Arc::new(Batch { terms, not_after: None, known_since: None, ops: vec![op] }))
+    let batch = Batch { terms, not_after: None, remembers: Remembered::default(), ops: vec![op] };
+    Some(Box::new(Again(batch)))
 }
 
-fn send(wire: &Wire, text: &str, batch: Option<Arc<Batch>>) -> Reply {
+fn send(wire: &Wire, text: &str, batch: Option<Box<dyn Retry>>) -> Reply {
     wire.send(text.into(), 1, batch).expect("it is open")
 }
 
@@ -141,6 +155,27 @@ async fn a_lost_script_is_loaded_and_all_are_sent_again_in_order_before_anything
     assert_eq!(sent(&mut server), "load;a;b;c;");
     server.write_all(b"+digest\r\n:1\r\n:2\r\n:3\r\n").await.unwrap();
     assert_eq!([numbers(a.await), numbers(b.await), numbers(c.await)], [[1], [2], [3]]);
+}
+
+#[tokio::test]
+async fn a_batch_that_was_refused_as_a_whole_is_sent_again_before_anything_new() {
+    let (wire, mut server) = pair();
+    let (a, b) = (send(&wire, "a;", batch(false, 1)), send(&wire, "b;", batch(true, 2)));
+    assert_eq!(sent(&mut server), "a;b;");
+    server.write_all(b":99\r\n").await.unwrap();
+    let c = send(&wire, "c;", batch(true, 3));
+    assert_eq!(sent(&mut server), "", "nothing leaves before all is answered");
+    server.write_all(b":99\r\n").await.unwrap();
+    let (a, b, c) = tokio::join!(a, b, async {
+        tokio::task::yield_now().await;
+        assert_eq!(sent(&mut server), "again;again;c;");
+        server.write_all(b":1\r\n:99\r\n:3\r\n").await.unwrap();
+        tokio::task::yield_now().await;
+        assert_eq!(sent(&mut server), "again;", "as often as the batch has it");
+        server.write_all(b":2\r\n").await.unwrap();
+        c.await
+    });
+    assert_eq!((numbers(a), numbers(b), numbers(c)), (vec![1], vec![2], vec![3]));
 }
 
 #[tokio::test]

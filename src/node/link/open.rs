@@ -79,13 +79,12 @@ impl<R: Resolver> Drop for Turn<R> {
 }
 
 impl<R: Resolver> Shared<R> {
-    /// Makes the server check its marker (the stored facts about its data history) right after the
-    /// connection is made. If a quarantine after a possible loss of data is due, it begins now and
-    /// not with the first batch. A failed call is only logged, because each batch makes the server
-    /// check its marker, too.
+    /// Judges the server's data right after the connection is made. If a quarantine is due, it begins
+    /// now and not with the first batch. A failed call is only logged, because each batch is judged,
+    /// too.
     async fn touch(&self, session: &Arc<Session>) {
-        let Some(terms) = self.state().terms else { return };
-        if let Err(cause) = session.touch(terms, self.group_terms(), &*self.options.env).await {
+        let Some(last) = self.state().last else { return };
+        if let Err(cause) = session.touch(last, self.group_terms()).await {
             tracing::debug!(node = &*self.options.name, %cause, "marker not touched");
         }
     }
@@ -132,7 +131,9 @@ impl<R: Resolver> Shared<R> {
         let at = endpoint.to_string();
         self.state().trying = Some(at.as_str().into());
         let min_replicas = self.resolver.wants_min_replicas_facts();
-        let session = Session::open(&endpoint, self.events.clone(), min_replicas).await;
+        let session =
+            Session::open(&endpoint, self.events.clone(), min_replicas, &self.options.env);
+        let session = session.await;
         let session = session.map_err(|e| {
             let hint = if e.fault() == F::Unreachable { self.resolver.hint() } else { "" };
             e.at(&at, hint)

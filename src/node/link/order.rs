@@ -35,7 +35,7 @@ impl<R: Resolver> Shared<R> {
     pub(super) fn place(self: &Arc<Self>, batch: Arc<Batch>) -> Place {
         let (sent, waits) = oneshot::channel();
         loop {
-            if let Some(current) = self.usable(batch.terms)
+            if let Some(current) = self.usable(&batch)
                 && let Some(sent) = current.session.send(Arc::clone(&batch), self.group_terms())
             {
                 return Place::Sent((current, sent));

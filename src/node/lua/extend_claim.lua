@@ -22,7 +22,7 @@ if kind == 'x' then
   if fence > ballot or (fence == ballot and h[1] ~= ARGV[a + 1]) then return put(NOT_OWNER) end
   if not may_extend(named) then return put(QUARANTINED) end
   local g = h[6] or '-'
-  if b.since == 0 or named == b.id then g = b.id end
+  if b.never_lost or named == b.id then g = b.id end
   call('HSET', key, 'own', ARGV[a + 1], 'fence', ARGV[a + 2], 'till',
     digits(now_ms + tonumber(ARGV[a + 3])), 'att', math.max(attempt, 1), 'g', g)
   know(ARGV[a + 5])

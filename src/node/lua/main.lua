@@ -1,21 +1,19 @@
 -- Executes the ops of the batch in order. The keys and the arguments of each op follow those of the
 -- op before. Neighbouring acquires with the same ttl are sent as one run: one kind, one number of
 -- ops, then the arguments of each op. The same holds for neighbouring releases.
--- KEYS     from 2: the keys of the ops
--- ARGV     from 5: for each run or single op its kind (a letter), then
+-- KEYS     from 3: the keys of the ops
+-- ARGV     from 7: for each run or single op its kind (a letter), then
 --          A, V, W, O, T (acquires): number of ops (only A: more than one), ttl and time for which
 --          a fence is kept, both in ms, then the arguments of each op (acquire.lua)
 --          D, Q, G (releases), S (shared acquires): number of ops, then as in release_fast.lua and
 --          shared.lua
 --          all other kinds: the arguments of the op, as in its file
--- Returns  only the clock in µs, if the marker is as the client expects and the fast paths have
---          executed every op as requested. Then each acquire and claim has its proposal as its
---          fence, and no claimed key had a record.
+-- Returns  only the note, or the clock in µs if the script has not written the note, if the fast
+--          paths have executed every op as requested. Then each acquire and claim has its proposal
+--          as its fence, and no claimed key had a record.
 --          Else, or if an op has no fast path or gives a shared lock or a permit, a list:
 --          - the clock in µs
---          - the present marker, or false if it is as the client expects
---          - the sum of: 1 the script wrote the marker because the data history is new, 2 there was
---            no valid marker before, 4 the script made the quarantine longer
+--          - the note
 --          - for each op its result: a code (redis/codes.rs), and what the op's file documents. An
 --            acquire, claim, inspect or lookup that succeeds has its fence in place of the code,
 --            and an enlist the number of entries. -9 stands once for a whole run, or for a single
@@ -23,16 +21,16 @@
 --            fence of all its ops.
 -- `b` is the state of the slow paths (batch.lua), `out` the list of results. Each is created when
 -- it is needed.
+local waited = tonumber(sub(note, 55, 67)) or 0
 local b, out
 if not expected then
-  b = batch(info, at, marker, now_us)
-  if b.err then return b end
-  out = b.out
+  out = {now_us, note}
+  b = batch(now_us, note, out)
 end
 -- Each kind of single op, followed by the number of its KEYS and the number of its ARGV after the
 -- kind. Each number is one character; a colon is the number ten.
 local sizes = 'C18 c16 s15 x16 r12 u12 L11 X46 R22 I41 M31 E14 H34 P2: Y26 F23 U13'
-local k, a, last = 1, 4, #ARGV
+local k, a, last = 2, 6, #ARGV
 local whole = 0 -- number of runs executed as requested, while there is no list of results
 -- `life`: time in ms for which a fence (last fencing token of a lock) is kept. `id`: name of the
 -- data history (sequence of writes behind the data). `now_ms`: clock in ms. Each is set when it is
@@ -48,7 +46,7 @@ while a < last do
     if kind == 'T' then
       args = 8
     elseif kind == 'O' and (ARGV[a + 7] ~= ''
-      or (tonumber(string.sub(marker, 97, 109)) or 0) * 1000 > now_us) then
+      or waited * 1000 > now_us) then
       -- The slow path has to read the queue: a fair caller with a smaller ticket may be ahead, or
       -- this caller has a ticket, and its place has to be kept.
     elseif expected then
@@ -57,7 +55,7 @@ while a < last do
   elseif kind == 'D' or kind == 'Q' then
     count = tonumber(ARGV[a + 2])
     keys, args, rest = kind == 'D' and count or 2 * count, 2 + count, kind == 'D' and 1 or 2
-    found = release(k, a, count, rest, b and b.waited > b.now_ms, wake, now_us)
+    found = release(k, a, count, rest, (b and b.waited or waited) * 1000 > now_us, wake, now_us)
     if not found then rest = nil end
   else
     if kind == 'S' then
@@ -73,20 +71,19 @@ while a < last do
       keys, args = string.byte(sizes, size + 1) - 48, string.byte(sizes, size + 2) - 47
     end
     if kind == 'X' and expected then
-      life = life or string.match(ARGV[4], '^%d+ %d+ %d+ %d+ %d+ (%d+)')
+      life = life or string.match(ARGV[4], '^%d+ %d+ %d+ (%d+)')
       if prolong(k, a, life) then rest = nil end
     elseif expected and find('SGFPYNKH', kind, 1, true) then
-      local waited = b and b.waited or tonumber(string.sub(marker, 97, 109))
-      if find('PYNKH', kind, 1, true) or waited * 1000 <= now_us then
+      if find('PYNKH', kind, 1, true) or (b and b.waited or waited) * 1000 <= now_us then
         if kind ~= 'G' then
-          life = life or string.match(ARGV[4], '^%d+ %d+ %d+ %d+ %d+ (%d+)')
+          life = life or string.match(ARGV[4], '^%d+ %d+ %d+ (%d+)')
         end
         rest, found, slot = fast(kind, k, a, count, marker, now_us, life, time[1])
       end
     elseif expected and find('Ccxs', kind, 1, true) then
       if not id then
         now_ms = math.floor(now_us / 1000)
-        id = string.sub(marker, 1, 16) .. string.format(':%.0f', string.sub(marker, 42, 54))
+        id = string.match(ARGV[4], '(%x+:%d+) ')
       end
       if kind == 'C' then
         found = claim(k, a, id, now_ms)
@@ -97,11 +94,11 @@ while a < last do
     end
   end
   if (rest or found) and not out then
-    out = {now_us, false, 0}
+    out = {now_us, note}
     for _ = 1, whole do out[#out + 1] = -9 end
   end
   if rest then
-    b = b or batch(info, at, marker, now_us, out)
+    b = b or batch(now_us, note, out)
     if kind ~= 'C' or not replay(b, k, a, found) then
       rare(b, kind, k, a, count, rest, found, release, wake)
     end
@@ -116,4 +113,4 @@ while a < last do
   end
   k, a = k + keys, a + args
 end
-return out or now_us
+return out or counted or now_us

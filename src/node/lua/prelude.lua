@@ -1,25 +1,25 @@
--- Runs once per batch, before the ops. Reads the role, the data history (master_replid), the clock
--- and the marker of the server. The marker contains the time since which this server's data are
--- complete. If these values are as the client expects, the script reads nothing else about the
--- server, and each op may take its fast path. Otherwise quarantine.lua checks the marker first.
+-- Runs once per batch, before the ops. Executes none of them unless the server's marker is the one
+-- under which the client judged that they may run (node/lineage.rs): then the server's data are
+-- those that the client used. Else it answers what the client needs to judge again.
 -- KEYS[1]  palisade:generation, the marker
--- ARGV     1 the marker that the client saw last, or '' if it has seen none
---          2, 3 first and last time of a range of this server's clock, in µs. If the clock is in
---          this range, and the marker and the data history are as expected, the batch needs no
---          checks: the marker is plausible and needs no change, no quarantine runs, the batch is
---          not late, and each proposed fencing token is in the range that is allowed
---          4 ten numbers from the client, separated by one space; batch.lua explains each of them
--- Leaves   variables that main.lua uses: time (reply to TIME), now_us (the clock in µs), info
---          (reply to INFO), at (position in info of the data history's name), marker (value of the
---          marker), expected (true if marker, data history and clock are as the client expects)
--- Ops do not catch the errors of their writes. (is_kept in locks.lua catches one error, but then
--- its next write fails.) If the server refuses writes (NOREPLICAS, READONLY, MISCONF, OOM), the
--- first write fails, so the server refuses the whole batch and nothing takes effect. Reads use
--- `try` (pcall), so that a key of another program (WRONGTYPE) fails one op and not the batch. The
--- SET … GET with which an acquire sets the fence uses `try`, too: the server has accepted the write
--- of the lock before it, and if the SET … GET fails, the op undoes the grant.
+-- KEYS[2]  palisade:note: `history generation` as in the marker, the number of the last write that
+--          counts (from 25, 12 digits), its time in µs (38, 16 digits), and until when a client may
+--          wait for a hint, in ms (55, 13 digits)
+-- ARGV     1 the marker that has to be there; '' if the client expects none
+--          2, 3 first and last time of a range of this server's clock, in µs, in which the fast
+--          paths hold: no quarantine runs, the batch is not late, each proposal is in range
+--          4 numbers, separated by one space; batch.lua names each of them
+--          5 '', or the marker to write in the place of ARGV[1]; ARGV[6] is then the data history
+--          (master_replid) in which the client judged
+-- Leaves   time, now_us (the clock in µs), marker, note, counted (the note if it was written),
+--          expected (true in the range)
+-- Ops do not catch the errors of their writes. If the server refuses writes (NOREPLICAS, READONLY,
+-- MISCONF, OOM), the first write fails, so the server refuses the whole batch and nothing takes
+-- effect. Reads use `try` (pcall), so that a key of another program (WRONGTYPE) fails one op and
+-- not the batch. The SET … GET with which an acquire sets the fence uses `try`, too: the server has
+-- accepted the write of the lock before it, and if it fails, the op undoes the grant.
 -- These names are local, because Lua looks up a global by its name at each use.
-local KEYS, ARGV, call, find = KEYS, ARGV, redis.call, string.find
+local KEYS, ARGV, call, find, sub = KEYS, ARGV, redis.call, string.find, string.sub
 
 local info = call('INFO', 'replication')
 -- A replica would answer ops that only read, too, but with old data.
@@ -43,11 +43,44 @@ if find(ARGV[4], '0', 1, true) ~= 1 then
 end
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
--- Reads at most one byte more than our longest marker (the value with the facts about the data
--- history), even if the value is larger. '0' and '476' are strings, because Lua would format
--- numbers at each call.
-local marker = redis.pcall('GETRANGE', KEYS[1], '0', '476')
+-- One command reads both keys. A key that holds no string counts as none. An error is that of the
+-- batch: what could not be read is not missing.
+local got = call('MGET', KEYS[1], KEYS[2])
+local marker, note = got[1] or '', got[2] or ''
+if #marker > 1000 then marker = 'x' end -- none of ours is so long
+local seq, counts = string.match(ARGV[4], ' (%d+) (%d)$')
 local at = find(info, 'master_replid:', 1, true) + 14
-local expected = marker == ARGV[1] and marker ~= ''
-  and now_us >= tonumber(ARGV[2]) and now_us <= tonumber(ARGV[3])
-  and find(info, string.sub(marker, 1, 40), at, true) == at
+local replid = ARGV[5] == '' and sub(marker, 28, 67) or ARGV[6]
+if marker ~= ARGV[1] or marker .. ARGV[5] == '' or find(info, replid, at, true) ~= at
+  or (seq ~= '0' and ARGV[5] == ''
+    and (sub(note, 1, 23) ~= sub(marker, 4, 26) or sub(note, 25, 36) < seq)) then
+  local stats, commands = call('INFO', 'stats'), call('INFO', 'commandstats')
+  local function calls(name)
+    return tonumber(string.match(commands, 'cmdstat_' .. name .. ':calls=(%d+)') or 0)
+  end
+  return {'news', now_us, marker, sub(note, 1, 67),
+    sub(info, at, at + 39), string.match(stats, 'total_net_repl_input_bytes:(%d+)') or '',
+    calls('replicaof') + calls('slaveof'), find(commands, 'cmdstat_config|resetstat:', 1, true) or 0,
+    string.match(stats, 'evicted_keys:(%d+)') or '0'}
+end
+-- Writes the note. If the server refuses it, the batch goes on: ops that write are refused as well,
+-- and those that may run without memory (maxmemory) shall not depend on it. The note is then older
+-- than a write, so a later loss counts as longer than it was.
+local counted
+local function count()
+  local known = sub(note, 1, 23) == sub(marker, 4, 26)
+  local new = string.format('%s %012.0f %016.0f %s', sub(marker, 4, 26),
+    (known and tonumber(sub(note, 25, 36)) or 0) + 1, now_us,
+    #note == 67 and sub(note, 55, 67) or '0000000000000')
+  if not redis.pcall('SET', KEYS[2], new).err then note, counted = new, new end
+end
+if ARGV[5] ~= '' then
+  call('SET', KEYS[1], ARGV[5])
+  marker = ARGV[5]
+  count()
+elseif counts == '2' or (counts == '1'
+  and (sub(note, 1, 23) ~= sub(marker, 4, 26) or tonumber(sub(note, 38, 53)) + 1000000 < now_us
+    or tonumber(sub(note, 38, 53)) > now_us)) then
+  count()
+end
+local expected = now_us >= tonumber(ARGV[2]) and now_us <= tonumber(ARGV[3])

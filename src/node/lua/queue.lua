@@ -71,9 +71,8 @@ end
 -- - with `known`: the number of slots that a waiter for a permit knows.
 -- Returns true if the waiter has a place. The queue has 64 places; further handles have none, and
 -- ask again. The queue is kept for `ms`, but at most for an hour, even if another program's lock
--- lasts longer, because clients ask again long before. Also records in the marker (this server's
--- key `palisade:generation`) until when a client waits on this server. That time is later than
--- needed, so that the marker is seldom written.
+-- lasts longer, because clients ask again long before. Also records in the note until when a client
+-- waits on this server. That time is later than needed, so that it is seldom written here.
 local function wait_for_hint(queue, ms, waited, handle, needs, mode, known, ticket)
   local v = queued(queue)
   if not v then return end
@@ -115,9 +114,9 @@ local function wait_for_hint(queue, ms, waited, handle, needs, mode, known, tick
   call('SET', queue, v, 'PX', ms)
   if b.waited < b.now_ms + ms then
     b.waited = b.now_ms + ms + 10000
-    b.marker = sub(b.marker, 1, 96) .. string.format('%013.0f', b.waited) .. sub(b.marker, 110)
-    call('SET', KEYS[1], b.marker)
-    out[2] = b.marker
+    b.note = sub(b.note, 1, 54) .. string.format('%013.0f', b.waited)
+    call('SET', KEYS[2], b.note)
+    out[2] = b.note
   end
   return at < 3073
 end

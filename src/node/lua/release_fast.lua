@@ -7,7 +7,7 @@
 -- were its owner.
 -- KEYS     per op: 1 lock   2 queue (Q only: each key costs as much as a small command)
 -- ARGV     1 kind  2 number of ops, then per op: 1 owner
---          Parameters: `each`: number of KEYS per op; `awaited`: true if the marker says that a
+--          Parameters: `each`: number of KEYS per op; `awaited`: true if the note says that a
 --          client waits on this server
 -- Returns  nothing if each owner had its lock and it is deleted, else the values that the keys had
 local function release(k, a, count, each, awaited, wake, now_us)

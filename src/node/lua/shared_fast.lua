@@ -48,7 +48,7 @@ if kind == 'S' then
   -- Tokens with equally many digits can be compared as strings (acquire_fast.lua). A fence (last
   -- fencing token) that is not above the proposal needs no further check, because prelude.lua has
   -- checked the range of the proposal.
-  if first.err or #given ~= #proposal or given > proposal or given < string.sub(marker, 56, 71)
+  if first.err or #given ~= #proposal or given > proposal or given < string.sub(marker, 211, 226)
     or find(given, '%D') then return 0 end
   if first[1] then
     left = call('PTTL', lock)

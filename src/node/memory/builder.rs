@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use tokio::sync::broadcast;
 
-use super::quarantine::{Marker, Windows};
+use super::quarantine::Windows;
 use super::{Data, EVENTS, MemoryNode, Shared, State};
 use crate::env::{Env, SystemEnv};
+use crate::node::lineage::{Marker, Process, ReplicationId};
 use crate::sync::SyncMutex;
 
 /// Settings of a [`MemoryNode`].
@@ -19,12 +20,13 @@ pub struct MemoryNodeBuilder {
     window: Duration,
     env: Arc<dyn Env>,
     quarantined: bool,
+    named: Option<(u64, u64)>,
 }
 
 impl MemoryNodeBuilder {
     pub(super) fn new() -> Self {
         let env = Arc::new(SystemEnv);
-        Self { name: None, window: Duration::ZERO, env, quarantined: false }
+        Self { name: None, window: Duration::ZERO, env, quarantined: false, named: None }
     }
 
     /// Sets the name of the node in errors and logs. Default `memory-<n>`, unique in the process.
@@ -56,6 +58,15 @@ impl MemoryNodeBuilder {
         self
     }
 
+    /// Sets the ids of deployment and vote of a node that begins without a quarantine, as
+    /// `palisade init` does for a server.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
+    pub fn named(mut self, deployment: u64, vote: u64) -> Self {
+        self.named = Some((deployment, vote));
+        self
+    }
+
     /// Makes the node.
     pub fn build(self) -> MemoryNode {
         static MADE: AtomicU64 = AtomicU64::new(1);
@@ -67,11 +78,17 @@ impl MemoryNodeBuilder {
             seed: self.env.random() as u64,
             lives: 0,
             windows: Windows { read: self.window, longest: self.window },
+            epoch: None,
+            replid: ReplicationId::of(0),
+            process: Process::fresh(),
             data: Data::default(),
             is_known: false,
         };
+        state.rename();
         if !self.quarantined {
-            state.data.marker = Some(Marker::born(state.history_id()));
+            let (deployment, vote) = self.named.unwrap_or((0, state.seed));
+            let name = self.env.random() as u64;
+            state.data.kept.marker = Some(Marker::born(deployment, vote, name, state.replid));
         }
         MemoryNode(Arc::new(Shared {
             name,

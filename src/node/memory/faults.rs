@@ -5,10 +5,11 @@
 use std::time::Duration;
 
 use super::locks::Held;
-use super::quarantine::Windows;
+use super::quarantine::{Clock, Windows};
 use super::records::RecordChange;
 use super::{Data, MemoryNode, State};
 use crate::node::NodeEvent;
+use crate::node::lineage::{Handover, millis};
 use crate::time::Moment;
 
 /// A copy of a [`MemoryNode`]'s data at one moment, as on a replica that lags behind.
@@ -47,22 +48,23 @@ impl MemoryNode {
     #[must_use = "it may not be closed"]
     pub fn close(&self, span: Duration) -> bool {
         let mut state = self.state();
-        let now = self.clock(&state).now;
-        state.data.marker.as_mut().is_none_or(|marker| marker.close(now, span))
+        let clock = self.clock(&state);
+        let (shown, epoch) = (state.nature(0).shown(&state.data.kept, clock), state.epoch);
+        let Some(marker) = &mut state.data.kept.marker else { return true };
+        let closed = marker.close(&shown, epoch, millis(span));
+        closed.map(|closed| *marker = closed).is_ok()
     }
 
     /// Completes a planned handover: another server takes over in a new data history, with data
     /// that are certainly complete, so no quarantine (time without grants) begins.
     pub fn hand_over(&self) {
-        let now = self.clock(&self.state()).now;
-        self.reborn(|state| {
-            // Id of the data history (sequence of writes behind the node's data) that `reborn`
-            // begins.
-            let history_id = state.seed.wrapping_add(state.lives + 1);
-            if let Some(marker) = &mut state.data.marker {
-                marker.continue_in(history_id, now);
-            }
-        });
+        let clock = self.clock(&self.state());
+        self.reborn(|_| ());
+        let mut state = self.state();
+        let (shown, epoch) = (state.nature(0).shown(&state.data.kept, clock), state.epoch);
+        if let Some(marker) = &mut state.data.kept.marker {
+            *marker = marker.taken_over(&shown, epoch);
+        }
     }
 
     /// Returns the time until which the node is closed for a planned handover, as its marker (facts
@@ -70,7 +72,10 @@ impl MemoryNode {
     /// [`Self::finish_handover`] identify the closing by this time.
     #[doc(hidden)]
     pub fn closing(&self) -> Option<u64> {
-        self.state().data.marker.and_then(|marker| marker.closing())
+        match self.state().data.kept.marker?.handover {
+            Some(Handover::Closed(till)) => Some(till),
+            _ => None,
+        }
     }
 
     /// Opens the node again, if its marker (the stored facts about its data history) states
@@ -78,8 +83,8 @@ impl MemoryNode {
     /// closed, a quarantine begins with the next batch.
     #[doc(hidden)]
     pub fn open(&self, closing: u64) {
-        if let Some(marker) = &mut self.state().data.marker {
-            marker.open(closing);
+        if let Some(marker) = &mut self.state().data.kept.marker {
+            marker.handover.take_if(|state| *state == Handover::Closed(closing));
         }
     }
 
@@ -92,9 +97,12 @@ impl MemoryNode {
     #[must_use = "it may begin a quarantine"]
     pub fn finish_handover(&self, closing: u64, apart: Duration) -> bool {
         let mut state = self.state();
-        let (now, history_id) = (self.clock(&state).now, state.history_id());
-        let marker = state.data.marker.as_mut();
-        marker.is_some_and(|marker| marker.finish(history_id, closing, now, apart))
+        let clock = self.clock(&state);
+        let (shown, epoch) = (state.nature(0).shown(&state.data.kept, clock), state.epoch);
+        let Some(marker) = &mut state.data.kept.marker else { return false };
+        let holds = marker.handover == Some(Handover::Closed(closing));
+        let finished = marker.finish(&shown, epoch, millis(apart)).ok().filter(|_| holds);
+        finished.map(|finished| *marker = finished).is_some()
     }
 
     /// Deletes all data, also the marker (the facts about the data history), as `FLUSHALL` does.
@@ -168,12 +176,15 @@ impl MemoryNode {
     #[doc(hidden)]
     pub fn change_record(&self, key: &str, seen: u64, change: RecordChange) -> bool {
         let mut state = self.state();
-        let now = self.clock(&state).now;
-        let marker = state.data.marker;
-        if marker.is_some_and(|m| m.closed(now).is_some()) {
+        let Clock { now, micros } = self.clock(&state);
+        let (marker, wall) = (state.data.kept.marker, micros / 1_000);
+        let handover = marker.and_then(|m| m.handover);
+        if matches!(handover, Some(Handover::Closed(till)) if wall < till) {
             return false;
         }
-        let longer = marker.map_or(0, |m| m.claims_last(now));
+        // Leases from before a planned handover may last longer than this clock shows.
+        let settling = marker.filter(|m| m.settles(wall).is_some());
+        let longer = settling.map_or(0, |m| m.quarantine * 1_000_000);
         state.data.records.change((key, seen), change, (now, longer))
     }
 
@@ -181,6 +192,7 @@ impl MemoryNode {
         let mut state = self.state();
         change(&mut state);
         state.lives += 1;
+        state.rename();
         drop(state);
         self.tell(NodeEvent::Down);
         self.tell(NodeEvent::Up);

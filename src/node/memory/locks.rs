@@ -179,8 +179,8 @@ impl Entry {
     /// time ago and a holder may still rely on the lock; `None` if the lock is not kept.
     pub(super) fn kept(&mut self, h: &Header) -> Option<Duration> {
         if h.settling && self.is_free() && self.fence_till > h.now {
-            let begun = self.kept.filter(|(history, _)| *history == h.id().history);
-            self.kept = begun.or(Some((h.id().history, h.after(h.apart()))));
+            let begun = self.kept.filter(|(history, _)| *history == h.settles_till);
+            self.kept = begun.or(Some((h.settles_till, h.after(h.apart()))));
         }
         self.kept_till(h).map(|till| h.until(till))
     }
@@ -191,7 +191,7 @@ impl Entry {
         if !h.settling || !self.is_free() || self.fence_till <= h.now {
             return None;
         }
-        let begun = self.kept.filter(|(history, _)| *history == h.id().history);
+        let begun = self.kept.filter(|(history, _)| *history == h.settles_till);
         Some(begun.map_or(h.after(h.apart()), |(_, till)| till)).filter(|till| *till > h.now)
     }
 

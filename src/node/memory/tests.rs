@@ -11,7 +11,9 @@ use crate::env::Env;
 use crate::error::NodeFault;
 use crate::name::LockKeys;
 use crate::node::LockNode as _;
-use crate::op::{Batch, Began, Claim, Facts, LockMode, Loss, Op, QuarantineId, Reply, Terms};
+use crate::op::{
+    Batch, Began, Claim, Facts, LockMode, Loss, Op, QuarantineId, Remembered, Reply, Terms,
+};
 use crate::token::{FencingToken, OwnerToken};
 
 const E: Duration = Duration::from_secs(60);
@@ -50,13 +52,19 @@ pub(super) fn node() -> (MemoryNode, Arc<Hand>) {
 }
 
 pub(super) fn ask(node: &MemoryNode, op: Op) -> Reply {
-    let mut replies =
-        node.execute(&Batch { terms: TERMS, not_after: None, known_since: None, ops: vec![op] });
+    let mut replies = node.execute(&Batch {
+        terms: TERMS,
+        not_after: None,
+        remembers: Remembered::default(),
+        ops: vec![op],
+    });
     replies.items.remove(0).unwrap()
 }
 
 fn facts(node: &MemoryNode, terms: Terms) -> Facts {
-    node.execute(&Batch { terms, not_after: None, known_since: None, ops: vec![] }).facts.unwrap()
+    node.execute(&Batch { terms, not_after: None, remembers: Remembered::default(), ops: vec![] })
+        .facts
+        .unwrap()
 }
 
 pub(super) fn owner(n: u128) -> OwnerToken {
@@ -125,7 +133,7 @@ fn a_new_node_grants_at_once_and_a_restarted_one_after_the_quarantine() {
     assert_eq!(rest(&ask(&node, acquire("a", 1, 0))), MAX_TTL);
     assert_eq!(rest(&ask(&node, claim("r", 1, E))), MAX_TTL);
 
-    let last = Duration::from_nanos(1);
+    let last = Duration::from_millis(1);
     hand.pass(MAX_TTL.saturating_sub(last));
     assert!(matches!(ask(&node, acquire("a", 1, 0)), Reply::Quarantined { .. }));
     hand.pass(last);
@@ -143,7 +151,7 @@ fn a_closed_node_says_for_how_long() {
     assert!(node.close(Duration::from_secs(5)));
     hand.pass(Duration::from_secs(2));
     let ops = vec![acquire("a", 2, 0)];
-    let batch = Batch { terms: TERMS, not_after: None, known_since: None, ops };
+    let batch = Batch { terms: TERMS, not_after: None, remembers: Remembered::default(), ops };
     let refused = node.execute(&batch).items.remove(0).unwrap_err();
     assert_eq!(refused.fault(), NodeFault::HandingOver);
     assert!(refused.detail().contains("another 3s"), "{refused}");
@@ -231,7 +239,8 @@ fn the_first_data_began_when_they_did_whatever_l_is_later() {
 /// first saw data on the node at this time (µs).
 fn knowing(node: &MemoryNode, micros: u64) -> Began {
     let known_since = Some(micros);
-    let batch = Batch { terms: TERMS, not_after: None, known_since, ops: Vec::new() };
+    let remembers = Remembered { known_since, ..Remembered::default() };
+    let batch = Batch { terms: TERMS, not_after: None, remembers, ops: Vec::new() };
     node.execute(&batch).facts.unwrap().began
 }
 
@@ -392,12 +401,12 @@ fn what_a_node_forgot_it_does_not_claim_to_know() {
 fn after_a_handover_what_was_in_use_is_kept_for_twice_the_clock_error() {
     const TERMS: Terms = Terms { max_ttl: MAX_TTL, clock_error: Duration::from_secs(5) };
     const APART: Duration = Duration::from_secs(10);
-    const NANO: Duration = Duration::from_nanos(1);
+    const NANO: Duration = Duration::from_millis(1);
     let ask = |node: &MemoryNode, op: Op| {
         let mut replies = node.execute(&Batch {
             terms: TERMS,
             not_after: None,
-            known_since: None,
+            remembers: Remembered::default(),
             ops: vec![op],
         });
         replies.items.remove(0).unwrap()
@@ -465,7 +474,7 @@ fn a_handover_is_finished_by_the_data_that_hold_its_closing_while_enough_of_it_i
     assert!(node.finish_handover(closing, APART));
     assert!(facts(&node, TERMS).quarantine.is_zero(), "complete data need no quarantine");
     assert!(!node.finish_handover(closing, APART), "finished already");
-    hand.pass(Duration::from_nanos(1));
+    hand.pass(Duration::from_millis(1));
     assert!(!late.finish_handover(closing, APART), "too little is left");
     late.open(closing);
     assert_eq!(facts(&late, TERMS).quarantine, MAX_TTL);

@@ -11,7 +11,8 @@ use super::codes::{
     NO_PERMISSION, NOT_OWNER, PERMITS, QUARANTINED, READING, TOO_OLD, WRONG_TYPE,
 };
 use super::encode::runs;
-use super::seen::Seen;
+use super::judging::Judging;
+use super::seen::{Noted, Seen};
 use crate::error::{NodeError, NodeFault};
 use crate::node::lost_claims::{LostClaims, Unsure};
 use crate::op::{
@@ -24,31 +25,42 @@ use crate::token::{FencingToken, OwnerToken};
 /// represent every whole number only up to this number.
 const TOKEN_END: u64 = 1 << 53;
 
-/// Decodes the answer to `ops`. `seen` is the marker (the server's stored facts about its data
-/// history) that the client had seen when it sent the ops. Also returns the server's present
-/// marker.
-pub(crate) fn replies(
+/// Decodes the answer to `ops`, which the script has executed under the marker `seen`.
+pub(super) fn replies(
     answer: Value,
     ops: &[Op],
-    identity: &Arc<str>,
-    clock_error: Duration,
-    seen: Option<Arc<Seen>>,
-) -> Result<(Replies, Arc<Seen>), NodeError> {
-    let (items, node_micros, bits, seen) = match (answer, seen) {
-        // If the answer is only the server's clock, the marker (the stored facts about the data
-        // history) is as expected, and each op was executed as requested.
-        (Value::Int(clock), Some(seen)) => {
-            let asked: Vec<_> = runs(ops).map(|_| Value::Int(AS_ASKED)).collect();
+    judging: &Judging,
+    seen: &Arc<Seen>,
+) -> Result<Replies, NodeError> {
+    let as_asked = || runs(ops).map(|_| Value::Int(AS_ASKED)).collect::<Vec<_>>().into_iter();
+    let (items, node_micros, noted) = match answer {
+        // Each op was executed as requested; the note was written or not.
+        Value::Int(clock) => {
             let clock = u64::try_from(clock).map_err(|_| garbage("a clock before 1970"))?;
-            (asked.into_iter(), clock, 0, seen.again(clock))
+            (as_asked(), clock, None)
         }
-        (Value::Array(items), seen) => opened(items, clock_error, seen)?,
+        Value::BulkString(note) => {
+            let (noted, clock) = noted(note)?;
+            (as_asked(), clock, Some(noted))
+        }
+        Value::Array(items) => {
+            let mut from = Reader { values: items.into_iter(), spoiled: None };
+            let clock = from.number()?;
+            let note = from.maybe_bytes()?.ok_or_else(|| garbage("no note"))?;
+            if let Some(e) = from.spoiled.take() {
+                return Err(e);
+            }
+            let text = String::from_utf8(note).map_err(|_| garbage("a note that is no text"))?;
+            (from.values, clock, Some(Noted::read(&text)))
+        }
         _ => return Err(garbage("neither a list nor what was expected")),
     };
     let mut from = Reader { values: items, spoiled: None };
-    let facts = facts(&seen, node_micros, bits, identity);
+    let noted = judging.heard(seen, node_micros, noted);
+    let facts = seen.facts(node_micros, noted, &judging.identity);
     let now = facts.node_micros / 1_000;
-    let lost_claims = LostClaims::new(Arc::clone(&facts.losses), facts.began, clock_error, now);
+    let lost_claims =
+        LostClaims::new(Arc::clone(&facts.losses), facts.began, seen.clock_error(), now);
     let mut items = Vec::with_capacity(ops.len());
     for run in runs(ops) {
         let mut first = from.code()?;
@@ -81,52 +93,15 @@ pub(crate) fn replies(
     if from.values.next().is_some() {
         return Err(garbage("more answers than questions"));
     }
-    Ok((Replies { facts: Some(facts), items }, seen))
+    Ok(Replies { facts: Some(facts), items })
 }
 
-type Opened = (std::vec::IntoIter<Value>, u64, u64, Arc<Seen>);
-
-/// Reads the values with which an answer in the form of a list begins: the server's clock, its
-/// marker, which has the facts about its data history (nil if still as in `seen`), and the bits
-/// that `lua/main.lua` explains. Returns these values, and the rest of the list.
-fn opened(
-    items: Vec<Value>,
-    clock_error: Duration,
-    seen: Option<Arc<Seen>>,
-) -> Result<Opened, NodeError> {
-    let mut from = Reader { values: items.into_iter(), spoiled: None };
-    let node_micros = from.number()?;
-    let marker = from.maybe_bytes()?;
-    let bits = from.number()?;
-    if let Some(e) = from.spoiled.take() {
-        return Err(e);
-    }
-    let seen = match marker {
-        Some(marker) => Seen::read(marker, node_micros, clock_error).map(Arc::new),
-        None => seen.map(|seen| seen.again(node_micros)),
-    };
-    let seen = seen.filter(|_| bits < 8).ok_or_else(|| garbage("no marker"))?;
-    Ok((from.values, node_micros, bits, seen))
-}
-
-fn facts(seen: &Seen, node_micros: u64, bits: u64, identity: &Arc<str>) -> Facts {
-    let quarantine_len = Duration::from_millis(seen.quarantine);
-    Facts {
-        node_micros,
-        history_id: seen.history_id,
-        since: seen.since,
-        identity: Arc::clone(identity),
-        quarantine: seen.left(node_micros),
-        quarantine_len,
-        // The length of the quarantine (time without grants) that the client asked for is not in
-        // the answer; `Sent::answer` sets it.
-        quarantine_asked: quarantine_len,
-        new_history: bits & 1 != 0,
-        marker_missing: bits & 2 != 0,
-        began: seen.began,
-        losses: Arc::clone(&seen.losses),
-        quarantine_raised: bits & 4 != 0,
-    }
+/// Reads a note that the script has just written: its time is the server's clock.
+fn noted(note: Vec<u8>) -> Result<(Noted, u64), NodeError> {
+    let text = String::from_utf8(note).map_err(|_| garbage("a note that is no text"))?;
+    let noted = Noted::read(&text);
+    let note = noted.note.ok_or_else(|| garbage("a note of another form"))?;
+    Ok((noted, note.micros))
 }
 
 /// An error that fails one op only, or the whole answer.
@@ -473,7 +448,7 @@ impl Reader {
     }
 }
 
-fn garbage(what: &str) -> NodeError {
+pub(super) fn garbage(what: &str) -> NodeError {
     NodeError::maybe_executed(NodeFault::Protocol, format!("script answer: {what}"))
 }
 

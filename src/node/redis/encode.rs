@@ -9,14 +9,16 @@ use super::script::SCRIPT;
 use super::seen::Seen;
 use crate::op::{
     Ballot, Batch, Claim, ClaimEnd, Enlist, FingerprintBytes, IfHeld, LockMode, Op, Place,
-    QuarantineId, Slots, Terms, Want,
+    QuarantineId, Slots, Want,
 };
-use crate::time::{FENCE_SLACK, token_lead};
+use crate::time::{FENCE_SLACK, Moment, token_lead};
 use crate::token::OwnerToken;
 
 /// Key of the marker, in which a server stores since when its data are complete
 /// (rule quarantine 2 in docs/design).
 pub(crate) const MARKER: &str = crate::name::MARKER;
+/// Key of the note, what changes with each write that counts.
+pub(crate) const NOTE: &str = crate::name::NOTE;
 
 /// Most ops in one run (see [`runs`]). Lua passes at most some thousand values to a command, and a
 /// release passes two for each op.
@@ -44,6 +46,20 @@ pub(crate) struct GroupTerms {
     /// Number of replicas that must have acknowledged lately before a batch is executed, and the
     /// largest age of their acknowledgements in seconds.
     pub(crate) good_replicas: (u32, u64),
+    /// True if a server may vote that deletes keys when its memory is full.
+    pub(crate) allow_eviction: bool,
+    /// The Sentinels' last word on the master of the group.
+    pub(crate) named: Option<Named>,
+}
+
+/// The last answer of a majority of the Sentinels that named the connected master.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    /// `None` if the user may not read it.
+    pub(crate) epoch: Option<u64>,
+    /// End of the time in which a batch may rely on it: L after the question was sent
+    /// (sentinel 10); `None` if it may at any time.
+    pub(crate) until: Option<Moment>,
 }
 
 impl GroupTerms {
@@ -54,67 +70,67 @@ impl GroupTerms {
         widest_window: Duration::ZERO,
         trust_fresh: false,
         good_replicas: (0, 0),
+        allow_eviction: false,
+        named: None,
     };
-
-    /// Returns q, the length of a quarantine after a possible loss of data: the longest lease plus
-    /// the time for which a replaced master may still grant.
-    pub(crate) fn quarantine(self, terms: &Terms) -> Duration {
-        terms.max_ttl.saturating_add(self.failover_window)
-    }
-
-    /// Returns the failover window (L: time for which a replaced server may still write) that is
-    /// used when a data history begins: the longer of `failover_window` and `unread_window`.
-    pub(super) fn longest_window(self) -> Duration {
-        self.failover_window.max(self.unread_window)
-    }
 }
 
-/// Encodes the batch for a server whose marker (stored facts about its data history) was last
-/// `seen`. `not_after` is the batch's deadline in µs by that server's clock; `None` if the batch
-/// has no deadline.
+/// Encodes the batch for a server on which the client expects the marker in `seen`. Without one the
+/// script executes nothing, and answers what the client needs to judge. `not_after` is the batch's
+/// deadline in µs by that server's clock; `None` if it has none. `awaited`: a client may be waiting
+/// for a hint from this server.
 pub(crate) fn batch(
     batch: &Batch,
     not_after: Option<u64>,
     group_terms: GroupTerms,
-    seen: Option<&Seen>,
+    (seen, awaited): (Option<&Seen>, bool),
 ) -> Cmd {
     let n = batch.ops.len();
-    // A client may be waiting for a hint (wake-up message) from this server; the server's marker
-    // (stored facts) says until when. As long as this client has not seen the marker, it has to
-    // assume that a client waits.
-    let awaited = seen.is_none_or(Seen::is_awaited);
     // Room for about four keys and four arguments per op. A wrong guess only costs a reallocation.
     let mut cmd = Cmd::with_capacity(14 + 9 * n, 240 + 160 * n);
     cmd.arg("EVALSHA").arg(SCRIPT.get_hash());
     let keyed = || runs(&batch.ops).flat_map(keyed);
-    let mut count = 1_usize;
+    let mut count = 2_usize;
     keyed().for_each(|op| keys(op, awaited, |_| count += 1));
-    cmd.arg(count).arg(MARKER);
+    cmd.arg(count).arg(MARKER).arg(NOTE);
     keyed().for_each(|op| keys(op, awaited, |key| _ = cmd.arg(key)));
-    match seen.and_then(|seen| Some((seen.text(), seen.window(batch, not_after, group_terms)?))) {
-        Some((marker, (from, until))) => cmd.arg(marker).arg(from).arg(until),
-        None => cmd.arg("").arg(0).arg(0),
-    };
+    let (from, until) = seen.and_then(|seen| seen.window(batch, not_after)).unwrap_or((1, 0));
+    let expected = seen.map_or("", |seen| seen.replaces.as_deref().unwrap_or(seen.text()));
+    cmd.arg(expected).arg(from).arg(until);
     let terms = &batch.terms;
-    let fence_life = millis(
-        terms.max_ttl.saturating_add(token_lead(terms.clock_error)).saturating_add(FENCE_SLACK),
-    );
+    // All clients use the largest E and the longest lease that any has asked for.
+    let error = micros(terms.clock_error).max(seen.map_or(0, |seen| seen.marker.clock_error));
+    let longest = millis(terms.max_ttl).max(seen.map_or(0, |seen| seen.marker.quarantine));
+    let lead = token_lead(Duration::from_micros(error)).saturating_add(FENCE_SLACK);
+    let fence_life = longest.saturating_add(millis(lead));
     let (needed, age) = group_terms.good_replicas;
     cmd.arg(format!(
-        "{needed} {age} {} {} {} {fence_life} {} {} {} {}",
-        asked_quarantine(terms, group_terms),
-        millis(terms.max_ttl.saturating_add(group_terms.longest_window())),
-        micros(terms.clock_error),
-        u8::from(group_terms.trust_fresh),
+        "{needed} {age} {error} {fence_life} {} {} {} {}",
         not_after.unwrap_or(0),
-        batch.known_since.map_or(0, |micros| (micros / 1_000).max(1)),
-        whole_millis(group_terms.longest_window()),
+        seen.map_or(String::from("0 0 0 -"), Seen::limits),
+        seen.map_or_else(|| "0".to_owned(), |seen| seen.least_seq(&batch.remembers)),
+        counts(&batch.ops),
     ));
-    let lives = Lives { fence: fence_life, apart: micros(terms.clock_error).div_ceil(500) };
+    match seen.filter(|seen| seen.replaces.is_some()) {
+        Some(seen) => cmd.arg(seen.text()).arg(seen.marker.replid.to_string()),
+        None => cmd.arg("").arg(""),
+    };
+    let lives = Lives { fence: fence_life, apart: error.div_ceil(500) };
     for run in runs(&batch.ops) {
         run_args(&mut cmd, run, lives, awaited);
     }
     cmd
+}
+
+/// How the batch counts as a write (quarantine 7): 2 if it grants, extends, claims or completes, 1
+/// if it may write otherwise, 0 if it only reads.
+fn counts(ops: &[Op]) -> u8 {
+    let completes = |op: &Op| matches!(op, Op::Complete { .. } | Op::Steps { .. });
+    match ops {
+        ops if ops.iter().any(|op| op.is_vote() || completes(op)) => 2,
+        [] => 1,
+        ops => u8::from(!ops.iter().all(Op::only_reads)),
+    }
 }
 
 /// Times in ms for which the server keeps what the ops write.
@@ -131,12 +147,6 @@ impl Lives {
     fn record(self, retention: Duration) -> u64 {
         millis(retention).saturating_add(self.apart + 1).max(self.fence)
     }
-}
-
-/// Returns the length in ms that this client requests for a quarantine of the server (its time
-/// without grants after a loss of data).
-pub(super) fn asked_quarantine(terms: &Terms, group_terms: GroupTerms) -> u64 {
-    millis(group_terms.quarantine(terms))
 }
 
 pub(super) fn micros(d: Duration) -> u64 {

@@ -215,12 +215,6 @@ pub(super) fn is_history(id: &str) -> bool {
     id.len() == 40 && id.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// Returns the identity of a data history: the first 16 digits of its `replid`. The library's Lua
-/// script uses the same digits.
-pub(super) fn history_id(replid: &str) -> Option<u64> {
-    u64::from_str_radix(replid.get(..16)?, 16).ok()
-}
-
 fn kind_and_version(server: &str, secrets: &Secrets) -> Result<Version, NodeError> {
     let unsupported = |detail: String| NodeError::not_executed(NodeFault::Unsupported, detail);
     // Valkey uses the field name `server_mode`.

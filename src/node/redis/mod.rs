@@ -7,6 +7,7 @@ pub(crate) mod encode;
 pub(crate) mod facts;
 pub(crate) mod faults;
 mod hints;
+mod judging;
 pub(crate) mod read_max_lag;
 pub(crate) mod script;
 pub(crate) mod seen;

@@ -9,18 +9,19 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, Value};
 use tokio::sync::broadcast;
 
-use super::encode::{self, GroupTerms};
+use super::encode::GroupTerms;
 use super::facts::{ServerFacts, introduce, look};
 use super::hints::Hints;
+use super::judging::{Attempt, Judging, News, Outcome};
 use super::seen::Seen;
 use super::{decode, faults, script};
 use crate::dial::endpoint::Endpoint;
 use crate::dial::frames::Excess;
 use crate::dial::wire::{Reply, Wire};
 use crate::env::Env;
-use crate::error::NodeError;
+use crate::error::{NodeError, NodeFault};
 use crate::node::{NodeEvent, NodeSignal};
-use crate::op::{Batch, Replies, Terms, TimedFacts};
+use crate::op::{Batch, Remembered, Replies, Terms, TimedFacts};
 use crate::safe_text::Secrets;
 use crate::sync::SyncMutex;
 
@@ -29,9 +30,7 @@ pub(crate) struct Session {
     wire: Wire,
     secrets: Secrets,
     facts: ServerFacts,
-    /// Marker (the server's stored facts about its data history) in the last answer of the server;
-    /// `None` before the first answer.
-    seen: SyncMutex<Option<Arc<Seen>>>,
+    judging: Arc<Judging>,
     /// Facts about the server (such as its clock and data history) in the answer to
     /// [`touch`](Self::touch). They are kept until a caller takes them, or until the answer to a
     /// batch includes them.
@@ -52,16 +51,19 @@ impl Session {
         endpoint: &Endpoint,
         events: broadcast::Sender<NodeSignal>,
         min_replicas_facts: bool,
+        env: &Arc<dyn Env>,
     ) -> Result<Self, NodeError> {
         let secrets = endpoint.secrets();
         let wire = endpoint.wire(|| script::load().get_packed_command()).await;
         let wire = wire.map_err(|e| faults::opening(&e, endpoint.is_tls(), &secrets))?;
         let facts = introduce(&wire, endpoint, min_replicas_facts).await?;
+        let at = Arc::from(endpoint.to_string());
+        let judging = Judging::new(Arc::clone(&facts.run_id), at, Arc::clone(env));
         Ok(Self {
             wire,
             secrets,
             facts,
-            seen: SyncMutex::default(),
+            judging: Arc::new(judging),
             touched: SyncMutex::default(),
             abandoned: AtomicBool::new(false),
             proved: AtomicBool::new(false),
@@ -128,17 +130,16 @@ impl Session {
         self.abandon();
     }
 
-    /// Sends a batch without ops. The server then checks its marker (the facts about its data), and
-    /// writes the marker if its data history is new. [`first_facts`](Self::first_facts) or the
-    /// answer to the next batch returns the facts in the answer.
+    /// Sends a batch without ops, so that the server's data are judged, and a new history begins now
+    /// if one is due. [`first_facts`](Self::first_facts) or the answer to the next batch returns the
+    /// facts in the answer.
     pub(crate) async fn touch(
         self: &Arc<Self>,
-        terms: Terms,
+        (terms, remembers): (Terms, Remembered),
         group_terms: GroupTerms,
-        env: &dyn Env,
     ) -> Result<(), NodeError> {
-        let nothing =
-            Arc::new(Batch { terms, not_after: None, known_since: None, ops: Vec::new() });
+        let env = &self.judging.env;
+        let nothing = Arc::new(Batch { terms, not_after: None, remembers, ops: Vec::new() });
         let sent = env.now();
         let Some(request) = self.send(nothing, group_terms) else { return Ok(()) };
         let facts = request.answer().await?.facts;
@@ -161,13 +162,11 @@ impl Session {
         group_terms: GroupTerms,
     ) -> Option<Sent> {
         self.hints.expect(&batch.ops);
-        let seen = self.seen.lock().clone();
-        // The deadline may be measured by the clock of another server, from an earlier connection.
-        // Then the deadline counts as passed, because the two clocks cannot be compared.
-        let not_after = batch.not_after.as_ref().map(|moment| moment.on(&self.facts.run_id));
-        let cmd = encode::batch(&batch, not_after, group_terms, seen.as_deref());
-        let reply = self.wire.send(cmd.get_packed_command(), 1, Some(Arc::clone(&batch)))?;
-        Some(Sent { session: Arc::clone(self), reply, batch, group_terms, seen })
+        let sent_with = Arc::default();
+        let attempt = Attempt::new(&self.judging, Arc::clone(&batch), group_terms, &sent_with);
+        let (bytes, is_bounded) = (attempt.encode(), attempt.is_bounded);
+        let reply = self.wire.send(bytes, 1, Some(Box::new(attempt)))?;
+        Some(Sent { session: Arc::clone(self), reply, batch, group_terms, sent_with, is_bounded })
     }
 }
 
@@ -177,16 +176,16 @@ pub(crate) struct Sent {
     reply: Reply,
     batch: Arc<Batch>,
     group_terms: GroupTerms,
-    /// Marker (facts about the data history) that the batch contained, because the client expects
-    /// that the server still has it.
-    seen: Option<Arc<Seen>>,
+    /// The marker with which the batch was sent last.
+    sent_with: Arc<SyncMutex<Option<Arc<Seen>>>>,
+    is_bounded: bool,
 }
 
 impl Sent {
     /// Waits for the answer and decodes it. Returns `Err` if the connection failed, or if the
     /// server refused the whole batch.
     pub(crate) async fn answer(self) -> Result<Replies, NodeError> {
-        let Self { session, reply, batch, group_terms, seen } = self;
+        let Self { session, reply, batch, group_terms, sent_with, is_bounded } = self;
         let calling = |e| faults::calling(&e, &session.secrets);
         let mut answers = reply.await.map_err(calling)?.into_iter();
         let answer = match answers.next().unwrap_or(Value::Nil).extract_error() {
@@ -201,14 +200,25 @@ impl Sent {
                 return Err(calling(e));
             }
         };
-        let clock_error = batch.terms.clock_error;
-        let identity = &session.facts.run_id;
-        let (mut replies, seen) = decode::replies(answer, &batch.ops, identity, clock_error, seen)?;
-        *session.seen.lock() = Some(seen);
+        let (judging, seen) = (&*session.judging, sent_with.lock().clone());
+        let mut replies = if let Some(news) = News::read(&answer) {
+            let outcome = Outcome { judging, batch: &batch, group_terms };
+            let facts = news.outcome(&outcome, seen.as_ref())?;
+            Replies { facts: Some(facts), items: Vec::new() }
+        } else {
+            let seen = seen.ok_or_else(|| decode::garbage("an answer under no marker"))?;
+            decode::replies(answer, &batch.ops, judging, &seen)?
+        };
+        if is_bounded {
+            for item in &mut replies.items {
+                if item.as_ref().is_err_and(|e| e.fault() == NodeFault::PastDeadline) {
+                    *item = Err(unasked());
+                }
+            }
+        }
         if let Some(facts) = &mut replies.facts {
-            // The longest quarantine (time without grants after a loss) that a client with the same
-            // settings can request. If the quarantine of the node is longer, another client has
-            // other settings.
+            // The longest quarantine that a client with the same settings can request. If the
+            // quarantine of the node is longer, another client has other settings.
             facts.quarantine_asked = batch
                 .terms
                 .max_ttl
@@ -216,12 +226,23 @@ impl Sent {
             let first = session.first_facts().map(|first| first.facts);
             if let Some(first) = first.filter(|first| first.history_id == facts.history_id) {
                 facts.new_history |= first.new_history;
+                facts.renamed |= first.renamed;
                 facts.marker_missing |= first.marker_missing;
                 facts.quarantine_raised |= first.quarantine_raised;
             }
         }
         Ok(replies)
     }
+}
+
+/// The master may have been replaced and promoted again, and only the Sentinels can tell
+/// (sentinel 10).
+fn unasked() -> NodeError {
+    let detail = "no majority of the Sentinels has named this master for longer than a replaced \
+                  master may go on (failover window), so it may be another one: look at the \
+                  Sentinels (`redis-cli -p 26379 SENTINEL CKQUORUM <group>`), or accept it by \
+                  `trust_unconfirmed_master(true)`";
+    NodeError::not_executed(NodeFault::NoSentinel, detail)
 }
 
 pub(super) async fn ask(con: &MultiplexedConnection, cmd: &Cmd) -> Result<Value, RedisError> {

@@ -82,6 +82,18 @@ impl NodeBuilder<GroupSettings> {
         })
     }
 
+    /// Sets whether the node goes on granting although no majority of the Sentinels has named its
+    /// master for longer than the failover window (by default 12 s). Default `false`: it then
+    /// answers [`NodeFault::NoSentinel`](crate::error::NodeFault::NoSentinel) until a majority
+    /// answers again, and holders keep their leases until they end.
+    ///
+    /// With `true` two owners can hold one lock, and a key can run twice, in one case: the master
+    /// was replaced, came back and was promoted again unchanged, while this program could reach the
+    /// master but not the Sentinels (rule sentinel 10 in docs/design).
+    pub fn trust_unconfirmed_master(self, trust: bool) -> Self {
+        self.set(|s| s.own.trust_unconfirmed = trust)
+    }
+
     /// Sets the reachable addresses of servers that this client cannot reach at the addresses that
     /// the Sentinels announce (NAT, container networks). Each pair has the announced `ip:port` and
     /// the reachable `host:port`. The pairs also apply to Sentinels that other Sentinels report.

@@ -17,7 +17,7 @@ use crate::node::link::Resolver;
 use crate::node::min_replicas::{Group, Judge};
 use crate::node::min_replicas_rule::MinReplicas;
 use crate::node::redis::barrier::replicas::{Known, Place};
-use crate::node::redis::encode::GroupTerms;
+use crate::node::redis::encode::{GroupTerms, Named};
 use crate::node::redis::facts::ServerFacts;
 use crate::node::{BoxFuture, FailoverTimes, NodeSignal};
 use crate::sentinel::address::Address;
@@ -32,6 +32,7 @@ pub(super) struct Finder {
     /// Login and transport of every data server. The address in this endpoint is a placeholder.
     like: Endpoint,
     judge: Judge,
+    trust_unconfirmed: bool,
     env: Arc<dyn Env>,
     last_master: SyncMutex<LastMaster>,
 }
@@ -60,6 +61,7 @@ impl Finder {
             watch: Watch::new(inquiry, own.sentinels.clone(), own.poll_every, env.clone()),
             like: settings.data.clone(),
             judge: Judge::new(own.name.clone(), settings.rule),
+            trust_unconfirmed: own.trust_unconfirmed,
             env,
             last_master: SyncMutex::default(),
         }
@@ -132,7 +134,9 @@ impl Resolver for Finder {
         master.run_id = Some(facts.run_id.clone());
         master.replid = Some(facts.replid.as_str().into());
         drop(master);
-        self.judge.accept(at, facts, (self.group(), self.env.now()), events)
+        self.judge.accept(at, facts, (self.group(), self.env.now()), events)?;
+        self.watch.ask_within(self.judge.group_terms().failover_window);
+        Ok(())
     }
 
     fn follow_up(&self) -> BoxFuture<'_, ()> {
@@ -167,6 +171,9 @@ impl Resolver for Finder {
     }
 
     fn group_terms(&self) -> GroupTerms {
-        self.judge.group_terms()
+        let group_terms = self.judge.group_terms();
+        let (epoch, asked) = self.watch.named();
+        let until = (!self.trust_unconfirmed).then(|| asked + group_terms.failover_window);
+        GroupTerms { named: Some(Named { epoch, until }), ..group_terms }
     }
 }

@@ -22,6 +22,7 @@ pub struct GroupSettings {
     pub(super) within: Duration,
     pub(super) poll_every: Duration,
     pub(super) map: BTreeMap<Address, Address>,
+    pub(super) trust_unconfirmed: bool,
 }
 
 impl GroupSettings {
@@ -56,6 +57,7 @@ impl GroupSettings {
             within: Duration::from_millis(250),
             poll_every: Duration::from_secs(1),
             map: BTreeMap::new(),
+            trust_unconfirmed: false,
         })
     }
 }

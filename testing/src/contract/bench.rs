@@ -9,7 +9,7 @@ use palisade::error::{NodeError, NodeFault};
 
 use palisade::node::spi::{
     BarrierPoint, Batch, Env, Facts, LockKeys, LockNode, NodeSignal, NotAfter, Op, OwnerToken,
-    RecordKey, Replies, Reply, SystemEnv, Terms,
+    RecordKey, Remembered, Replies, Reply, SystemEnv, Terms,
 };
 use palisade::{Durability, FencingToken};
 use tokio::time::sleep;
@@ -38,7 +38,7 @@ pub(super) struct Bench {
     pub(super) terms: Terms,
     /// Time (µs, by the node's clock) at which the client of this bench first saw a marker, a
     /// record in which the node stores its data history. The bench sends this time with each batch,
-    /// as [`Batch::known_since`].
+    /// as [`Remembered::known_since`].
     known_since: Option<u64>,
 }
 
@@ -97,7 +97,8 @@ impl Bench {
         for _ in 1..POLLS {
             let deadline = self.env.now() + Duration::from_secs(10);
             let (not_after, ops) = (not_after.clone(), ops.clone());
-            let batch = Batch { terms, not_after, known_since, ops };
+            let remembers = Remembered { known_since, ..Remembered::default() };
+            let batch = Batch { terms, not_after, remembers, ops };
             let replies = self.node.call(batch, deadline).await;
             self.check(replies.items.len() == n, "one reply per op", &replies.items.len());
             // After a restart, the node may for a moment fail to connect, or the server may still

@@ -1,8 +1,8 @@
 //! Wrong hooks (actions on the node under test) for a planned handover, and nodes that break a rule
 //! about a handover. The contract suite has to find each of them.
 
-use palisade::node::spi::Terms;
 use palisade::node::spi::{Env as _, SystemEnv};
+use palisade::node::spi::{Remembered, Terms};
 
 use super::*;
 
@@ -64,7 +64,7 @@ async fn a_node_that_settles_is_not_closed_again() {
     let batch = Batch {
         terms: Terms { max_ttl: Duration::from_secs(1), clock_error: Duration::from_millis(50) },
         not_after: None,
-        known_since: None,
+        remembers: Remembered::default(),
         ops: Vec::new(),
     };
     let touch = async || {

@@ -9,8 +9,8 @@ use std::time::Duration;
 use palisade::FencingToken;
 use palisade::node::MemoryNode;
 use palisade::node::spi::{
-    Batch, ClaimEnd, IfHeld, LockKeys, LockMode, LockNode, Op, OwnerToken, Reply, Slots,
-    StoredRecord,
+    Batch, ClaimEnd, IfHeld, LockKeys, LockMode, LockNode, Op, OwnerToken, Remembered, Reply,
+    Slots, StoredRecord,
 };
 use palisade_testing::contract::{self, Hooks};
 use palisade_testing::fault::Fault;
@@ -201,7 +201,7 @@ async fn a_node_that_calls_lost_data_new_is_caught() {
         let inner = memory();
         let hooks = hooks(&inner);
         let deaf = Wrap::new(inner, |inner, batch, deadline| async move {
-            inner.call(Batch { known_since: None, ..batch }, deadline).await
+            inner.call(Batch { remembers: Remembered::default(), ..batch }, deadline).await
         });
         failure(deaf, hooks, by).await;
     }

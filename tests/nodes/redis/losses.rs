@@ -4,11 +4,18 @@
 
 use std::time::Duration;
 
-use palisade::node::spi::{Batch, Began, Env as _, LockNode as _, SystemEnv};
+use palisade::internal::lineage::{Losses, ReplicationId};
+use palisade::node::spi::{Batch, Began, Env as _, LockNode as _, Remembered, SystemEnv};
 use palisade::node::{Loss, RedisNode};
 
 use super::{LONG, facts};
+use crate::support::marker::rewrite;
 use crate::support::server::Server;
+
+/// The name of other data.
+fn another(number: usize) -> ReplicationId {
+    ReplicationId::parse(&format!("{number:040x}")).unwrap()
+}
 
 #[tokio::test]
 async fn a_loss_ends_with_the_longest_window_of_those_who_ask_in_the_quarantine() {
@@ -18,7 +25,8 @@ async fn a_loss_ends_with_the_longest_window_of_those_who_ask_in_the_quarantine(
         RedisNode::builder(server.url()).failover_window(window).build().unwrap()
     };
     let ends = async |window: u64, known_since: Option<u64>| {
-        let batch = Batch { terms: LONG, not_after: None, known_since, ops: Vec::new() };
+        let remembers = Remembered { known_since, ..Remembered::default() };
+        let batch = Batch { terms: LONG, not_after: None, remembers, ops: Vec::new() };
         let deadline = SystemEnv.now() + Duration::from_secs(5);
         let facts = with(window).call(batch, deadline).await.facts.unwrap();
         let loss = facts.losses.last().copied().expect("a loss");
@@ -55,15 +63,14 @@ async fn a_loss_of_everything_is_merged_with_no_other() {
     for round in 1..12 {
         // Write the same marker (the key with the data history) with the id of another history. The
         // server then looks as if it had lost data once more.
-        let marker = server.cli(&["get", "palisade:generation"]);
-        let other = format!("{:040x}{}", round, &marker.trim()[40..]);
-        server.cli(&["set", "palisade:generation", &other]);
+        rewrite(&server, |m| (m.replid, m.process.run) = (another(round), 7));
         // `known_since` tells the server that this client knows it only since its present data
         // began. So the request does not prove that earlier data were lost, whatever failover
         // window (time for which a replaced server may still write) the client has.
         let node = with([0, 3, 20][round % 3]);
         let known_since = Some(first.began * 1_000);
-        let batch = Batch { terms: LONG, not_after: None, known_since, ops: Vec::new() };
+        let remembers = Remembered { known_since, ..Remembered::default() };
+        let batch = Batch { terms: LONG, not_after: None, remembers, ops: Vec::new() };
         let deadline = SystemEnv.now() + Duration::from_secs(5);
         let now = node.call(batch, deadline).await.facts.unwrap();
         assert_eq!((now.losses[0], now.began), (first, Began::Empty), "{round}");
@@ -80,13 +87,11 @@ async fn of_nine_losses_those_become_one_that_are_the_shortest_for_their_age() {
     let node = RedisNode::builder(server.url()).build().unwrap();
     let now = facts(&node, LONG).await.node_micros / 1_000;
     let lost = async |all: &[Loss]| {
-        let shown = |loss: &Loss| format!(" {:013}-{:013}-{:013}", loss.from, loss.began, loss.to);
-        let all: String = all.iter().map(shown).collect();
-        let marker = server.cli(&["get", "palisade:generation"]);
-        // Store a marker (the server's record of its data) with the losses `all` and the id of
-        // another data history.
-        let other = format!("{:040x}{}{all}", 7, &marker[40..140]);
-        server.cli(&["set", "palisade:generation", &other]);
+        // Store a marker with the losses `all` and the name of other data.
+        rewrite(&server, |m| {
+            (m.replid, m.process.run) = (another(7), 7);
+            m.losses = all.iter().copied().fold(Losses::default(), Losses::and);
+        });
         facts(&node, LONG).await.losses.to_vec()
     };
     let ago = |minutes: u64| {

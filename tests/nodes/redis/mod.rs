@@ -26,7 +26,7 @@ use palisade::FencingToken;
 use palisade::error::{NodeError, NodeFault};
 use palisade::node::spi::{
     Batch, Began, Claim, Env as _, Facts, IfHeld, LockKeys, LockMode, LockNode, NodeSignal, Op,
-    OwnerToken, Place, Replies, Reply, SystemEnv, Terms,
+    OwnerToken, Place, Remembered, Replies, Reply, SystemEnv, Terms,
 };
 use palisade::node::{NodeEvent, RedisNode};
 
@@ -90,8 +90,11 @@ fn claim(key: &str, owner: OwnerToken) -> Claim {
 }
 
 async fn batch(node: &RedisNode, terms: Terms, ops: Vec<Op>, limit: Duration) -> Replies {
-    node.call(Batch { terms, not_after: None, known_since: None, ops }, SystemEnv.now() + limit)
-        .await
+    node.call(
+        Batch { terms, not_after: None, remembers: Remembered::default(), ops },
+        SystemEnv.now() + limit,
+    )
+    .await
 }
 
 async fn one(node: &RedisNode, terms: Terms, op: Op) -> Result<Reply, NodeError> {
@@ -210,27 +213,6 @@ async fn the_longer_quarantine_wins() {
     assert_eq!(facts(&node, LONG).await.quarantine_len, LONG.max_ttl + window);
     server.cli(&["set", "palisade:generation", "nonsense"]);
     assert_quarantined(one(&node, SHORT, acquire("k", owner())).await);
-}
-
-#[tokio::test]
-async fn a_quarantine_gets_shorter_again_after_the_last_who_asked_for_a_longer() {
-    let server = Server::start(&[]);
-    let node = fresh(&server);
-    let longer = Terms { max_ttl: 2 * SHORT.max_ttl, ..SHORT };
-    assert_eq!(facts(&node, longer).await.quarantine_len, longer.max_ttl);
-    // A client that asks for a shorter quarantine (time without grants) does not shorten it at
-    // once, and gets no event about a longer quarantine.
-    let next = facts(&node, SHORT).await;
-    assert_eq!((next.quarantine_len, next.quarantine_raised), (longer.max_ttl, false));
-    tokio::time::sleep(2 * longer.max_ttl).await;
-    assert_eq!(facts(&node, SHORT).await.quarantine_len, SHORT.max_ttl);
-    // During a quarantine (time without grants), its length is never shortened.
-    assert!(facts(&node, longer).await.quarantine_raised);
-    server.cli(&["del", "palisade:generation"]);
-    let node = RedisNode::new(server.url()).unwrap();
-    let rest = facts(&node, longer).await.quarantine;
-    assert!(rest > SHORT.max_ttl && rest <= longer.max_ttl, "{rest:?}");
-    assert_eq!(facts(&node, SHORT).await.quarantine_len, longer.max_ttl);
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use palisade::Redlock;
 use tokio::time::{sleep, timeout};
 
 use super::*;
+use crate::support::marker::marker;
 
 use crate::support::proxy::Proxy;
 
@@ -89,7 +90,7 @@ async fn a_restarted_server_is_marked_without_any_request() {
     let marked = || {
         let info = server.cli(&["info", "replication"]);
         let history = info.lines().find_map(|l| l.strip_prefix("master_replid:")).unwrap();
-        server.cli(&["get", "palisade:generation"]).starts_with(history.trim())
+        marker(&server).replid.to_string() == history.trim()
     };
     let begun = std::time::Instant::now();
     while !marked() {

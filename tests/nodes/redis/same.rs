@@ -1,7 +1,9 @@
 //! Random operations, drawn from a seed, run on a memory node and on a Redis server. Both must
 //! return equal replies.
 
+use crate::support::marker::rewrite;
 use palisade::MemoryNode;
+use palisade::internal::lineage::ReplicationId;
 use palisade::node::spi::{Ballot, ClaimEnd, Enlist, QuarantineId, Slots, Want};
 
 use super::*;
@@ -296,7 +298,8 @@ async fn nodes(server: &Server, once: bool) -> (MemoryNode, RedisNode, Terms) {
     // These terms make the floor of the node (its smallest valid fencing token) earlier than the
     // first token of the test.
     let begun = Terms { max_ttl: NONE, clock_error: NONE };
-    let batch = Batch { terms: begun, not_after: None, known_since: None, ops: Vec::new() };
+    let batch =
+        Batch { terms: begun, not_after: None, remembers: Remembered::default(), ops: Vec::new() };
     memory.call(batch, SystemEnv.now() + Duration::from_secs(60)).await;
     facts(&node, begun).await;
     tokio::time::sleep(20 * NONE).await;
@@ -316,9 +319,8 @@ async fn history(server: &Server, seed: u64) -> Result<(), String> {
         if reborn == Some(round) {
             // Begin a new data history with the same data.
             memory.restart_keeping();
-            let marker = server.cli(&["get", "palisade:generation"]);
-            let other = format!("{:040x}{}", 7, &marker.trim_end()[40..]);
-            server.cli(&["set", "palisade:generation", &other]);
+            let other = ReplicationId::parse(&format!("{:040x}", 7)).unwrap();
+            rewrite(server, |m| (m.replid, m.process.run) = (other, 7));
             log.push("a new history".to_owned());
         }
         match drawn.dice.below(20) {
@@ -348,7 +350,7 @@ async fn history(server: &Server, seed: u64) -> Result<(), String> {
             there.push(b);
         }
         let deadline = SystemEnv.now() + Duration::from_secs(60);
-        let batch = |ops| Batch { terms, not_after: None, known_since: None, ops };
+        let batch = |ops| Batch { terms, not_after: None, remembers: Remembered::default(), ops };
         let a = memory.call(batch(here.clone()), deadline).await;
         let b = redis.call(batch(there), deadline).await;
         for ((op, a), b) in here.iter().zip(&a.items).zip(&b.items) {

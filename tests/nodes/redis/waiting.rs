@@ -1,20 +1,16 @@
 //! A release must wake waiters even if the releasing client has not read yet that there are any.
-//! The server's marker (the key `palisade:generation`) records until when waiters may exist. Its
-//! other fields do not change.
-
-// The tests use these fields of the marker (the server's record of its data) by their index: 0 is
-// the data history, 1 the time since when the data are complete, 2 the smallest valid token, 3 the
-// length of a quarantine (time without grants), 4 the time until which this length is agreed on, 5
-// the time until which waiters may exist, and 6 the way in which the data began.
+//! The server's note (the key `palisade:note`) records until when waiters may exist. The marker does
+//! not change.
 
 use palisade::node::spi::NodeSignal;
 
 use super::*;
+use crate::support::marker::marker;
 
-/// Returns the fields of the marker, the server's record of its data history.
-fn marker(server: &Server) -> Vec<String> {
-    let words = server.cli(&["get", "palisade:generation"]);
-    words.split_whitespace().map(str::to_owned).collect()
+/// Returns the time in ms until which waiters may exist, from the server's note.
+fn waited(server: &Server) -> u64 {
+    let note = server.cli(&["get", "palisade:note"]);
+    note.trim().rsplit(' ').next().unwrap().parse().unwrap()
 }
 
 fn release_plainly(name: &str, owner: OwnerToken) -> Op {
@@ -42,7 +38,7 @@ async fn a_client_that_does_not_know_of_a_waiter_wakes_it_all_the_same() {
     // The reply to this acquire reports that there is no waiter. The client `mine` gets no other
     // reply before its release.
     fence(one(&mine, LONG, acquire("k", a)).await);
-    assert_eq!(marker(&server)[5].parse(), Ok(0_u64), "nobody waits");
+    assert_eq!(waited(&server), 0, "nobody waits");
     let mut events = other.events();
     let held = one(&other, LONG, waiting("k", b)).await;
     assert!(matches!(held, Ok(Reply::Held { .. })), "{held:?}");
@@ -96,26 +92,25 @@ async fn a_classic_client_does_not_take_a_lock_that_is_reserved() {
 }
 
 #[tokio::test]
-async fn the_marker_says_how_long_waiters_may_exist_and_keeps_its_other_fields() {
+async fn the_note_says_how_long_waiters_may_exist_and_the_marker_stays() {
     let server = Server::start(&[]);
     let node = fresh(&server);
     let (a, b) = (owner(), owner());
     fence(one(&node, SHORT, acquire("k", a)).await);
     let before = marker(&server);
     one(&node, SHORT, waiting("k", b)).await.unwrap();
-    let after = marker(&server);
-    assert_eq!(after[..5], before[..5], "a new history_id was written");
-    let until: u64 = after[5].parse().unwrap();
+    assert_eq!(marker(&server), before, "a new history was written");
+    let until = waited(&server);
     let now = SystemEnv.wall_micros() / 1_000;
     assert!(until > now && until < now + 60_000, "{until} at {now}");
-    // Another waiter with the same waiting time does not change the marker (`palisade:generation`).
-    // A longer quarantine (time without grants) changes the marker, but not its field with the time
-    // until which clients wait.
+    // Another waiter with the same waiting time changes nothing. A longer quarantine changes the
+    // marker, and later writes renew the note, but not the time until which clients wait.
     one(&node, SHORT, waiting("k", owner())).await.unwrap();
-    assert_eq!(marker(&server), after);
+    assert_eq!(waited(&server), until);
     assert!(facts(&node, LONG).await.quarantine_raised);
-    assert_eq!(marker(&server)[5], after[5]);
-    assert_eq!(marker(&server)[..3], before[..3]);
+    fence(one(&node, LONG, acquire("l", a)).await);
+    assert_eq!(waited(&server), until);
+    assert_eq!((marker(&server).history, marker(&server).since), (before.history, before.since));
 }
 
 /// Redis disconnects a subscriber whose output buffer grows too large. So results, which can be
@@ -172,8 +167,7 @@ async fn a_step_back_of_the_clock_prolongs_no_place() {
         let place = format!("0{:016}{kind}{:016x}00{late}", (seconds - 9) * 1_000_000, 7);
         let queue = LockKeys::new(name).queue().to_owned();
         server.cli(&["set", &queue, &place, "px", "600000"]);
-        // By this request, the server records in its marker (`palisade:generation`) that waiters
-        // may exist. Otherwise the Lua script would not read the queue of waiters.
+        // By this request, the server records in its note that waiters may exist. Otherwise the Lua script would not read the queue of waiters.
         let (a, b) = (owner(), owner());
         let other = format!("beside-{name}");
         fence(one(&node, LONG, acquire(&other, a)).await);

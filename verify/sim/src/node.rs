@@ -16,7 +16,7 @@ use std::time::Duration;
 use palisade::Moment;
 use palisade::error::{NodeError, NodeFault};
 use palisade::node::spi::Env as _;
-use palisade::node::spi::{Batch, Op, Replies, Reply};
+use palisade::node::spi::{Batch, Op, Remembered, Replies, Reply};
 use palisade::node::spi::{LockNode as _, NodeSignal};
 use palisade::{Durability, node::spi::BarrierPoint};
 use tokio::sync::broadcast;
@@ -410,8 +410,12 @@ impl Node {
 
     /// Executes an op on the master as if no client had sent it. Returns the reply.
     pub(crate) fn ask(&self, op: Op, settings: &Settings) -> Option<Reply> {
-        let batch =
-            Batch { terms: settings.terms(), not_after: None, known_since: None, ops: vec![op] };
+        let batch = Batch {
+            terms: settings.terms(),
+            not_after: None,
+            remembers: Remembered::default(),
+            ops: vec![op],
+        };
         let memory = {
             let state = self.state();
             state.servers[state.master].memory.clone()

@@ -1,8 +1,10 @@
 //! Tests of decoding the answers of the Lua script that nodes run for each batch.
 
 use super::*;
+use crate::env::SystemEnv;
 use crate::name::LockKeys;
-use crate::op::IfHeld;
+use crate::node::lineage::{Asked, Change, Losses, Marker, Note, ReplicationId};
+use crate::op::{IfHeld, Loss, Remembered};
 
 fn ops() -> Vec<Op> {
     let keys = LockKeys::new("k");
@@ -31,30 +33,43 @@ fn ops() -> Vec<Op> {
     ]
 }
 
-/// Clock error (E) in these tests: the clocks are exact.
-const EXACT: Duration = Duration::ZERO;
-
-/// Makes the values with which an answer begins: the server's clock (1 s), the marker (facts about
-/// its data), and bits that are flags (1: the data history is new). The data history began at 7 ms,
-/// with a quarantine (time without grants) of 1,063 ms.
-fn header() -> Vec<Value> {
-    vec![Value::Int(1_000_000), marker('n', 0), Value::Int(1)]
+/// Makes a connection that expects the marker of a history with the name 255, which began at 7 ms
+/// with a quarantine of 1,063 ms.
+pub(super) fn known(since: u64, quarantine: u64) -> (Judging, Arc<Seen>) {
+    let born = Marker::born(0, 0, 255, ReplicationId::of(255));
+    let losses = Losses::default().and(Loss::between(0, since));
+    let marker = Marker { since, quarantine, losses, ..born };
+    let asked = Asked {
+        max_ttl: Duration::ZERO,
+        clock_error: Duration::ZERO,
+        window: Duration::ZERO,
+        longest_window: Duration::ZERO,
+        trust_fresh: false,
+        allow_eviction: false,
+        epoch: None,
+        remembers: Remembered::default(),
+        name: 1,
+    };
+    let change = Change { begun: true, ..Change::default() };
+    let judging = Judging::new("run".into(), "at".into(), Arc::new(SystemEnv));
+    (judging, Arc::new(Seen::new(marker, change, asked, None)))
 }
 
-fn marker(began: char, waited: u64) -> Value {
-    let replid = "00000000000000ff".to_owned() + &"0".repeat(24);
-    let text = format!("{replid} {:013} {:016} {:09} {:013} {waited:013} {began}", 7, 0, 1_063, 0);
-    let text = format!("{text} -{:013} {:013} {:013}-{:013}-{:013}", 0, 9, 0, 7, 7);
-    Value::BulkString(text.into())
+/// Makes the values with which an answer begins: the server's clock and the note.
+pub(super) fn header(micros: u64) -> Vec<Value> {
+    let note = Note { history: 255, generation: 1, seq: 3, micros };
+    let text = format!("{note} {:013}", 0);
+    vec![Value::Int(i64::try_from(micros).unwrap()), Value::BulkString(text.into())]
 }
 
 fn read(answer: Value, ops: &[Op]) -> Result<Replies, NodeError> {
-    replies(answer, ops, &"run".into(), EXACT, None).map(|(replies, _)| replies)
+    let (judging, seen) = known(7, 1_063);
+    replies(answer, ops, &judging, &seen)
 }
 
 #[test]
 fn a_batch_is_read_in_order() {
-    let mut all = header();
+    let mut all = header(1_000_000);
     let text = |s: &str| Value::BulkString(s.into());
     all.extend([Value::Int(41), Value::Int(-1)]);
     all.extend([Value::Int(9), Value::Nil, Value::Int(-1), text("me")]);
@@ -82,7 +97,7 @@ fn a_batch_is_read_in_order() {
 
 #[test]
 fn a_strangers_key_spoils_its_own_op_only() {
-    let mut all = header();
+    let mut all = header(1_000_000);
     all.extend([Value::Int(-5), Value::Int(1)]);
     let got = read(Value::Array(all), &ops()[..2]).unwrap();
     let e = got.items[0].as_ref().unwrap_err();
@@ -107,7 +122,7 @@ fn a_run_that_went_as_asked_says_so_once() {
     };
     let release = Op::Release { mode: LockMode::Exclusive, keys: keys.clone(), owner, meta: false };
     let ops = [acquire(7), acquire(9), release.clone(), release, acquire(8)];
-    let mut all = header();
+    let mut all = header(1_000_000);
     all.extend([Value::Int(-9), Value::Int(1), Value::Int(-1), Value::Int(12)]);
     let got = read(Value::Array(all), &ops).unwrap();
     let granted = |fence| Ok(Reply::Granted { fence });
@@ -115,10 +130,10 @@ fn a_run_that_went_as_asked_says_so_once() {
     assert_eq!(got.items, want);
     // The code -9 (all was executed as requested) is an error in the middle of the answers to a run
     // (acquires that are sent as one), and as the answer to a read.
-    let middle = [&header()[..], &[Value::Int(7), Value::Int(-9)]].concat();
+    let middle = [&header(1_000_000)[..], &[Value::Int(7), Value::Int(-9)]].concat();
     assert!(read(Value::Array(middle), &ops[..2]).is_err());
     let inspect = [Op::Inspect { keys: keys.clone(), wait: false }];
-    let other = [&header()[..], &[Value::Int(-9)]].concat();
+    let other = [&header(1_000_000)[..], &[Value::Int(-9)]].concat();
     assert!(read(Value::Array(other), &inspect).is_err());
 }
 
@@ -131,7 +146,7 @@ fn readers_of_a_run_have_one_fence() {
     let ops = [acquire.clone(), acquire, release.clone(), release];
     let of = |values: &[i64]| {
         let values: Vec<_> = values.iter().copied().map(Value::Int).collect();
-        read(Value::Array([header(), values].concat()), &ops)
+        read(Value::Array([header(1_000_000), values].concat()), &ops)
     };
     let granted = |fence| Ok(Reply::Granted { fence });
     let got = of(&[-9, 5, -9]).unwrap();
@@ -150,7 +165,13 @@ fn the_release_of_several_locks_has_one_reply() {
     let ops = [Op::Release { mode, keys, owner, meta: false }];
     let of = |values: &[i64]| {
         let values: Vec<_> = values.iter().copied().map(Value::Int).collect();
-        Some(read(Value::Array([header(), values].concat()), &ops).ok()?.items.remove(0).unwrap())
+        Some(
+            read(Value::Array([header(1_000_000), values].concat()), &ops)
+                .ok()?
+                .items
+                .remove(0)
+                .unwrap(),
+        )
     };
     assert_eq!(of(&[-9]), Some(Reply::Done));
     assert_eq!(of(&[1, 1, 1]), Some(Reply::Done));
@@ -161,29 +182,8 @@ fn the_release_of_several_locks_has_one_reply() {
     }
 }
 
-/// Checks an answer without a marker (the server's facts about its data). The script leaves the
-/// marker out if it is still the one that the client sent.
 #[test]
-fn a_list_without_a_marker_is_of_the_server_that_was_seen() {
-    let run: Arc<str> = "run".into();
-    let release = Op::Release {
-        mode: LockMode::Exclusive,
-        keys: LockKeys::new("k"),
-        owner: OwnerToken::from_random(1),
-        meta: false,
-    };
-    let (_, seen) = replies(Value::Array(header()), &[], &run, EXACT, None).unwrap();
-    let short = [Value::Int(2_000_000), Value::Nil, Value::Int(0), Value::Int(-1)].to_vec();
-    let ops = [release];
-    let of = |seen| replies(Value::Array(short.clone()), &ops, &run, EXACT, seen);
-    let (got, still) = of(Some(Arc::clone(&seen))).unwrap();
-    assert_eq!((got.items, &still), (vec![Ok(Reply::Absent)], &seen));
-    assert_eq!(got.facts.unwrap().node_micros, 2_000_000);
-    assert!(of(None).is_err(), "no marker is known");
-}
-
-#[test]
-fn the_clock_alone_says_that_all_is_as_expected() {
+fn the_clock_or_the_note_alone_says_that_all_is_as_expected() {
     let keys = LockKeys::new("k");
     let (owner, ttl) = (OwnerToken::from_random(1), Duration::from_secs(1));
     let release = Op::Release { mode: LockMode::Exclusive, keys: keys.clone(), owner, meta: false };
@@ -197,26 +197,24 @@ fn the_clock_alone_says_that_all_is_as_expected() {
         if_held,
     };
     let ops = [release.clone(), release, acquire];
-    let run: Arc<str> = "run".into();
-    let (_, seen) = replies(Value::Array(header()), &[], &run, EXACT, None).unwrap();
-    // At 2 s the quarantine (time without grants) is over.
-    let expected =
-        |ops: &[Op]| replies(Value::Int(2_000_000), ops, &run, EXACT, Some(Arc::clone(&seen)));
-    let (got, still) = expected(&ops).unwrap();
-    assert_eq!(got.items, [Ok(Reply::Done), Ok(Reply::Done), Ok(Reply::Granted { fence: 7 })]);
-    let facts = got.facts.unwrap();
-    assert_eq!((facts.node_micros, facts.history_id, facts.since), (2_000_000, 255, 7));
-    assert_eq!((facts.quarantine, facts.new_history), (Duration::ZERO, false));
-    assert_eq!(still, seen);
-    // An answer that is only the server's clock is an error for a read, and if the client expected
-    // no marker (facts about the server's data).
-    assert!(expected(&[Op::Inspect { keys, wait: false }]).is_err());
-    assert!(read(Value::Int(2_000_000), &ops).is_err());
+    let note = header(2_000_000).remove(1);
+    for (answer, seq) in [(note, 3), (Value::Int(2_000_000), 0)] {
+        let got = read(answer, &ops).unwrap();
+        assert_eq!(got.items, [Ok(Reply::Done), Ok(Reply::Done), Ok(Reply::Granted { fence: 7 })]);
+        let facts = got.facts.unwrap();
+        assert_eq!((facts.node_micros, facts.history_id, facts.since), (2_000_000, 255, 7));
+        assert_eq!((facts.quarantine, facts.lineage.seq), (Duration::ZERO, seq));
+    }
+    // Neither answers a read.
+    assert!(read(Value::Int(2_000_000), &[Op::Inspect { keys, wait: false }]).is_err());
+    for wrong in ["", "x", &"0".repeat(67)] {
+        assert!(read(Value::BulkString(wrong.into()), &ops).is_err(), "{wrong}");
+    }
 }
 
 #[test]
 fn too_many_answers_are_garbage_too() {
-    let mut all = header();
+    let mut all = header(1_000_000);
     all.extend([Value::Int(-1), Value::Int(1)]);
     let ops = &ops()[1..2];
     assert!(read(Value::Array(all), ops).is_err());

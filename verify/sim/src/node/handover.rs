@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use palisade::node::spi::{Batch, Terms};
+use palisade::node::spi::{Batch, Remembered, Terms};
 
 use super::Node;
 use super::server::{Role, at_once};
@@ -29,7 +29,8 @@ impl Node {
             return None;
         }
         let terms = Terms { max_ttl: self.least_lease, clock_error: self.error };
-        let look = Batch { terms, not_after: None, known_since: None, ops: Vec::new() };
+        let look =
+            Batch { terms, not_after: None, remembers: Remembered::default(), ops: Vec::new() };
         let facts = at_once(&server.memory, look).facts?;
         if !facts.quarantine.is_zero() || !server.memory.close(span) {
             return None;

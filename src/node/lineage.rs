@@ -1,0 +1,495 @@
+//! Whether a server's data are those that its clients used (rules quarantine 1 to 13 in
+//! docs/design): a pure function from what the server shows and what a client remembers.
+//!
+//! Every kind of node uses [`judge`]: a node in memory before each batch, a client of a server
+//! whenever the server's marker is not the one that the client expects. Times are in milliseconds
+//! by the server's clock, if a name does not say otherwise.
+
+mod losses;
+mod text;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use self::losses::Losses;
+pub(crate) use self::text::NOTE;
+pub use self::text::ReplicationId;
+use crate::op::{Began, Facts, Lineage, Loss, QuarantineId, Remembered};
+
+/// The marker: what a server's data say about themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Marker {
+    /// 0 if the data have no name, as `vote`.
+    pub deployment: u64,
+    /// Random id of the vote.
+    pub vote: u64,
+    /// Random name of the data history.
+    pub history: u64,
+    /// Number of the history on this vote.
+    pub generation: u64,
+    /// Beginning of the history; 0 if these data never lost anything.
+    pub since: u64,
+    /// `master_replid` under which the marker was written.
+    pub replid: ReplicationId,
+    /// The process that wrote it, with its counters then.
+    pub process: Process,
+    /// `evicted_keys` when the marker was written.
+    pub evicted: u64,
+    /// Configuration epoch of the Sentinels; 0 without Sentinels.
+    pub epoch: u64,
+    /// E in µs, the largest that any client has asked for.
+    pub clock_error: u64,
+    /// Length of a quarantine, the longest that any client has asked for.
+    pub quarantine: u64,
+    /// No token of this history is below it, in µs.
+    pub floor: u64,
+    /// Where the data come from.
+    pub began: Began,
+    /// State around a planned handover.
+    pub handover: Option<Handover>,
+    /// Time of this write.
+    pub written: u64,
+    /// What the data may lack.
+    pub losses: Losses,
+}
+
+/// A server process, and how often it has followed another server. A server that was no replica
+/// since has all that it had (rule quarantine 8 in docs/design).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// First 16 digits of `run_id`.
+    pub run: u64,
+    /// `total_net_repl_input_bytes`; `None` where the server does not count them.
+    pub inputs: Option<u64>,
+    /// Calls of `REPLICAOF` and `SLAVEOF`.
+    pub calls: u64,
+    /// True if the counters were set to zero by `CONFIG RESETSTAT`.
+    pub was_reset: bool,
+}
+
+/// State around a planned handover, with its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handover {
+    /// Each server that has this marker refuses every batch.
+    Closed(u64),
+    /// The data are complete, but leases may end too early by this server's clock.
+    Settling(u64),
+}
+
+/// What changes with each write that counts, in a key of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Note {
+    /// As in the marker.
+    pub history: u64,
+    /// As in the marker.
+    pub generation: u64,
+    /// Number of that write in the history.
+    pub seq: u64,
+    /// The server's clock at that write, in µs.
+    pub micros: u64,
+}
+
+/// What a server shows.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown {
+    /// `None` if there is none, or none that an honest client can have written.
+    pub marker: Option<Marker>,
+    /// True if there is no key at all in the marker's place.
+    pub is_empty: bool,
+    /// `None` if there is none.
+    pub note: Option<Note>,
+    /// `master_replid`.
+    pub replid: ReplicationId,
+    /// The process and its counters.
+    pub process: Process,
+    /// `evicted_keys`.
+    pub evicted: u64,
+    /// The server's clock in µs.
+    pub micros: u64,
+}
+
+/// What a client asks of a server's marker.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub max_ttl: Duration,
+    pub clock_error: Duration,
+    /// L, from the settings of the servers that could be read.
+    pub window: Duration,
+    /// L, where settings that could not be read count as the longest.
+    pub longest_window: Duration,
+    /// A server without a marker is new.
+    pub trust_fresh: bool,
+    /// A server that evicts may vote.
+    pub allow_eviction: bool,
+    /// Epoch in which the Sentinels named this server.
+    pub epoch: Option<u64>,
+    pub remembers: Remembered,
+    /// Random name for a history that begins now.
+    pub name: u64,
+}
+
+/// What follows for the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The batch may be executed under this marker. It must be written first if it is not the one
+    /// that the server shows.
+    Goes(Marker, Change),
+    /// Another vote's data, or another deployment's.
+    Foreign(Lineage),
+    /// Closed for a planned handover, for this time.
+    Closed(Duration),
+}
+
+/// How the marker of a [`Verdict::Goes`] differs from the one that the server shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// A history began with this batch.
+    pub begun: bool,
+    /// There was no marker.
+    pub missing: bool,
+    /// The server renamed its history without a loss.
+    pub renamed: bool,
+    /// A longer quarantine or a larger clock error was asked for.
+    pub raised: bool,
+}
+
+impl Process {
+    /// The counters of a process that has just started.
+    pub(crate) fn fresh() -> Self {
+        Self { run: 0, inputs: Some(0), calls: 0, was_reset: false }
+    }
+}
+
+impl Marker {
+    /// The marker of a server that has granted nothing yet.
+    pub fn born(deployment: u64, vote: u64, history: u64, replid: ReplicationId) -> Self {
+        Self {
+            deployment,
+            vote,
+            history,
+            generation: 1,
+            since: 0,
+            replid,
+            process: Process::default(),
+            evicted: 0,
+            epoch: 0,
+            clock_error: 0,
+            quarantine: 0,
+            floor: 0,
+            began: Began::Known,
+            handover: None,
+            written: 0,
+            losses: Losses::default(),
+        }
+    }
+
+    /// End of the quarantine with which the history began; 0 without one.
+    pub fn quarantine_end(&self) -> u64 {
+        if self.since == 0 { 0 } else { self.since.saturating_add(self.quarantine) }
+    }
+
+    /// Name of the history and of the quarantine with which it began.
+    pub fn id(&self) -> QuarantineId {
+        QuarantineId { history: self.history, since: self.since }
+    }
+
+    /// End of the time in which leases from before a handover may last longer than this clock
+    /// shows; `None` if it is over.
+    pub(crate) fn settles(&self, now: u64) -> Option<u64> {
+        match self.handover {
+            Some(Handover::Settling(till)) if now < till => Some(till),
+            _ => None,
+        }
+    }
+
+    /// 2E in ms, rounded up.
+    pub(crate) fn apart(&self) -> u64 {
+        self.clock_error.div_ceil(500)
+    }
+
+    pub(crate) fn lineage(&self, note: Option<Note>) -> Lineage {
+        let (seq, note) = self.noted(note);
+        Lineage {
+            deployment: self.deployment,
+            vote: self.vote,
+            generation: self.generation,
+            history: self.history,
+            seq,
+            note,
+        }
+    }
+
+    /// What a node reports of its data in the answer to a batch. `micros` is its clock.
+    pub(crate) fn facts(
+        &self,
+        (note, micros): (Option<Note>, u64),
+        change: Change,
+        asked: &Asked,
+        identity: &Arc<str>,
+    ) -> Facts {
+        let left = self.quarantine_end().saturating_sub(micros / 1_000);
+        Facts {
+            node_micros: micros,
+            history_id: self.history,
+            replication: self.replid.digest(),
+            since: self.since,
+            lineage: self.lineage(note),
+            identity: Arc::clone(identity),
+            quarantine: Duration::from_millis(left),
+            quarantine_len: Duration::from_millis(self.quarantine),
+            quarantine_asked: asked.max_ttl.saturating_add(asked.longest_window),
+            quarantine_raised: change.raised,
+            new_history: change.begun,
+            renamed: change.renamed,
+            marker_missing: change.missing,
+            began: self.began,
+            losses: self.losses.list(),
+        }
+    }
+
+    /// Number and time of the last write that counts. A note of another history is none.
+    fn noted(&self, note: Option<Note>) -> (u64, u64) {
+        let own = note.filter(|n| (n.history, n.generation) == (self.history, self.generation));
+        own.map_or((0, self.written), |note| (note.seq, note.micros / 1_000))
+    }
+
+    /// Closes a server for `span`. Leases that it may not know, or that may last longer than its
+    /// clock shows, forbid it (quarantine 11), as does an epoch or a replication id that no batch
+    /// has been executed under (quarantine 9).
+    ///
+    /// # Errors
+    /// The reason for which it may not be closed now.
+    pub fn close(&self, shown: &Shown, epoch: Option<u64>, span: u64) -> Result<Self, String> {
+        let now = shown.micros / 1_000;
+        if self.replid != shown.replid || epoch.is_some_and(|epoch| epoch != self.epoch) {
+            return Err(
+                "its marker belongs to an earlier data history: let an application connect \
+                        first, or run `palisade init --new` on a new deployment"
+                    .to_owned(),
+            );
+        }
+        if now < self.quarantine_end() {
+            let left = self.quarantine_end() - now;
+            return Err(format!(
+                "it is in quarantine for another {left} ms, because earlier leases may last until \
+                 then: try again after it"
+            ));
+        }
+        match self.handover {
+            Some(Handover::Closed(till)) if now < till => Err(format!(
+                "it is closed by another handover for at most {} ms: try again then",
+                till - now
+            )),
+            Some(Handover::Settling(till)) if now < till => Err(format!(
+                "it is still settling after another handover: try again in {} ms",
+                till - now
+            )),
+            _ => Ok(Self { handover: Some(Handover::Closed(now.saturating_add(span))), ..*self }),
+        }
+    }
+
+    /// Opens a server that was closed. Outside of its history the next batch begins another one.
+    #[must_use]
+    pub fn opened(&self) -> Self {
+        Self { handover: None, ..*self }
+    }
+
+    /// Goes on with the closed server's history on the server that shows this marker.
+    ///
+    /// # Errors
+    /// The reason for which it may not go on.
+    pub fn finish(&self, shown: &Shown, epoch: Option<u64>, apart: u64) -> Result<Self, String> {
+        let now = shown.micros / 1_000;
+        let Some(Handover::Closed(till)) = self.handover else {
+            return Err("it is not closed".to_owned());
+        };
+        if self.replid == shown.replid {
+            return Err("it is still the server that was closed".to_owned());
+        }
+        // Another server with this marker opens by its own clock, up to 2E before this one.
+        if now.saturating_add(apart) > till {
+            return Err(
+                "the handover took longer than the time for which the server was closed".to_owned()
+            );
+        }
+        Ok(self.taken_over(shown, epoch))
+    }
+
+    /// The same history on another server, whose data are certainly complete.
+    #[must_use]
+    pub fn taken_over(&self, shown: &Shown, epoch: Option<u64>) -> Self {
+        let now = shown.micros / 1_000;
+        Self {
+            replid: shown.replid,
+            process: shown.process,
+            evicted: shown.evicted,
+            epoch: self.epoch.max(epoch.unwrap_or(0)),
+            handover: Some(Handover::Settling(now.saturating_add(self.quarantine))),
+            written: now,
+            ..*self
+        }
+    }
+}
+
+/// Decides whether a batch may be executed, and under which marker.
+pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
+    let now = shown.micros / 1_000;
+    let me = &asked.remembers.newest;
+    let Some(before) = shown.marker else { return first(shown, asked) };
+    if let Some(Handover::Closed(till)) = before.handover
+        && now < till
+    {
+        return Verdict::Closed(Duration::from_millis(till - now));
+    }
+    let differs = |ours: u64, theirs: u64| ours != 0 && theirs != 0 && ours != theirs;
+    if differs(me.vote, before.vote) || differs(me.deployment, before.deployment) {
+        return Verdict::Foreign(before.lineage(shown.note));
+    }
+    let (seq, note) = before.noted(shown.note);
+    let mut m = before;
+    // A marker without a name is as good as none to a client that knows one (quarantine 3).
+    let was_unnamed = m.vote == 0 && me.vote != 0;
+    let is_renamed = m.replid != shown.replid;
+    let put_back = !was_unnamed && is_put_back(&before, seq, me);
+    let beginnings = [
+        was_unnamed.then_some(0),
+        (is_renamed && !is_continued(before.process, shown.process)).then_some(note),
+        asked.epoch.filter(|epoch| *epoch > before.epoch).map(|_| note),
+        (!asked.allow_eviction && shown.evicted > before.evicted && is_same(&before, shown))
+            .then_some(0),
+        // Another may have renewed the note after the data were put back (quarantine 6).
+        put_back.then(|| if note + m.apart() < me.note { note } else { m.since }),
+    ];
+    if was_unnamed {
+        (m.deployment, m.vote) = (me.deployment, me.vote);
+    }
+    if was_unnamed || put_back && m.began == Began::Empty || saw_others(&before, asked) {
+        m.began = Began::Lost;
+    }
+    m.handover = m.handover.filter(|_| m.settles(now).is_some());
+    let begun = beginnings.into_iter().flatten().min();
+    let raised = match begun {
+        Some(from) => {
+            m = begin(m, from, shown, asked);
+            false
+        }
+        None => raise(&mut m, asked),
+    };
+    m = with_window(m, asked, now);
+    if m == before {
+        return Verdict::Goes(before, Change::default());
+    }
+    if is_renamed || begun.is_some() {
+        (m.replid, m.process, m.evicted) = (shown.replid, shown.process, shown.evicted);
+    }
+    m.written = now;
+    let raised = raised && before.quarantine > 0;
+    let renamed = is_renamed && begun.is_none();
+    Verdict::Goes(m, Change { begun: begun.is_some(), missing: false, renamed, raised })
+}
+
+/// The first marker on a server that shows none.
+fn first(shown: &Shown, asked: &Asked) -> Verdict {
+    let me = &asked.remembers.newest;
+    let mut m = Marker::born(me.deployment, me.vote, asked.name, shown.replid);
+    (m.process, m.evicted, m.written) = (shown.process, shown.evicted, shown.micros / 1_000);
+    m.epoch = asked.epoch.unwrap_or(0);
+    let is_new = shown.is_empty && asked.trust_fresh;
+    if is_new {
+        raise(&mut m, asked);
+    } else {
+        let knew = me.generation > 0 || asked.remembers.known_since.is_some();
+        m.began = if knew { Began::Lost } else { Began::Empty };
+        m.generation = 0;
+        m = with_window(begin(m, 0, shown, asked), asked, m.written);
+    }
+    Verdict::Goes(m, Change { begun: true, missing: true, ..Change::default() })
+}
+
+/// Begins a history whose data lack what was written from `from` on.
+fn begin(mut m: Marker, from: u64, shown: &Shown, asked: &Asked) -> Marker {
+    let now = shown.micros / 1_000;
+    m.clock_error = m.clock_error.max(micros(asked.clock_error));
+    // The server that was replaced may have had a longer L than all whose settings were read.
+    m.quarantine = m.quarantine.max(millis(asked.max_ttl + asked.longest_window));
+    m.generation = m.generation.max(asked.remembers.newest.generation) + 1;
+    (m.history, m.since) = (asked.name, now);
+    m.epoch = m.epoch.max(asked.epoch.unwrap_or(0));
+    // 2E: this clock may be behind and an earlier token's ahead. The quarantine: a replaced server
+    // may grant for a part of it (quarantine 8).
+    let lead = 2 * m.clock_error + m.quarantine.saturating_mul(1_000);
+    m.floor = shown.micros.saturating_add(lead);
+    m.handover = None;
+    m.losses = m.losses.and(Loss { from, began: now, to: now });
+    m
+}
+
+/// All clients share the longest quarantine and the largest E. They come down by a person's command
+/// only (quarantine 7).
+fn raise(m: &mut Marker, asked: &Asked) -> bool {
+    let (error, length) =
+        (micros(asked.clock_error), millis(asked.max_ttl.saturating_add(asked.window)));
+    let raised = error > m.clock_error || length > m.quarantine;
+    if raised {
+        m.clock_error = m.clock_error.max(error);
+        m.quarantine = m.quarantine.max(length);
+    }
+    raised
+}
+
+/// A server that this one replaced may have written for the longest L of all who ask in the
+/// quarantine (quarantine 13).
+fn with_window(mut m: Marker, asked: &Asked, now: u64) -> Marker {
+    if now < m.quarantine_end() {
+        m.losses = m.losses.with_window(millis(asked.longest_window));
+    }
+    m
+}
+
+/// The data are older than those that the client has seen (quarantine 6).
+fn is_put_back(m: &Marker, seq: u64, me: &Lineage) -> bool {
+    if m.history == me.history {
+        return m.generation < me.generation || seq < me.seq;
+    }
+    m.generation <= me.generation
+}
+
+/// The process was no replica since the marker was written (quarantine 8).
+fn is_continued(then: Process, now: Process) -> bool {
+    then.run == now.run
+        && now.inputs.is_some()
+        && (then.inputs, then.calls) == (now.inputs, now.calls)
+        && !now.was_reset
+}
+
+fn is_same(m: &Marker, shown: &Shown) -> bool {
+    m.process.run == shown.process.run || m.replid == shown.replid
+}
+
+/// The data began empty after this client had seen others (quarantine 10).
+pub(crate) fn saw_others(m: &Marker, asked: &Asked) -> bool {
+    let began = m.losses.first().map_or(0, |first| first.began);
+    let earlier = asked.remembers.known_since.is_some_and(|at| at / 1_000 < began);
+    m.began == Began::Empty && earlier
+}
+
+pub(crate) fn micros(d: Duration) -> u64 {
+    u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Whole milliseconds, rounded up.
+pub(crate) fn millis(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// What to do about another vote's data.
+pub(crate) fn foreign(ours: &Lineage, theirs: &Lineage, at: &str) -> String {
+    let name = |l: &Lineage| format!("{:016x}/{:016x}", l.deployment, l.vote);
+    format!(
+        "{at} has the data {} (deployment/vote), and this node's are {}: the address leads to \
+         another server, or its replicas copied another group; point the address at the right \
+         server; if these are the right data, restart this program",
+        name(theirs),
+        name(ours)
+    )
+}

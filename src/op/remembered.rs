@@ -1,0 +1,49 @@
+//! What a client remembers of a node's data, so that older or foreign data are recognised.
+
+use super::Facts;
+
+/// Which data a node has, and how far they are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lineage {
+    /// Random identifier of the deployment, the same on all its votes; 0 if the data have no name.
+    pub deployment: u64,
+    /// Random identifier of the vote, kept by replication, restarts and failovers; 0 if the data
+    /// have no name.
+    pub vote: u64,
+    /// Number of data histories of this vote so far; 0 if no data were seen.
+    pub generation: u64,
+    /// Random identifier of the data history.
+    pub history: u64,
+    /// Number of writes that count in this history (rule quarantine 7 in docs/design).
+    pub seq: u64,
+    /// The server's clock at the last of these writes, in milliseconds since 1970.
+    pub note: u64,
+}
+
+/// What a client's handle remembers of one node and sends with each batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Remembered {
+    /// Reading of the node's clock (µs since 1970) at the first answer; `None` before it.
+    pub known_since: Option<u64>,
+    /// The newest data that the node has answered with. Before the first answer all fields are 0,
+    /// but `deployment` may come from the settings.
+    pub newest: Lineage,
+}
+
+impl Remembered {
+    /// Keeps the newer of what is remembered and what a node has answered.
+    pub fn learn(&mut self, facts: &Facts) {
+        self.known_since.get_or_insert(facts.node_micros);
+        let (old, new) = (self.newest, facts.lineage);
+        let is_older = (new.generation, new.seq) < (old.generation, old.seq)
+            && (new.history == old.history || new.generation < old.generation);
+        if !is_older {
+            let name = |new, old| if new == 0 { old } else { new };
+            self.newest = Lineage {
+                deployment: name(new.deployment, old.deployment),
+                vote: name(new.vote, old.vote),
+                ..new
+            };
+        }
+    }
+}
