@@ -7,6 +7,7 @@ mod nodes;
 mod stopped;
 #[path = "../../../tests/support/mod.rs"]
 mod support;
+mod tilt;
 
 use std::process::{Command, Output};
 use std::time::Duration;
