@@ -179,6 +179,10 @@ fn following(server: &Server, known: &BTreeSet<String>) -> Result<Vec<String>, A
     for line in server.replica_lines() {
         let field = |name| line.get(name).copied().unwrap_or_default();
         let at = super::facts::join(field("ip"), field("port"));
+        if field("port") == "0" {
+            let tls = "listens by TLS only and lacks `tls-replication yes`; set that there";
+            return refused(format!("its replica {} announces port 0: it {tls}", field("ip")));
+        }
         if field("state") != "online" {
             return refused(format!("its replica {at} does not follow yet ({})", field("state")));
         }
