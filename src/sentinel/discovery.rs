@@ -41,8 +41,8 @@ pub(crate) enum SentinelReply {
         /// Other Sentinels of this group in the Sentinel's report (`SENTINEL SENTINELS`).
         peers: Vec<Peer>,
     },
-    /// The Sentinel monitors no master with the requested name.
-    Unknown,
+    /// The Sentinel monitors no master with the requested name. Contains a text for people.
+    Unknown(Box<str>),
     /// The answer does not count in the decision on a master. Contains the reason and a text for
     /// people.
     Failed(Trouble, Box<str>),
@@ -412,7 +412,7 @@ impl fmt::Display for Answer {
                 write!(f, "{at} in epoch {}", m.epoch)
             }
             SentinelReply::Master { at, facts: None, .. } => write!(f, "{at}"),
-            SentinelReply::Unknown => f.write_str("monitors no master of this name"),
+            SentinelReply::Unknown(detail) => f.write_str(detail),
             SentinelReply::Failed(trouble, detail) => write!(f, "{}: {detail}", trouble.summary()),
         }
     }

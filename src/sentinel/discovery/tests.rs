@@ -49,7 +49,7 @@ fn answer(line: &str) -> Answer {
             }
             SentinelReply::Master { at, facts, peers }
         }
-        "null" => SentinelReply::Unknown,
+        "null" => SentinelReply::Unknown("monitors no master of this name".into()),
         "timeout" => failed(Trouble::Timeout),
         "refused" => failed(Trouble::Unreachable),
         "plain" => failed(Trouble::NotSentinel),
