@@ -4,6 +4,7 @@ mod handover;
 mod init;
 mod keys;
 mod nodes;
+mod preflight;
 mod stopped;
 #[path = "../../../tests/support/mod.rs"]
 mod support;

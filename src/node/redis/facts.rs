@@ -221,7 +221,7 @@ pub(super) fn history_id(replid: &str) -> Option<u64> {
     u64::from_str_radix(replid.get(..16)?, 16).ok()
 }
 
-fn kind_and_version(server: &str, secrets: &Secrets) -> Result<Version, NodeError> {
+pub(crate) fn kind_and_version(server: &str, secrets: &Secrets) -> Result<Version, NodeError> {
     let unsupported = |detail: String| NodeError::not_executed(NodeFault::Unsupported, detail);
     // Valkey uses the field name `server_mode`.
     match field(server, "redis_mode").or_else(|| field(server, "server_mode")) {
