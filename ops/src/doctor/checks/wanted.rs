@@ -107,7 +107,7 @@ fn failover_timeout(group: &Group) -> u64 {
 pub(super) fn new_sentinel(group: &Group) -> String {
     let (name, quorum) = (&group.name, quorum(group));
     let master = group.master().filter(|master| master.role == Ok(Role::Master));
-    let at = master.map_or("<master's host>:<port>", |master| &master.at);
+    let at = master.map_or("<master's host>:<port>", |master| master.at.as_str());
     let (host, port) = parts(at);
     let (down_after, timeout) = (down_after(group), failover_timeout(group));
     format!(
