@@ -71,7 +71,10 @@ fn min_replicas(group: &Group, server: &Server) -> Answer {
     let k = wanted::min_replicas(group, facts.min_replicas).to_string();
     Ok(match (checked.fault, checked.warning) {
         (Some(fault), _) if facts.is_on() && facts.max_lag <= Some(ADVISED_LAG) => {
-            Finding::error(fault, evidence).fix(wanted::set_down_after(group))
+            let differs = facts.min_replicas.is_some_and(|now| now.to_string() != k);
+            let more = differs.then(|| server.set("min-replicas-to-write", &k));
+            let finding = Finding::error(fault, evidence).fix(wanted::set_down_after(group));
+            finding.fix(more.into_iter().flatten())
         }
         (Some(fault), _) => {
             let lag = wanted::max_lag(facts.max_lag);
@@ -121,13 +124,16 @@ fn replica_priority(group: &Group) -> Answer {
     let evidence: Vec<_> = all.iter().map(|(at, priority)| format!("{at} {priority}")).collect();
     let evidence = evidence.join(", ");
     let master = group.master_at().unwrap_or_default();
+    let usual = |s: &Server| s.set("replica-priority", "100");
     let mut replicas = all.iter().filter(|(at, _)| **at != master).map(|(_, p)| *p).peekable();
     if replicas.peek().is_none() {
         let (host, port) = wanted::parts(&master);
         let more = format!("redis-server redis.conf --replicaof {host} {port}    # on another box");
-        return Ok(Finding::error("there is no replica to promote", evidence).fix([more]));
+        let own = group.servers.iter().filter(|s| !matches!(all.get(&s.at), None | Some(100)));
+        let own = own.flat_map(usual);
+        let message = "there is no replica to promote";
+        return Ok(Finding::error(message, evidence).fix([more]).fix(own));
     }
-    let usual = |s: &Server| s.set("replica-priority", "100");
     if replicas.all(|priority| priority == 0) {
         // The master, too: it becomes a replica, and all of them are to be alike.
         let odd = group.servers.iter().filter(|s| !matches!(all.get(&s.at), None | Some(100)));

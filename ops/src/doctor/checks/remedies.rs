@@ -323,6 +323,7 @@ fn at_sentinel(f: &mut Facts, n: usize, command: &str) {
             let usual = [("down-after-milliseconds", "30000"), ("failover-timeout", "180000")];
             let own = [("ip", *host), ("port", *port), ("quorum", *quorum), ("config-epoch", "0")];
             sentinel.master = Ok(text(&[&usual[..], &own].concat()));
+            sentinel.others = Ok(Vec::new());
             hellos(group(f));
         }
         ["INFO", "sentinel"] => sentinel.tilt = Ok(false),
@@ -364,7 +365,9 @@ fn cell(faults: &[&Fault]) -> Result<(), String> {
             return Err(format!("{names:?}: all advice of {findings:#?} leads to {left:#?}"));
         }
     }
-    for check in before.iter().map(|(check, _)| *check).collect::<BTreeSet<_>>() {
+    // The commands of one check alone, of a fault that is alone.
+    let checks = if faults.len() == 1 { before.clone() } else { Keys::new() };
+    for check in checks.iter().map(|(check, _)| *check).collect::<BTreeSet<_>>() {
         let mut followed = facts.clone();
         let of: Vec<_> = findings.iter().filter(|f| f.check == check).collect();
         follow(&mut followed, &of);
