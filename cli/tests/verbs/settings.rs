@@ -98,11 +98,8 @@ fn an_unknown_variable_is_named_and_a_wait_of_zero_is_one_attempt() {
     assert_eq!(run.code, 0, "{}", run.err);
     assert!(run.err.contains("PALISADE_TLL is no setting"), "{}", run.err);
     assert!(!run.err.contains("PALISADE_TTL is no setting"), "{}", run.err);
-    let inner = format!(
-        "{} lock a -w 0s --node {} -- true",
-        env!("CARGO_BIN_EXE_palisade"),
-        ground.url()
-    );
+    let inner =
+        format!("{} lock a -w 0s --node {} -- true", env!("CARGO_BIN_EXE_palisade"), ground.url());
     let held = ground.run(&["lock", "a", "--node", &ground.url(), "-c", &inner]);
     assert_eq!(held.code, 75, "one attempt, and no wait: {}", held.err);
     assert!(!held.err.contains("waiting"), "{}", held.err);
