@@ -103,6 +103,11 @@ impl ConfigError {
         Self { field: field.into(), ..self }
     }
 
+    /// Changes the rule, so that it names a setting as the user writes it.
+    pub(crate) fn with_rule(self, change: impl FnOnce(&str) -> String) -> Self {
+        Self { rule: change(&self.rule).into(), ..self }
+    }
+
     /// Returns the name of the setting in the user's source: a builder method, an environment
     /// variable, or a field of a file.
     pub fn field(&self) -> &str {

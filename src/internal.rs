@@ -37,6 +37,8 @@ pub use crate::safe_text::{SENTENCE_MAX, Secrets};
 pub use crate::sentinel::discovery::SENTINELS_MAX;
 use crate::settings::Settings;
 pub use crate::settings::given;
+pub use crate::settings::span::{FORM as SPAN_FORM, parse as parse_span};
+pub use crate::settings::unknown_variables;
 pub use crate::settings::url::NodeUrl;
 pub use crate::time::{AtMost, until_utc};
 use crate::tls;
@@ -52,6 +54,17 @@ use crate::token::OwnerToken;
 /// If the future is dropped, the connection is closed.
 pub async fn open(at: &Endpoint) -> RedisResult<Line> {
     at.dial(AsyncConnectionConfig::new(), Limits::WORDS).await
+}
+
+/// Returns the text of an error of [`open`], with the advice that a node gives.
+pub fn opening_text(e: &RedisError, at: &Endpoint) -> String {
+    crate::node::redis::faults::opening(e, at.is_tls(), &at.secrets()).detail().to_owned()
+}
+
+/// Returns the reason for which no client uses a server of this kind or version; `None` if clients
+/// may use it. `info` is the server's reply to `INFO`.
+pub fn unsupported(info: &str) -> Option<NodeError> {
+    crate::node::redis::facts::kind_and_version(info, &Secrets::default()).err()
 }
 
 /// Returns the addresses and settings of the nodes in `settings`. The nodes are not built yet.

@@ -205,4 +205,16 @@ mod tests {
     fn the_command_line_is_consistent() {
         Palisade::command().debug_assert();
     }
+
+    #[test]
+    fn no_variable_of_an_option_is_unknown() {
+        let (mut commands, mut names) = (vec![Palisade::command()], Vec::new());
+        while let Some(command) = commands.pop() {
+            let of = command.get_arguments().filter_map(clap::Arg::get_env);
+            names.extend(of.map(|name| name.to_string_lossy().into_owned()));
+            commands.extend(command.get_subcommands().cloned());
+        }
+        assert!(names.len() > 20, "{names:?}");
+        assert_eq!(palisade::internal::unknown_variables(names.into_iter()), [""; 0]);
+    }
 }

@@ -52,6 +52,10 @@ fn main() -> ExitCode {
     };
     let json = line.json;
     let say = Say::new(json, false);
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for unknown in palisade::internal::unknown_variables(names) {
+        say.warn("unknown_variable", json!({}), &unknown);
+    }
     let code = match block_on(line.run()) {
         Ok(done) => {
             // The reader of standard output may have closed the stream. So an error is ignored. The

@@ -90,6 +90,8 @@ pub(crate) struct Sentinel {
     pub(crate) given: bool,
     /// Beginning of a `redis-cli` command line to the Sentinel: `redis-cli -h 10.0.0.1 -p 26379`.
     pub(crate) hand: String,
+    /// True if the Sentinel was asked by TLS.
+    pub(crate) tls: bool,
     /// `Ok` if the connection and the login succeeded; else the reason.
     pub(crate) reached: Result<(), String>,
     /// Answer to `SENTINEL MYID`.
@@ -102,6 +104,8 @@ pub(crate) struct Sentinel {
     pub(crate) others: Read<Vec<Fields>>,
     /// Answer to `SENTINEL CKQUORUM`. The errors `NOQUORUM …` and `NOGOODSLAVE …` count as answers.
     pub(crate) quorum: Read<String>,
+    /// `sentinel_tilt` of `INFO sentinel`: a Sentinel in tilt accepts requests and acts on none.
+    pub(crate) tilt: Read<bool>,
 }
 
 /// A data server and its answers.
@@ -113,6 +117,8 @@ pub(crate) struct Server {
     pub(crate) given: bool,
     /// Beginning of a `redis-cli` command line to the server: `redis-cli -h 10.0.0.1 -p 6379`.
     pub(crate) hand: String,
+    /// True if the server was asked by TLS.
+    pub(crate) tls: bool,
     /// True if the settings accept that the server deletes keys when its memory is full.
     pub(crate) allows_eviction: bool,
     /// `Ok` if the connection and the login succeeded; else the reason.
@@ -144,8 +150,15 @@ pub(crate) const REPLAYED: &str = "SET palisade:doctor x";
 
 /// Settings that the doctor reads. Each setting is read by its name, because `CONFIG GET *` would
 /// also return the passwords.
-pub(crate) const SETTINGS: &[&str] =
-    &["min-replicas-to-write", "min-replicas-max-lag", "appendfsync", "save", "replica-priority"];
+pub(crate) const SETTINGS: &[&str] = &[
+    "min-replicas-to-write",
+    "min-replicas-max-lag",
+    "appendfsync",
+    "save",
+    "replica-priority",
+    "port",
+    "tls-replication",
+];
 
 /// The commands that the library sends to a data server, as arguments of `ACL DRYRUN`.
 pub(crate) const COMMANDS: &[&str] = &[
@@ -397,7 +410,13 @@ pub(crate) fn majority(sentinels: &[Sentinel]) -> usize {
 pub(crate) fn place(fields: &Fields) -> Option<String> {
     let (host, port) = (fields.get("ip")?, fields.get("port")?);
     let number = port.bytes().all(|b| b.is_ascii_digit());
-    (is_plain(host) && is_plain(port) && number).then(|| join(host, port))
+    (is_plain(host) && is_plain(port) && number && has_port(fields)).then(|| join(host, port))
+}
+
+/// Returns false for an instance at port 0: it listens by TLS only, and announces its plain port.
+/// No address leads to it.
+pub(crate) fn has_port(fields: &Fields) -> bool {
+    fields.get("port").is_none_or(|port| port.bytes().any(|digit| digit != b'0'))
 }
 
 /// Returns true if a text is safe in a command line without quotes. Commands that people paste

@@ -139,14 +139,6 @@ impl fmt::Display for HandedOver {
     }
 }
 
-/// Reason for which a promotion stopped.
-pub(super) enum Stopped {
-    /// Nothing was changed, or the old master could be opened again and accepts requests.
-    Back(String),
-    /// Another server may have been promoted.
-    Late(String),
-}
-
 /// Reason for which the new server did not confirm that it continues the old server's data history.
 enum Unfinished {
     Failed(String),
@@ -212,22 +204,19 @@ impl Handover {
             Err(absent) => return Ok(absent),
         };
         let promotion = Promotion { of: self, group, master: &master };
-        let closed = match promotion.rights().await {
-            Ok(()) => self.close(&master).await,
-            Err(why) => Err(why),
+        let closing = async {
+            promotion.rights().await?;
+            let able = promotion.able().await?;
+            Ok::<_, String>((able, self.close(&master).await?))
         };
-        let closed = match closed {
+        let (able, closed) = match closing.await {
             Ok(closed) => closed,
             Err(why) => return Ok(HandedOver::Refused(why)),
         };
         tell(&format!("{} is closed, and all its replicas confirmed it", master.at));
-        let new = match promotion.promoted(&closed).await {
+        let new = match promotion.promoted(&able, &closed).await {
             Ok(new) => new,
-            Err(Stopped::Back(why)) => return Ok(self.open(&master, &closed, why).await),
-            Err(Stopped::Late(why)) => {
-                self.open(&master, &closed, String::new()).await;
-                return Ok(HandedOver::FellBack(why));
-            }
+            Err(why) => return Ok(self.open(&master, &closed, why).await),
         };
         let target = promotion.target(&new);
         let taken = Closed { at: new.clone(), target, is_new: true, ..closed.clone() };

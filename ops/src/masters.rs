@@ -9,7 +9,7 @@ use super::gather::conn::Conn;
 use super::{Deployment, gather};
 use palisade::ConfigError;
 use palisade::internal::Endpoint;
-use palisade::internal::{SENTENCE_MAX, Secrets};
+use palisade::internal::{SENTENCE_MAX, Secrets, unsupported};
 
 /// A node and its master, or the reason for which no server may be written to.
 pub(super) struct Found {
@@ -161,6 +161,14 @@ fn is_master(server: &Server) -> Result<(), Absent> {
     if let Err(why) = &server.reached {
         return Err(Absent::Unreachable(format!("{}: {why}", server.at)));
     }
+    // The script of every client needs INFO, and a server that clients refuse is not operated.
+    let info = server.info_text().map_err(|why| {
+        let right = "allow this user +info (least rights: users-data.acl in sentinel-conf)";
+        Absent::Refused(format!("{}: {why}; {right}", server.at))
+    })?;
+    if let Some(e) = unsupported(&info) {
+        return Err(Absent::Refused(format!("{}: {}", server.at, e.detail())));
+    }
     match &server.role {
         Ok(Role::Master) => Ok(()),
         Ok(Role::Replica { master }) => {
@@ -187,6 +195,10 @@ fn following(server: &Server, known: &BTreeSet<String>) -> Result<Vec<String>, A
     for line in server.replica_lines() {
         let field = |name| line.get(name).copied().unwrap_or_default();
         let at = super::facts::join(field("ip"), field("port"));
+        if field("port") == "0" {
+            let tls = "listens by TLS only and lacks `tls-replication yes`; set that there";
+            return refused(format!("its replica {} announces port 0: it {tls}", field("ip")));
+        }
         if field("state") != "online" {
             return refused(format!("its replica {at} does not follow yet ({})", field("state")));
         }

@@ -8,8 +8,9 @@ use tokio::time::{Instant, sleep};
 use super::deployment::GroupLogin;
 use super::facts::{Role, is_plain};
 use super::gather::conn::{Conn, raw, text};
+use super::gather::sentinel::in_tilt;
 use super::gather::server::read_role;
-use super::handover::{Closed, Handover, LOOK, Stopped};
+use super::handover::{Closed, Handover, LOOK};
 use super::masters::{self, Master};
 use palisade::internal::Endpoint;
 use palisade::internal::MARKER;
@@ -49,10 +50,35 @@ impl Promotion<'_> {
         Ok(())
     }
 
-    /// Makes a Sentinel promote a replica. Returns the address of the replica as soon as the
-    /// replica reports the role of a master.
-    pub(super) async fn promoted(&self, closed: &Closed) -> Result<String, Stopped> {
-        let asked = self.ask_for_failover().await.map_err(Stopped::Back)?;
+    /// Returns the Sentinels that would act on a request. A Sentinel in tilt accepts a failover and
+    /// begins it half a minute later, so the master must not be closed for it.
+    pub(super) async fn able(&self) -> Result<Vec<String>, String> {
+        let (mut able, mut reasons) = (Vec::new(), Vec::new());
+        for at in &self.group.sentinels {
+            match self.sentinel(at).await {
+                // A user without the right to `INFO` may still ask for a failover.
+                Ok(conn) if in_tilt(&conn).await != Ok(true) => able.push(at.clone()),
+                Ok(_) => reasons.push(format!(
+                    "{at} is in tilt: its clock jumped or it stood still, so it begins no failover \
+                     for half a minute; try again after that"
+                )),
+                Err(why) => reasons.push(format!("{at}: {why}")),
+            }
+        }
+        if able.is_empty() {
+            return Err(format!("no Sentinel can begin a failover: {}", reasons.join("; ")));
+        }
+        Ok(able)
+    }
+
+    /// Makes one of these Sentinels promote a replica. Returns the address of the replica as soon
+    /// as the replica reports the role of a master.
+    pub(super) async fn promoted(
+        &self,
+        able: &[String],
+        closed: &Closed,
+    ) -> Result<String, String> {
+        let asked = self.ask_for_failover(able).await?;
         let until = self.of.until(closed);
         loop {
             for at in &self.master.replicas {
@@ -63,8 +89,13 @@ impl Promotion<'_> {
                 }
             }
             if Instant::now() >= until {
-                let why = "accepted the failover, but promoted no replica in time";
-                return Err(Stopped::Late(format!("Sentinel {asked} {why}")));
+                let reset = format!("SENTINEL RESET {}", self.group.name);
+                let reset = format!("{} {reset}", self.group.sentinel.by_hand(&asked));
+                return Err(format!(
+                    "Sentinel {asked} accepted the failover, but promoted no replica in time. The \
+                     request stands: if it still promotes one, that is an ordinary failover with \
+                     its quarantine; `{reset}` takes the request back"
+                ));
             }
             sleep(LOOK).await;
         }
@@ -72,9 +103,9 @@ impl Promotion<'_> {
 
     /// Requests a failover from one Sentinel after the other, until a Sentinel accepts the request.
     /// Returns the address of that Sentinel.
-    async fn ask_for_failover(&self) -> Result<String, String> {
+    async fn ask_for_failover(&self, able: &[String]) -> Result<String, String> {
         let mut reasons = Vec::new();
-        for at in &self.group.sentinels {
+        for at in able {
             let conn = match self.sentinel(at).await {
                 Ok(conn) => conn,
                 Err(why) => {

@@ -50,25 +50,32 @@ impl Endpoint {
         if let Some(rule) = unknown_part(url) {
             return Err(ConfigError::new("url", redacted(url), rule));
         }
-        let info = url.into_connection_info().map_err(|e| {
+        let (parsed, zone) = without_zone(url).unwrap_or_else(|| (url.to_owned(), String::new()));
+        let info = parsed.as_str().into_connection_info().map_err(|e| {
             // The message of the crate `redis` contains the cause. The detail at its end is
             // removed, because the detail quotes a part of the address.
             let words = e.to_string();
             let cause = e.detail().map_or(&*words, |d| words.trim_end_matches(d));
             let cause = cause.trim_end_matches([':', ' ']);
-            let rule =
-                format!("must be redis://, rediss:// or unix:// with host or path ({cause})");
+            let rule = if has_odd_port(url) {
+                "a port is a number from 1 to 65535".to_owned()
+            } else {
+                format!("must be redis://, rediss:// or unix:// with host or path ({cause})")
+            };
             ConfigError::new("url", redacted(url), rule)
         })?;
         let (place, tls) = match info.addr() {
-            ConnectionAddr::Tcp(host, port) => (Place::Tcp(host.as_str().into(), *port), None),
+            ConnectionAddr::Tcp(host, port) => {
+                (Place::Tcp(format!("{host}{zone}").into(), *port), None)
+            }
             ConnectionAddr::TcpTls { insecure: true, host, port, .. } => {
                 let rule = "certificates are always verified; give your own CA to `tls` instead";
                 return Err(ConfigError::new("url", format!("{host}:{port} with #insecure"), rule));
             }
             #[cfg(feature = "tls")]
             ConnectionAddr::TcpTls { host, port, .. } => {
-                (Place::Tcp(host.as_str().into(), *port), Some(Tls::new("url", None, None)?))
+                let host = format!("{host}{zone}");
+                (Place::Tcp(host.into(), *port), Some(Tls::new("url", None, None)?))
             }
             ConnectionAddr::Unix(path) => (Place::Unix(path.as_path().into()), None),
             _ => {
@@ -282,6 +289,41 @@ fn unknown_part(url: &str) -> Option<String> {
     })
 }
 
+/// Splits the zone off a link-local address, `[fe80::1%eth0]` or `[fe80::1%25eth0]`, because the
+/// parser of URLs knows no zones. Returns `None` if there is none.
+fn without_zone(url: &str) -> Option<(String, String)> {
+    let (scheme, _) = url.split_once("://")?;
+    if scheme.contains("unix") {
+        return None;
+    }
+    let host = url.rfind('@').map_or(0, |at| at + 1);
+    let begin = host + url[host..].find('[')?;
+    let end = begin + url[begin..].find(']')?;
+    let at = begin + url[begin..end].find('%')?;
+    let zone = zone_of(&url[at + 1..end]);
+    let is_zone = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let alone = format!("{}{}", &url[..at], &url[end..]);
+    (!zone.is_empty() && zone.chars().all(is_zone)).then(|| (alone, format!("%{zone}")))
+}
+
+/// Returns a zone without the `25` of a `%` that was written as `%25`. Before digits it may be a
+/// part of the number of an interface.
+pub(crate) fn zone_of(written: &str) -> &str {
+    let is_name = |zone: &&str| zone.starts_with(|c: char| c.is_ascii_alphabetic());
+    written.strip_prefix("25").filter(is_name).unwrap_or(written)
+}
+
+/// Returns true if there are digits in the place of the port, and they are none.
+fn has_odd_port(url: &str) -> bool {
+    let (_, rest) = url.split_once("://").unwrap_or(("", url));
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    let behind = host.rsplit(']').next().unwrap_or_default();
+    behind.rsplit_once(':').is_some_and(|(_, port)| {
+        port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_err()
+    })
+}
+
 /// Returns true if the address has an `@` only after the first `/`, `?` or `#`. A parser would take
 /// a part of the password for the host, and the host is shown. A path may contain an `@`.
 fn is_ambiguous(url: &str) -> bool {
@@ -350,11 +392,25 @@ mod tests {
     }
 
     #[test]
+    fn a_link_local_address_keeps_its_zone() {
+        for (url, shown) in [
+            ("redis://[fe80::1%lo]:7001", "[fe80::1%lo]:7001"),
+            ("redis://joe:s3%40cret@[fe80::1%25eth0.7]:7001/2", "[fe80::1%eth0.7]:7001"),
+            ("redis://[fe80::1%2]", "[fe80::1%2]:6379"),
+        ] {
+            assert_eq!(Endpoint::parse(url).unwrap().to_string(), shown, "{url}");
+        }
+        for url in ["redis://[fe80::1%]:1", "redis://[fe80::1%a b]:1", "redis://[fe80%lo]:1"] {
+            assert!(Endpoint::parse(url).is_err(), "{url}");
+        }
+    }
+
+    #[test]
     fn bad_addresses_are_told_with_field_value_and_rule() {
         for (url, field, rule) in [
             ("", "url", "must be redis://"),
             ("http://h", "url", "must be redis://"),
-            ("redis://joe:s3cret@h:99999", "url", "must be redis://"),
+            ("redis://joe:s3cret@h:99999", "url", "from 1 to 65535"),
             ("redis://joe:s3cret@h/x", "url", "must be redis://"),
             ("redis://:s3cret", "url", "must be redis://"),
             ("redis://joe:s3cret", "url", "must be redis://"),

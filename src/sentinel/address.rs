@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::dial::endpoint::zone_of;
 use crate::error::ConfigError;
 use crate::safe_text::is_plain;
 
@@ -75,7 +76,11 @@ fn split(text: &str) -> Option<Address> {
     if !port.bytes().all(|b| b.is_ascii_digit()) {
         return None;
     }
-    Address::new(host, port.parse().ok()?)
+    let host = match host.split_once('%') {
+        Some((ip, zone)) if v6 => format!("{ip}%{}", zone_of(zone)),
+        _ => host.to_owned(),
+    };
+    Address::new(&host, port.parse().ok()?)
 }
 
 impl FromStr for Address {
@@ -103,6 +108,10 @@ mod tests {
     fn addresses_are_read_and_written_alike() {
         for text in ["10.0.0.1:26379", "sentinel-a:1", "[::1]:65535", "a.b-c.d:26379"] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+        }
+        for text in ["[fe80::1%lo]:26379", "[fe80::1%25lo]:26379"] {
+            let at = text.parse::<Address>().unwrap();
+            assert_eq!((at.host(), at.port()), ("fe80::1%lo", 26_379));
         }
     }
 

@@ -13,7 +13,7 @@ use super::events::EventCollector;
 use crate::dial::Line;
 use crate::dial::endpoint::Endpoint;
 use crate::dial::error_text::{error_text, refusal};
-use crate::safe_text::Secrets;
+use crate::safe_text::{Quoted, Secrets};
 use crate::tls;
 
 /// Channels of a Sentinel whose events may announce a change of the group. The events are only
@@ -92,7 +92,7 @@ impl SentinelConn {
         pipe.cmd("SENTINEL").arg("SENTINELS").arg(name);
         pipe.ignore_errors();
         let got: RedisResult<Vec<RedisResult<Value>>> = pipe.query_async(&mut *self.handle).await;
-        let reply = match got.map(<[RedisResult<Value>; 3]>::try_from) {
+        let mut reply = match got.map(<[RedisResult<Value>; 3]>::try_from) {
             Ok(Ok([facts, address, peers])) => judged(facts, address, peers, self.handle.secrets()),
             Ok(Err(_)) => SentinelReply::Failed(Trouble::Strange, "wrong number of answers".into()),
             Err(e) => {
@@ -100,7 +100,18 @@ impl SentinelConn {
                 SentinelReply::Failed(trouble, detail)
             }
         };
+        if let SentinelReply::Unknown(detail) = &mut reply {
+            *detail = not_monitored(name, &self.masters().await, self.handle.secrets()).into();
+        }
         Answer { from: from.clone(), id: self.id.clone(), reply }
+    }
+
+    /// Returns the names that the Sentinel knows; none if the user may not read them.
+    async fn masters(&mut self) -> Vec<String> {
+        let ask = redis::cmd("SENTINEL").arg("MASTERS").take();
+        let answer: RedisResult<Value> = ask.query_async(&mut *self.handle).await;
+        let Ok(Value::Array(items)) = answer else { return Vec::new() };
+        items.iter().filter_map(|item| fields(item)?.remove("name")).collect()
     }
 
     /// Returns the addresses of the group's replicas, including replicas that are down.
@@ -108,6 +119,18 @@ impl SentinelConn {
         let ask = redis::cmd("SENTINEL").arg("REPLICAS").arg(name).take();
         ask.query_async(&mut *self.handle).await.map(|value: Value| places(&value))
     }
+}
+
+/// Largest number of names of other masters in an error.
+const NAMES: usize = 8;
+
+fn not_monitored(name: &str, known: &[String], secrets: &Secrets) -> String {
+    let quoted = |name: &String| format!("\"{}\"", secrets.clean(name));
+    let mut names: Vec<String> = known.iter().take(NAMES).map(quoted).collect();
+    names.extend((known.len() > NAMES).then(|| format!("{} more", known.len() - NAMES)));
+    let instead =
+        if names.is_empty() { String::new() } else { format!(", but {}", names.join(", ")) };
+    format!("monitors no master {}{instead}", Quoted(name))
 }
 
 /// Returns the addresses in an answer to `SENTINEL REPLICAS`. A replica without an address is
@@ -134,7 +157,7 @@ fn judged(
         SentinelReply::Failed(trouble, detail)
     };
     let at = match address {
-        Ok(Value::Nil) => return SentinelReply::Unknown,
+        Ok(Value::Nil) => return SentinelReply::Unknown("monitors no such master".into()),
         Ok(value) => match master_address(&value) {
             Some(at) => at,
             None => return strange("the master's address is invalid"),
@@ -314,6 +337,17 @@ mod tests {
         assert!(!concerns(&subscribed, "orders-a"));
         let gone = PushInfo { kind: PushKind::Disconnection, data: Vec::new() };
         assert!(concerns(&gone, "orders-a"));
+    }
+
+    #[test]
+    fn an_unknown_name_is_shown_with_those_that_are_known() {
+        let of = |known: &[&str]| {
+            let known: Vec<String> = known.iter().map(|name| (*name).to_owned()).collect();
+            not_monitored("a ", &known, &Secrets::default())
+        };
+        assert_eq!(of(&[]), "monitors no master \"a \"");
+        assert_eq!(of(&["A", "b\n"]), "monitors no master \"a \", but \"A\", \"b\\n\"");
+        assert!(of(&["x"; 11]).ends_with("\"x\", 3 more"));
     }
 
     #[test]

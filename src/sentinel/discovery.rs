@@ -4,9 +4,9 @@
 //! One Sentinel's answer is not enough: if a Sentinel is isolated together with the old master, it
 //! still names the old master. So a master counts only if a majority of the *known* Sentinels names
 //! it. The answers of this majority must not have an older configuration epoch than an earlier
-//! decision. One Sentinel's answer cannot prevent a decision either: an epoch, a peer or the number
-//! of peers counts only if more Sentinels than a minority report it. The machine uses no clock and
-//! no IO. The order of the answers never matters.
+//! decision, unless each of these Sentinels was reset. One Sentinel's answer cannot prevent a
+//! decision either: an epoch, a peer or the number of peers counts only if more Sentinels than a
+//! minority report it. The machine uses no clock and no IO. The order of the answers never matters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -41,8 +41,8 @@ pub(crate) enum SentinelReply {
         /// Other Sentinels of this group in the Sentinel's report (`SENTINEL SENTINELS`).
         peers: Vec<Peer>,
     },
-    /// The Sentinel monitors no master with the requested name.
-    Unknown,
+    /// The Sentinel monitors no master with the requested name. Contains a text for people.
+    Unknown(Box<str>),
     /// The answer does not count in the decision on a master. Contains the reason and a text for
     /// people.
     Failed(Trouble, Box<str>),
@@ -118,6 +118,16 @@ pub(crate) struct Discovery {
     /// silent, because this Sentinel may still begin a failover.
     down_after: BTreeMap<Address, Duration>,
     seen: Option<u64>,
+    /// What each Sentinel said of itself under `seen`. A later word of it below this one shows that
+    /// it was reset.
+    said: BTreeMap<Address, Said>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Said {
+    id: Option<Box<str>>,
+    /// Highest configuration epoch that it reported.
+    epoch: Option<u64>,
 }
 
 impl Discovery {
@@ -130,6 +140,7 @@ impl Discovery {
             ids: BTreeMap::new(),
             down_after: BTreeMap::new(),
             seen: None,
+            said: BTreeMap::new(),
         }
     }
 
@@ -189,6 +200,7 @@ impl Discovery {
         let sentinels = &self.sentinels;
         self.ids.retain(|at, _| sentinels.contains(at));
         self.down_after.retain(|at, _| sentinels.contains(at));
+        self.said.retain(|at, _| sentinels.contains(at));
         self.learned.retain(|at| sentinels.contains(at));
         self.sentinels.len() > before
     }
@@ -219,35 +231,41 @@ impl Discovery {
         let needed = known / 2 + 1;
         let named: Vec<(&Address, &Voice<'_>)> =
             voices.iter().filter_map(|v| Some((v.at?, v))).collect();
-        let Some((first, _)) = named.first() else {
+        let Some((first, voice)) = named.first() else {
             return Err(no_master_named(&voices, answers));
         };
         // An answer below the configuration epoch of an earlier decision is stale. The Sentinel has
         // not received the last failover, and its answer would lead back to the replaced master
-        // (rule sentinel 1 in docs/design). A higher epoch without a majority decides nothing:
-        // either the other Sentinels will soon receive it, or it is wrong. Epochs decrease only
-        // when an operator resets the Sentinels. Then all Sentinels report the lower epoch.
-        let top = named.iter().filter_map(|(_, v)| v.epoch()).max();
-        let all_agree =
-            named.len() >= known && named.iter().all(|(at, v)| at == first && v.epoch() == top);
-        let floor = if all_agree { top } else { self.seen };
-        let current = |v: &Voice<'_>| v.epoch().is_none() || v.epoch() >= floor;
-        let mut votes: BTreeMap<&Address, Vec<&Voice<'_>>> = BTreeMap::new();
-        for (at, v) in named.iter().filter(|(_, v)| current(v)) {
-            votes.entry(at).or_default().push(v);
+        // (sentinel 1). A higher epoch without a majority decides nothing: either the other
+        // Sentinels will soon receive it, or it is wrong.
+        let current = |v: &Voice<'_>| v.epoch().is_none() || v.epoch() >= self.seen;
+        // Epochs decrease only when an operator resets the Sentinels. Then a majority reports less
+        // than each of them did before, or all report the same.
+        let agrees = |(at, v): &(&Address, &Voice<'_>)| at == first && v.epoch() == voice.epoch();
+        let all_agree = named.len() >= known && named.iter().all(agrees);
+        let reset = |v: &Voice<'_>| all_agree || self.was_reset(v);
+        let mut winner = most_named(&named, needed, current);
+        let begins_again = winner.is_none();
+        if begins_again {
+            winner = most_named(&named, needed, reset);
         }
-        let winner = votes.into_iter().find(|(_, by)| by.len() >= needed);
-        let Some((at, by)) = winner else {
-            return Err(no_agreement(answers, needed, floor));
+        let epoch = winner.as_ref().and_then(|(_, by)| agreed_epoch(by, needed));
+        if epoch.is_some() {
+            self.seen = epoch;
+            if begins_again {
+                self.said.clear();
+            }
+        }
+        for (_, v) in &named {
+            self.hear(v);
+        }
+        let Some((at, _)) = winner else {
+            return Err(no_agreement(answers, needed, self.seen));
         };
         // Any Sentinel may begin the next failover, even a Sentinel that does not have the result
         // of the last failover yet. So the shortest `down-after-milliseconds` counts.
         let reported = named.iter().filter_map(|(_, v)| v.facts).map(|f| f.down_after);
         let down_after = reported.chain(self.down_after.values().copied()).min();
-        let epoch = agreed_epoch(&by, needed);
-        if epoch.is_some() {
-            self.seen = epoch;
-        }
         Ok(Master {
             at: at.clone(),
             epoch,
@@ -257,6 +275,42 @@ impl Discovery {
             replicas: voices.iter().filter_map(|v| v.facts).map(|f| f.replicas).max(),
         })
     }
+
+    fn was_reset(&self, v: &Voice<'_>) -> bool {
+        let fell = |said: &Said| v.epoch().is_some_and(|epoch| Some(epoch) < said.epoch);
+        // An address may lead to another known Sentinel, whose own word then counts.
+        match v.id.and_then(|id| self.said.values().find(|s| s.id.as_deref() == Some(id))) {
+            Some(own) => fell(own),
+            None => self.said.get(v.from).is_some_and(|before| {
+                let is_another = v.id.is_some() && before.id.is_some();
+                is_another || fell(before)
+            }),
+        }
+    }
+
+    /// Remembers what a Sentinel says of itself. The word of one that was reset is not remembered
+    /// before a majority of such Sentinels is followed.
+    fn hear(&mut self, v: &Voice<'_>) {
+        if v.epoch().is_some() && v.epoch() < self.seen && self.was_reset(v) {
+            return;
+        }
+        let before = self.said.get(v.from).filter(|s| s.id.as_deref() == v.id);
+        let epoch = v.epoch().max(before.and_then(|s| s.epoch));
+        self.said.insert(v.from.clone(), Said { id: v.id.map(Into::into), epoch });
+    }
+}
+
+/// Returns the master that at least `needed` of the Sentinels that count name.
+fn most_named<'a, 'v>(
+    named: &[(&'a Address, &'v Voice<'a>)],
+    needed: usize,
+    counts: impl Fn(&Voice<'_>) -> bool,
+) -> Option<(&'a Address, Vec<&'v Voice<'a>>)> {
+    let mut votes: BTreeMap<&Address, Vec<&Voice<'_>>> = BTreeMap::new();
+    for (at, v) in named.iter().filter(|(_, v)| counts(v)) {
+        votes.entry(at).or_default().push(v);
+    }
+    votes.into_iter().find(|(_, by)| by.len() >= needed)
 }
 
 /// Returns the largest number of Sentinels that may be wrong or isolated while the others are still
@@ -275,6 +329,8 @@ fn agreed_epoch(by: &[&Voice<'_>], needed: usize) -> Option<u64> {
 
 /// The answer of one Sentinel. A Sentinel with several addresses counts once.
 struct Voice<'a> {
+    from: &'a Address,
+    id: Option<&'a str>,
     at: Option<&'a Address>,
     facts: Option<&'a MasterFacts>,
     /// Number of Sentinels in this Sentinel's report, itself included.
@@ -309,13 +365,14 @@ fn voices(answers: &[Answer]) -> Vec<Voice<'_>> {
         if a.id.as_ref().is_some_and(|id| !ids.insert(id)) {
             continue;
         }
+        let (from, id) = (&a.from, a.id.as_deref());
         out.push(match &a.reply {
             SentinelReply::Master { at, facts, peers } => {
                 let others = facts.as_ref().map_or(0, |f| f.others as usize).max(peers.len());
                 let sentinels = Some(others.saturating_add(1));
-                Voice { at: Some(at), facts: facts.as_ref(), sentinels, unknown: false }
+                Voice { from, id, at: Some(at), facts: facts.as_ref(), sentinels, unknown: false }
             }
-            _ => Voice { at: None, facts: None, sentinels: None, unknown: true },
+            _ => Voice { from, id, at: None, facts: None, sentinels: None, unknown: true },
         });
     }
     out
@@ -355,7 +412,7 @@ impl fmt::Display for Answer {
                 write!(f, "{at} in epoch {}", m.epoch)
             }
             SentinelReply::Master { at, facts: None, .. } => write!(f, "{at}"),
-            SentinelReply::Unknown => f.write_str("monitors no master of this name"),
+            SentinelReply::Unknown(detail) => f.write_str(detail),
             SentinelReply::Failed(trouble, detail) => write!(f, "{}: {detail}", trouble.summary()),
         }
     }

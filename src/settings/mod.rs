@@ -1,7 +1,7 @@
 //! Builds a handle (`Redlock`) from the settings of a deployment. The settings come from addresses,
 //! from environment variables or from a file.
 
-mod span;
+pub(crate) mod span;
 pub(crate) mod url;
 
 use std::fmt;
@@ -16,9 +16,9 @@ use crate::time::Drift;
 
 /// Settings of a handle (`Redlock`). A program can read them as a part of its own configuration.
 ///
-/// Serde can deserialize this type from any format. Durations are text with a unit (`250ms`, `15s`,
-/// `1m 30s`, `1h`). `urls` is a list, or one text with white space between the addresses. A missing
-/// setting has its default value.
+/// Serde can deserialize this type from any format. A duration is a text (`250ms`, `2.5s`,
+/// `1m 30s`, `1h`) or a number of seconds. `urls` is a list, or one text with white space between
+/// the addresses. A missing setting has its default value.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -84,10 +84,10 @@ struct Written {
     password: Option<String>,
     sentinel_username: Option<String>,
     sentinel_password: Option<String>,
-    ttl: Option<String>,
-    max_ttl: Option<String>,
-    node_deadline: Option<String>,
-    clock_error: Option<String>,
+    ttl: Option<span::Written>,
+    max_ttl: Option<span::Written>,
+    node_deadline: Option<span::Written>,
+    clock_error: Option<span::Written>,
     drift_ppm: Option<u32>,
     prefix: Option<String>,
     allow_even_nodes: bool,
@@ -110,8 +110,8 @@ impl TryFrom<Written> for Settings {
     type Error = ConfigError;
 
     fn try_from(of: Written) -> Result<Self, ConfigError> {
-        let span = |field: &'static str, text: Option<String>| {
-            text.map(|text| duration(field, &text)).transpose()
+        let span = |field: &'static str, written: Option<span::Written>| {
+            written.map(|written| duration(field, &written.text())).transpose()
         };
         Ok(Self {
             urls: match of.urls {
@@ -149,6 +149,58 @@ fn duration(field: &str, text: &str) -> Result<Duration, ConfigError> {
 /// Prefix of the environment variables. The name of the setting follows in capital letters.
 const VARIABLES: &str = "PALISADE_";
 
+/// The settings that [`Settings::from_env`] reads.
+const SETTINGS: [&str; 12] = [
+    "urls",
+    "username",
+    "password",
+    "sentinel_username",
+    "sentinel_password",
+    "ttl",
+    "max_ttl",
+    "node_deadline",
+    "clock_error",
+    "drift_ppm",
+    "prefix",
+    "allow_even_nodes",
+];
+
+/// Other variables with that prefix: those that the program `palisade` reads, and those that it
+/// sets for the commands that it runs.
+const PROGRAM: [&str; 18] = [
+    "attempt",
+    "backfilled",
+    "cacert",
+    "cert",
+    "config",
+    "console_act_token",
+    "console_read_token",
+    "deadline_ms",
+    "fencing_token",
+    "key",
+    "name",
+    "password_file",
+    "requested",
+    "sentinel_password_file",
+    "slot",
+    "stream_url",
+    "tick",
+    "timeout",
+];
+
+/// Returns a sentence for each variable that looks like a setting and is none, so that nothing
+/// reads it.
+pub fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<String> {
+    let known = |name: &str| {
+        let name = name.to_lowercase();
+        SETTINGS.iter().chain(&PROGRAM).any(|known| *known == name)
+    };
+    let ours = names.filter(|name| name.starts_with(VARIABLES));
+    let unknown = ours.filter(|name| !known(&name[VARIABLES.len()..]));
+    let all = SETTINGS.map(variable).join(", ");
+    unknown.map(|name| format!("{name} is no setting, so it is ignored; there are {all}")).collect()
+}
+
 fn variable(name: &str) -> String {
     format!("{VARIABLES}{}", name.to_uppercase())
 }
@@ -162,7 +214,9 @@ fn of_environment(e: ConfigError) -> ConfigError {
         name => name.split_at(name.find(',').unwrap_or(name.len())),
     };
     let named = format!("{}{place}", variable(name));
-    e.named(named)
+    e.named(named).with_rule(|rule| {
+        rule.replace("say `allow_even_nodes()`", "set PALISADE_ALLOW_EVEN_NODES=true")
+    })
 }
 
 impl Settings {
@@ -180,12 +234,19 @@ impl Settings {
     /// name of the field in capital letters: `PALISADE_URLS` (required; addresses separated by
     /// white space), `PALISADE_USERNAME`, `PALISADE_PASSWORD`, `PALISADE_SENTINEL_USERNAME`,
     /// `PALISADE_SENTINEL_PASSWORD`, `PALISADE_TTL`, `PALISADE_MAX_TTL`, `PALISADE_NODE_DEADLINE`,
-    /// `PALISADE_CLOCK_ERROR` (durations with a unit), `PALISADE_DRIFT_PPM`, `PALISADE_PREFIX` and
+    /// `PALISADE_CLOCK_ERROR` (durations), `PALISADE_DRIFT_PPM`, `PALISADE_PREFIX` and
     /// `PALISADE_ALLOW_EVEN_NODES` (`true` or `false`).
+    ///
+    /// Another variable of this form is ignored, with a warning in the log, unless it is one of the
+    /// program `palisade`.
     ///
     /// # Errors
     /// [`ConfigError`] with the variable, its value (passwords are hidden) and the accepted form.
     pub fn from_env() -> Result<Self, ConfigError> {
+        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        for unknown in unknown_variables(names) {
+            tracing::warn!("{unknown}");
+        }
         Self::from_variables(|name| match std::env::var(name) {
             Ok(text) => Ok(Some(text)),
             Err(std::env::VarError::NotPresent) => Ok(None),

@@ -28,9 +28,13 @@ fn a_refused_address_is_named_and_no_secret_is_shown() {
         ("", "between 1 and 31 nodes"),
         ("memory:// http://joe:s3cret@h", "`urls, address 2` is \"http://…@h\": must begin with"),
         ("redis://joe:s3cret@h:99999", "`urls, address 1` is \"redis://…@h:99999\": `url` is"),
+        ("redis://joe:s3cret@h:78900/3", "a port is a number from 1 to 65535"),
+        ("rediss://[::1]:65536", "a port is a number from 1 to 65535"),
+        ("redis+sentinel://h/m", "`urls, address 1` is \"redis+sentinel://h/m\": must begin"),
+        ("x-y.z://h", "is \"x-y.z://h\": must begin"),
         ("redis://h?password=s3cret", "`?password` is not known: no such option"),
         ("redis://h?trust_fresh=1", "`?trust_fresh` is \"1\": true or false"),
-        ("redis://h?connect_timeout=5", "`?connect_timeout` is \"5\": write a duration with its"),
+        ("redis://h?connect_timeout=5%20s", "`?connect_timeout` is \"5 s\": write a duration as"),
         ("redis://h?min_replicas=0", "`min_replicas` is 0 replicas"),
         ("sentinel://joe:s3cret@h:26379", "without a name"),
         ("sentinel://joe:s3cret@h:26379/", "without a name or without hosts"),
@@ -73,7 +77,7 @@ fn variables_are_named_as_they_are_written() {
         (&[("PALISADE_URLS", " ")], "`PALISADE_URLS` is not set"),
         (&[("PALISADE_URLS", "x://h")], "`PALISADE_URLS, address 1` is \"x://h\""),
         (&[("PALISADE_URLS", "memory:// memory://")], "`PALISADE_URLS` is 2 nodes"),
-        (&[("PALISADE_URLS", "memory://"), ("PALISADE_TTL", "10")], "`PALISADE_TTL` is \"10\""),
+        (&[("PALISADE_URLS", "memory://"), ("PALISADE_TTL", "10w")], "`PALISADE_TTL` is \"10w\""),
         (&[("PALISADE_URLS", "memory://"), ("PALISADE_TTL", "5ms")], "`PALISADE_TTL` is 5ms"),
         (
             &[("PALISADE_URLS", "memory://"), ("PALISADE_ALLOW_EVEN_NODES", "yes")],
@@ -87,6 +91,48 @@ fn variables_are_named_as_they_are_written() {
         let text = from(variables).map(drop).unwrap_err().to_string();
         assert!(text.starts_with(words), "{text}");
     }
+    let even = from(&[("PALISADE_URLS", "memory:// memory://")]).map(drop).unwrap_err().to_string();
+    assert!(even.contains("set PALISADE_ALLOW_EVEN_NODES=true"), "{even}");
+    assert!(!even.contains("allow_even_nodes()"), "{even}");
+}
+
+#[test]
+fn a_variable_that_is_no_setting_is_named() {
+    let unknown = |names: &[&str]| unknown_variables(names.iter().map(|n| (*n).to_owned()));
+    let known = ["PALISADE_URLS", "PALISADE_ALLOW_EVEN_NODES", "PALISADE_CONFIG", "PALISADE_TICK"];
+    assert_eq!(unknown(&known), [""; 0]);
+    assert_eq!(unknown(&["HOME", "MY_PALISADE_TLL", "PALISADE"]), [""; 0]);
+    for name in ["PALISADE_TLL", "PALISADE_MAXTTL", "PALISADE_"] {
+        let said = unknown(&["PALISADE_TTL", name]);
+        assert!(said.len() == 1 && said[0].starts_with(&format!("{name} is no")), "{said:?}");
+        assert!(said[0].contains("PALISADE_MAX_TTL"), "{said:?}");
+    }
+    // All that is read is in the list, and the other way round.
+    let read = std::cell::RefCell::new(Vec::new());
+    let all = Settings::from_variables(|name| {
+        read.borrow_mut().push(name.to_owned());
+        Ok((name == "PALISADE_URLS").then(|| "memory://".to_owned()))
+    });
+    assert!(all.is_ok());
+    let mut read = read.into_inner();
+    let mut listed = SETTINGS.map(variable).to_vec();
+    read.sort();
+    listed.sort();
+    assert_eq!(read, listed);
+}
+
+#[test]
+fn a_duration_is_written_alike_everywhere() {
+    let half = Some(Duration::from_millis(2_500));
+    for text in ["2.5s", "2.5", "2s 500ms", "2500ms"] {
+        let file = format!(r#"{{"ttl": "{text}"}}"#);
+        assert_eq!(serde_json::from_str::<Settings>(&file).unwrap().ttl, half, "{text}");
+        let set = from(&[("PALISADE_URLS", "memory://"), ("PALISADE_TTL", text)]).unwrap();
+        assert_eq!(Some(set.config().ttl), half, "{text}");
+        let url = format!("redis://h?connect_timeout={}", text.replace(' ', "%20"));
+        assert!(Redlock::from_urls(url).is_ok(), "{text}");
+    }
+    assert_eq!(serde_json::from_str::<Settings>(r#"{"ttl": 2.5}"#).unwrap().ttl, half);
 }
 
 #[test]
@@ -95,7 +141,7 @@ fn a_file_says_which_setting_is_wrong() {
     let settings = read(r#"{"urls": ["memory://a"], "ttl": "1m 30s", "max_ttl": "2m"}"#).unwrap();
     assert_eq!(settings.build().unwrap().config().max_ttl, Duration::from_secs(120));
     for (text, words) in [
-        (r#"{"ttl": "soon"}"#, "`ttl` is \"soon\": write a duration with its unit"),
+        (r#"{"ttl": "soon"}"#, "`ttl` is \"soon\": write a duration as"),
         (r#"{"tll": "1s"}"#, "unknown field `tll`"),
         (r#"{"urls": 7}"#, "`urls` is one text or a list of texts"),
     ] {

@@ -84,7 +84,8 @@ pub(super) fn parse(n: usize, url: &str, settings: &Settings) -> Result<NodeUrl,
 /// Returns the address for an error, with possible secrets hidden.
 fn shown(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return "\"…\"".to_owned() };
-    let scheme: String = scheme.chars().filter(char::is_ascii_alphanumeric).take(16).collect();
+    let of_scheme = |c: &char| c.is_ascii_alphanumeric() || "+-.".contains(*c);
+    let scheme: String = scheme.chars().filter(of_scheme).take(16).collect();
     let is_sure = rest.matches('@').count() <= 1 && !rest.contains('#');
     let (login, rest) = rest.rsplit_once('@').map_or(("", rest), |(_, rest)| ("…@", rest));
     let rest = rest.split('?').next().unwrap_or_default();

@@ -1,15 +1,15 @@
 //! One of three Sentinels sends false information, sends invalid replies, or does not reply. Each
 //! time, the node follows the other two Sentinels at once.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use palisade::node::{MinReplicas, SentinelNode};
 use palisade::{LockGuard, Redlock};
 
-use crate::support::fake::{Fake, NAME, View, map, ok};
-use crate::support::server::Server;
+use crate::support::fake::{Fake, NAME, View, map, ok, sentinel};
+use crate::support::server::{Server, free_port};
 
 /// Ways in which the third Sentinel misbehaves.
 #[derive(Clone, Debug)]
@@ -98,4 +98,19 @@ async fn one_of_three_sentinels_prevents_nothing() {
     });
     futures_util::future::join_all(trials).await;
     assert_eq!(foreign.cli(&["DBSIZE"]), "0", "nothing was ever asked of a foreign master");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_no_sentinel_can_replace_is_named_in_the_health() {
+    let nobody = format!("127.0.0.1:{}", free_port());
+    for (replicas, can) in [(Vec::new(), false), (vec!["127.0.0.1:1".to_owned()], true)] {
+        let view =
+            Arc::new(Mutex::new(View { master: nobody.clone(), replicas, ..View::default() }));
+        let sentinels = ['a', 'b', 'c'].map(|id| sentinel(id, &view));
+        let node = SentinelNode::new(NAME, sentinels.iter().map(|s| s.at.clone())).unwrap();
+        let redlock = Redlock::builder().node(node).build().unwrap();
+        let health = redlock.health().await.to_string();
+        assert_eq!(health.contains("the Sentinels know no replica of it"), !can, "{health}");
+        assert_eq!(health.contains("map_address"), can, "{health}");
+    }
 }

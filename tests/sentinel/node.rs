@@ -152,6 +152,7 @@ async fn each_misconfiguration_has_its_own_fault_and_sentence() {
     let groups = Groups::up(1);
     let (name, sentinels, servers) = (groups.name(0), groups.sentinels(0), groups.servers(0));
     let group = || SentinelNode::builder(&*name, sentinels.clone());
+    let unknown = format!("monitors no master \"no-such-group\", but \"{name}\"");
     let dead: Vec<_> = (0..2).map(|_| format!("127.0.0.1:{}", free_port())).collect();
     let cases = [
         (
@@ -167,7 +168,7 @@ async fn each_misconfiguration_has_its_own_fault_and_sentence() {
         (
             SentinelNode::new("no-such-group", sentinels.clone()).unwrap(),
             NodeFault::UnknownMaster,
-            "check the master name",
+            &*unknown,
         ),
         (
             SentinelNode::new(&*name, [servers[0].clone()]).unwrap(),

@@ -15,7 +15,7 @@ use crate::child::{self, Ended};
 use crate::codes::{Fail, INTERNAL, NOT_ACQUIRED, USAGE};
 use crate::metrics::MetricsArgs;
 use crate::say::Say;
-use crate::span::Span;
+use crate::span::{Span, or_zero};
 use crate::warnings;
 
 /// Runs a command only on the host that leads the election NAME.
@@ -41,7 +41,7 @@ pub(crate) struct ElectArgs {
     #[arg(short = 'n', long, conflicts_with = "wait")]
     nonblock: bool,
     /// Maximum time to wait [default: until elected]
-    #[arg(short = 'w', long, value_name = "SPAN")]
+    #[arg(short = 'w', long, value_name = "SPAN", value_parser = or_zero)]
     wait: Option<Span>,
     /// Exit code if another candidate leads [default: 75]
     #[arg(short = 'E', long, value_name = "CODE")]

@@ -7,8 +7,8 @@ use futures_util::future::join_all;
 use palisade::error::AcquireError;
 use palisade::internal::given;
 use palisade::{
-    Inspection, LockGuard, MultiMutex, MultiMutexBuilder, Mutex, Permit, RwLock, Semaphore,
-    SemaphoreBuilder, TryAcquire,
+    Inspection, LockGuard, MultiMutex, MultiMutexBuilder, Mutex, NodeView, Permit, RwLock,
+    Semaphore, SemaphoreBuilder, TryAcquire,
 };
 
 use super::inspect::{line, number};
@@ -188,12 +188,28 @@ fn all_of(semaphore: &Semaphore) -> String {
     }
 }
 
+/// Returns for how long a majority of the nodes grants a free lock to its last holder only.
+fn kept(seen: &Inspection) -> Option<Duration> {
+    let kept = seen.nodes.iter().filter_map(|(_, view)| match view {
+        NodeView::Kept(rest) => Some(*rest),
+        _ => None,
+    });
+    (2 * kept.clone().count() > seen.nodes.len()).then(|| kept.max().unwrap_or_default())
+}
+
 /// Returns the holder or the readers of a lock in words.
 fn holders(seen: Option<Inspection>) -> String {
     let readers = seen.as_ref().map_or(0, Inspection::reader_count);
+    let kept = seen.as_ref().and_then(kept);
     match seen.and_then(|seen| seen.holder()) {
         Some(holder) => line(&holder),
         None if readers > 0 => number(readers),
-        None => "another process".to_owned(),
+        None => match kept {
+            Some(rest) => format!(
+                "nobody, and is kept for its last holder for {rest:.1?} at most, after a planned \
+                 handover"
+            ),
+            None => "another process".to_owned(),
+        },
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{GroundArgs, unavailable};
 use crate::Done;
 use crate::codes::{Fail, NOT_ACQUIRED, REFUSED, USAGE};
-use crate::span::Span;
+use crate::span::{Span, or_zero};
 
 /// Maximum wait until the leader has resigned, if `-w` is not given.
 const WAIT: Duration = Duration::from_secs(30);
@@ -32,7 +32,7 @@ pub(crate) struct StepDownArgs {
     #[arg(long, value_name = "TEXT", default_value = "")]
     reason: String,
     /// Maximum time to wait [default: 30s]
-    #[arg(short = 'w', long, value_name = "SPAN")]
+    #[arg(short = 'w', long, value_name = "SPAN", value_parser = or_zero)]
     wait: Option<Span>,
 }
 

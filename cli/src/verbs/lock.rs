@@ -15,7 +15,7 @@ use crate::child::{self, Ended};
 use crate::codes::{Fail, INTERNAL, NOT_ACQUIRED};
 use crate::metrics::MetricsArgs;
 use crate::say::Say;
-use crate::span::Span;
+use crate::span::{Span, or_zero};
 use crate::warnings;
 
 /// Time for which a call waits, while another process holds the lock, if `--wait` is not given.
@@ -43,7 +43,7 @@ pub(crate) struct LockArgs {
     #[arg(short = 'n', long, conflicts_with = "wait")]
     nonblock: bool,
     /// Wait for at most this long [default: until the lock is free]
-    #[arg(short = 'w', long, value_name = "SPAN")]
+    #[arg(short = 'w', long, value_name = "SPAN", value_parser = or_zero)]
     wait: Option<Span>,
     /// Exit code if another process holds the lock [default: 75]
     #[arg(short = 'E', long, value_name = "CODE")]
@@ -63,7 +63,7 @@ impl LockArgs {
         let wanted = Wanted {
             lock: self.of.lock(&ground, wait)?,
             patient: self.of.lock(&ground, wait.or(Some(FOREVER)))?,
-            nonblock: self.nonblock,
+            nonblock: self.nonblock || wait == Some(Duration::ZERO),
             waits_forever: wait.is_none(),
         };
         let (began, say) = (Instant::now(), ground.say);

@@ -20,7 +20,7 @@ use crate::child::{self, Command, Ended};
 use crate::codes::{Fail, INTERNAL, MISMATCH, NOT_ACQUIRED, NOT_RECORDED, PARKED, USAGE};
 use crate::say::Say;
 use crate::signals::Signals;
-use crate::span::Span;
+use crate::span::{Span, or_zero};
 
 /// Maximum number of bytes that are kept of each stream. Even with escapes, a record then stays
 /// below one mebibyte.
@@ -41,7 +41,7 @@ pub(crate) struct OnceArgs {
     namespace: KeyArgs,
     /// Maximum time to wait while the command runs elsewhere [default: do not wait]. A signal ends
     /// the wait, and then nothing is run
-    #[arg(short = 'w', long, value_name = "SPAN")]
+    #[arg(short = 'w', long, value_name = "SPAN", value_parser = or_zero)]
     wait: Option<Span>,
     /// Exit code if the command runs elsewhere [default: 75]
     #[arg(short = 'E', long, value_name = "CODE")]

@@ -13,7 +13,7 @@ use super::{GroundArgs, unavailable};
 use crate::Done;
 use crate::codes::{Fail, NOT_ACQUIRED, REFUSED, UNAVAILABLE, USAGE};
 use crate::say::plain;
-use crate::span::Span;
+use crate::span::{Span, or_zero};
 
 /// Maximum wait for the beginning of the run, if `-w` is not given.
 const WAIT: Duration = Duration::from_secs(10);
@@ -38,7 +38,7 @@ pub(crate) struct RunNowArgs {
     #[command(flatten)]
     audit: AuditArgs,
     /// Maximum time to wait for the beginning of the run [default: 10s]
-    #[arg(short = 'w', long, value_name = "SPAN")]
+    #[arg(short = 'w', long, value_name = "SPAN", value_parser = or_zero)]
     wait: Option<Span>,
 }
 

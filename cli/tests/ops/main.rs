@@ -4,9 +4,11 @@ mod handover;
 mod init;
 mod keys;
 mod nodes;
+mod preflight;
 mod stopped;
 #[path = "../../../tests/support/mod.rs"]
 mod support;
+mod tilt;
 
 use std::process::{Command, Output};
 use std::time::Duration;

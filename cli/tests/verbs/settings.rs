@@ -87,3 +87,20 @@ fn a_short_ttl_does_not_expect_short_leases_of_all_other_clients() {
     let shorter = run(&["lock", "a", "--ttl", "5s", "--max-ttl", "5s"]);
     assert!(shorter.err.contains("clients differ in max_ttl"), "{}", shorter.err);
 }
+
+#[test]
+fn an_unknown_variable_is_named_and_a_wait_of_zero_is_one_attempt() {
+    let ground = Ground::new();
+    let mut command = palisade();
+    command.env("PALISADE_TLL", "3s").env("PALISADE_TTL", "1m 30s");
+    command.args(["lock", "a", "-w", "0s", "--node", &ground.url(), "--", "true"]);
+    let run = Run::of(&command.output().unwrap());
+    assert_eq!(run.code, 0, "{}", run.err);
+    assert!(run.err.contains("PALISADE_TLL is no setting"), "{}", run.err);
+    assert!(!run.err.contains("PALISADE_TTL is no setting"), "{}", run.err);
+    let inner =
+        format!("{} lock a -w 0s --node {} -- true", env!("CARGO_BIN_EXE_palisade"), ground.url());
+    let held = ground.run(&["lock", "a", "--node", &ground.url(), "-c", &inner]);
+    assert_eq!(held.code, 75, "one attempt, and no wait: {}", held.err);
+    assert!(!held.err.contains("waiting"), "{}", held.err);
+}

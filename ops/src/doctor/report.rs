@@ -96,6 +96,11 @@ impl Finding {
         Self { subject: subject.into(), ..self }
     }
 
+    /// Adds commands that only look, if there is none that corrects the fault.
+    pub(crate) fn or_look(self, commands: impl IntoIterator<Item = String>) -> Self {
+        if self.fix.is_empty() { self.fix(commands) } else { self }
+    }
+
     /// Adds the commands that correct the fault.
     pub(crate) fn fix(mut self, commands: impl IntoIterator<Item = String>) -> Self {
         self.fix.extend(commands);

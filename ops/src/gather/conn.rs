@@ -36,7 +36,7 @@ impl Conn {
         // The connection needs no time-out of its own, because every wait ends at `until`.
         match timeout_at(until, line).await {
             Ok(Ok(line)) => Ok(Self { line: Arc::new(line), until }),
-            Ok(Err(e)) => Err(error_text(&e, &at.secrets())),
+            Ok(Err(e)) => Err(internal::opening_text(&e, at)),
             Err(_) => Err(LATE.to_owned()),
         }
     }

@@ -7,7 +7,7 @@
 pub(super) mod conn;
 #[cfg(test)]
 mod fuzz;
-mod sentinel;
+pub(super) mod sentinel;
 pub(super) mod server;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,8 +3,8 @@
 use redis::Value;
 use tokio::time::Instant;
 
-use super::super::facts::{Fields, Sentinel, Unread, unreached};
-use super::conn::{Conn, fields, parsed, text};
+use super::super::facts::{Fields, Read, Sentinel, Unread, unreached};
+use super::conn::{Conn, fields, info, parsed, text};
 use palisade::internal::Endpoint;
 
 /// Sends all requests about the group of `master` to a Sentinel, and returns the answers that
@@ -18,6 +18,7 @@ pub(super) async fn ask(
     until: Instant,
 ) -> Sentinel {
     let mut sentinel = Sentinel::unreached(at.to_owned(), given, hand);
+    sentinel.tls = target.is_tls();
     let conn = match Conn::open(&target, until).await {
         Ok(conn) => conn,
         Err(why) => {
@@ -33,13 +34,15 @@ pub(super) async fn ask(
         let command = redis::cmd("SENTINEL").arg(what).arg(master).take();
         conn.execute(&command, &format!("SENTINEL {what}")).await
     };
-    let (id, facts, replicas, others, quorum) = tokio::join!(
+    let (id, facts, replicas, others, quorum, tilt) = tokio::join!(
         conn.query("SENTINEL MYID", "SENTINEL MYID", text),
         about("MASTER"),
         about("REPLICAS"),
         about("SENTINELS"),
         about("CKQUORUM"),
+        in_tilt(conn),
     );
+    sentinel.tilt = tilt;
     sentinel.id = id;
     sentinel.master = facts.and_then(|answer| parsed(&answer, "SENTINEL MASTER", fields));
     sentinel.replicas = replicas.and_then(|answer| parsed(&answer, "SENTINEL REPLICAS", list));
@@ -63,14 +66,23 @@ impl Sentinel {
             at,
             given,
             hand,
+            tls: false,
             reached: unreached().map_err(String::from),
             id: unreached(),
             master: unreached(),
             replicas: unreached(),
             others: unreached(),
             quorum: unreached(),
+            tilt: unreached(),
         }
     }
+}
+
+/// Returns true if the Sentinel is in tilt: its clock jumped or it stood still, so it does nothing
+/// for half a minute, and begins a failover that it accepted only then.
+pub(crate) async fn in_tilt(conn: &Conn) -> Read<bool> {
+    let facts = conn.query("INFO sentinel", "INFO", info).await?;
+    Ok(facts.get("sentinel_tilt").is_some_and(|tilt| tilt == "1"))
 }
 
 fn list(value: &Value) -> Option<Vec<Fields>> {

@@ -25,6 +25,7 @@ pub(super) async fn ask(
     until: Instant,
 ) -> Server {
     let mut server = Server::unreached(at, given, hand);
+    server.tls = target.is_tls();
     let conn = match Conn::open(&target, until).await {
         Ok(conn) => conn,
         Err(why) => {
@@ -64,6 +65,7 @@ impl Server {
             at,
             given,
             hand,
+            tls: false,
             allows_eviction: false,
             reached: unreached().map_err(String::from),
             role: unreached(),

@@ -215,7 +215,7 @@ pub(super) fn is_history(id: &str) -> bool {
     id.len() == 40 && id.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-fn kind_and_version(server: &str, secrets: &Secrets) -> Result<Version, NodeError> {
+pub(crate) fn kind_and_version(server: &str, secrets: &Secrets) -> Result<Version, NodeError> {
     let unsupported = |detail: String| NodeError::not_executed(NodeFault::Unsupported, detail);
     // Valkey uses the field name `server_mode`.
     match field(server, "redis_mode").or_else(|| field(server, "server_mode")) {

@@ -59,9 +59,13 @@ fn while_connecting(e: &RedisError, secrets: &Secrets) -> NodeError {
         ErrorKind::Parse | ErrorKind::UnexpectedReturnType => NodeFault::Protocol,
         _ => NodeFault::Unreachable,
     });
-    if e.detail().is_some_and(|d| d.starts_with("unknown command")) {
-        let words =
-            format!("{}; at least 6.2.7 is needed, and no command renamed", error_text(e, secrets));
+    let unknown = e.detail().filter(|detail| detail.starts_with("unknown command"));
+    // The crate `redis` has a sentence of its own for a server that does not know HELLO.
+    let no_hello = e.kind() == ErrorKind::RESP3NotSupported
+        || unknown.is_some_and(|detail| detail.to_ascii_uppercase().contains("HELLO"));
+    if no_hello || unknown.is_some() {
+        let text = if no_hello { "it does not know HELLO".into() } else { error_text(e, secrets) };
+        let words = format!("{text}; at least 6.2.7 is needed, and no command renamed");
         return NodeError::not_executed(NodeFault::Unsupported, words);
     }
     NodeError::not_executed(fault, words(fault, e, secrets))

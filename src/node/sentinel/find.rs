@@ -115,6 +115,11 @@ impl Resolver for Finder {
     }
 
     fn hint(&self) -> &'static str {
+        if self.group().replicas == Some(0) {
+            return "; the Sentinels know no replica of it, so none of them can replace it: start \
+                    this server again, or make one of its replicas the master (REPLICAOF NO ONE) \
+                    and have every Sentinel monitor that one (SENTINEL REMOVE, MONITOR)";
+        }
         "; the Sentinels name this address: if this client reaches the server under another one \
          (NAT, containers), say which by `map_address`, or have the server announce it \
          (replica-announce-ip, sentinel announce-ip)"

@@ -49,7 +49,7 @@ fn answer(line: &str) -> Answer {
             }
             SentinelReply::Master { at, facts, peers }
         }
-        "null" => SentinelReply::Unknown,
+        "null" => SentinelReply::Unknown("monitors no master of this name".into()),
         "timeout" => failed(Trouble::Timeout),
         "refused" => failed(Trouble::Unreachable),
         "plain" => failed(Trouble::NotSentinel),
@@ -125,6 +125,7 @@ fn run(file: &str, text: &str) -> usize {
 fn tables() {
     let rows = run("majority.txt", include_str!("../testdata/majority.txt"))
         + run("epoch.txt", include_str!("../testdata/epoch.txt"))
+        + run("reset.txt", include_str!("../testdata/reset.txt"))
         + run("faults.txt", include_str!("../testdata/faults.txt"))
         + run("lies.txt", include_str!("../testdata/lies.txt"))
         + run("learn.txt", include_str!("../testdata/learn.txt"));
@@ -156,10 +157,11 @@ proptest! {
     #[test]
     fn order_never_matters(
         lines in proptest::collection::vec(any_answer(), 1..7),
-        seen in proptest::option::of(0_u64..4),
+        before in proptest::collection::vec(any_answer(), 0..7),
         salt in any::<u64>(),
     ) {
-        let answers: Vec<_> = lines.iter().map(|l| answer(l)).collect();
+        let [answers, before] = [&lines, &before]
+            .map(|lines| lines.iter().map(|l| answer(l)).collect::<Vec<_>>());
         let mut shuffled = answers.clone();
         shuffled.sort_by_key(|a| {
             let words = format!("{a:?}{salt}");
@@ -168,14 +170,77 @@ proptest! {
         let start = || {
             let list = ["a", "b", "c"].map(|s| Address::new(s, 26379).unwrap());
             let mut machine = Discovery::new(list.to_vec());
-            machine.seen = seen;
+            let _ = machine.decide(&before);
             machine
         };
         let (mut one, mut two) = (start(), start());
         one.learn(&answers);
         two.learn(&shuffled);
         prop_assert_eq!(one.decide(&answers), two.decide(&shuffled));
-        prop_assert_eq!(one.seen, two.seen);
+        prop_assert_eq!((one.seen, one.said), (two.seen, two.said));
+    }
+
+    /// Each Sentinel of a round has moved to a later failover, or has not heard of one, or is
+    /// silent. Nobody was reset, so no round leads back behind an earlier one.
+    #[test]
+    fn without_a_reset_no_decision_is_older_than_an_earlier_one(
+        rounds in proptest::collection::vec(
+            [0_u64..3, 0_u64..3, 0_u64..3, 0_u64..3, 0_u64..3], 1..6),
+        silent in proptest::collection::vec(any::<[bool; 5]>(), 6),
+        size in prop_oneof![Just(3_usize), Just(5)],
+    ) {
+        let names = ["a", "b", "c", "d", "e"];
+        let list = names[..size].iter().map(|s| Address::new(s, 26379).unwrap()).collect();
+        let mut machine = Discovery::new(list);
+        let (mut epochs, mut last) = ([0; 5], 0);
+        for (steps, silent) in rounds.iter().zip(&silent) {
+            let answers: Vec<_> = (0..size).map(|n| {
+                epochs[n] += steps[n];
+                let (name, epoch) = (names[n], epochs[n]);
+                if silent[n] {
+                    return answer(&format!("{name}={n} timeout"));
+                }
+                let others = size - 1;
+                let master = format!("10.0.0.{}:6379", epoch % 3);
+                answer(&format!("{name}={n} master {master} epoch={epoch} others={others}"))
+            }).collect();
+            machine.learn(&answers);
+            if let Ok(master) = machine.decide(&answers) {
+                let epoch = master.epoch.unwrap();
+                prop_assert!(epoch >= last, "{epoch} after {last}: {answers:?}");
+                last = epoch;
+            }
+        }
+    }
+
+    /// Whatever was decided before, and whatever the others say: a majority of reset Sentinels that
+    /// agree is followed.
+    #[test]
+    fn a_majority_of_reset_sentinels_is_followed(
+        (before, after) in (1_u64..1_000).prop_flat_map(|before| (Just(before), 0..before)),
+        with_new_ids in any::<bool>(),
+        size in prop_oneof![Just(1_usize), Just(3), Just(4), Just(5), Just(7)],
+        last in any_answer(),
+    ) {
+        let names = ["a", "b", "c", "d", "e", "f", "g"];
+        let list = names[..size].iter().map(|s| Address::new(s, 26379).unwrap()).collect();
+        let mut machine = Discovery::new(list);
+        let round = |count: usize, epoch, from: usize| -> Vec<Answer> {
+            names[..count].iter().zip(from..).map(|(name, id)| {
+                let facts = format!("epoch={epoch} others={}", size - 1);
+                answer(&format!("{name}=i{id} master 10.0.0.{from}:6379 {facts}"))
+            }).collect()
+        };
+        prop_assert!(machine.decide(&round(size, before, 1)).is_ok());
+        let mut answers = round(size / 2 + 1, after, if with_new_ids { 50 } else { 1 });
+        if size > 1 {
+            let mut last = answer(&last);
+            last.from = Address::new(names[size - 1], 26379).unwrap();
+            answers.push(last);
+        }
+        machine.learn(&answers);
+        let decided = machine.decide(&answers);
+        prop_assert_eq!(decided.map(|m| m.epoch), Ok(Some(after)));
     }
 
     /// At least a majority of the configured Sentinels named the decided master.

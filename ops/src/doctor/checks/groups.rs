@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::super::facts::{Group, Role, Server, join, place};
 use super::super::report::Finding;
-use super::{Answer, Check, Run};
-use palisade::internal::{ADVISED_DOWN_AFTER, ADVISED_LAG, MinReplicasFacts, MinReplicasRule};
+use super::{Answer, Check, Run, wanted};
+use palisade::internal::{ADVISED_LAG, LAG_SLACK, MinReplicasFacts, MinReplicasRule};
 
 pub(super) const TWO_MASTERS: Check = Check {
     id: "two-masters",
@@ -32,11 +32,14 @@ fn two_masters(group: &Group) -> Answer {
     }
     let message = "servers that the Sentinels do not name call themselves master; if that lasts \
                    for more than a minute, make them replicas by hand";
-    let fix = others.iter().filter_map(|s| {
-        let (host, port) = named.as_deref()?.rsplit_once(':')?;
+    // A server that is no master itself would be followed in a circle.
+    let sure = group.master().is_some_and(|master| master.role == Ok(Role::Master));
+    let fix = others.iter().filter(|_| sure).filter_map(|s| {
+        let (host, port) = wanted::parts(named.as_deref()?);
         Some(s.by_hand(&format!("REPLICAOF {host} {port}")))
     });
-    Ok(Finding::error(message, evidence).fix(fix))
+    let look = others.iter().map(|s| s.by_hand("ROLE"));
+    Ok(Finding::error(message, evidence).fix(fix).or_look(look))
 }
 
 /// Reports servers of a group with a min-replicas check (`min-replicas-to-write`) that is missing
@@ -60,27 +63,30 @@ fn min_replicas(group: &Group, server: &Server) -> Answer {
     if let (true, Err(why)) = (facts.is_on(), config) {
         return Err(why.into());
     }
-    let down_after = group.down_after();
+    let shortest = group.down_after();
     let replicas = u32::try_from(group.servers.len().saturating_sub(1)).ok();
-    let checked = MinReplicasRule::default().judge(&facts, down_after, replicas);
-    let down_after = down_after.map_or("unknown".to_owned(), |d| d.as_millis().to_string());
+    let checked = MinReplicasRule::default().judge(&facts, shortest, replicas);
+    let down_after = shortest.map_or("unknown".to_owned(), |d| d.as_millis().to_string());
     let evidence = format!("{facts}; shortest down-after-milliseconds {down_after}");
+    let k = wanted::min_replicas(group, facts.min_replicas).to_string();
     Ok(match (checked.fault, checked.warning) {
         (Some(fault), _) if facts.is_on() && facts.max_lag <= Some(ADVISED_LAG) => {
-            let advised = ADVISED_DOWN_AFTER.as_millis();
-            let set = format!("SENTINEL SET {} down-after-milliseconds {advised}", group.name);
-            Finding::error(fault, evidence).fix(group.heard().map(|s| s.by_hand(&set)))
+            let differs = facts.min_replicas.is_some_and(|now| now.to_string() != k);
+            let more = differs.then(|| server.set("min-replicas-to-write", &k));
+            let finding = Finding::error(fault, evidence).fix(wanted::set_down_after(group));
+            finding.fix(more.into_iter().flatten())
         }
         (Some(fault), _) => {
-            let k = facts.min_replicas.filter(|k| *k > 0).unwrap_or(1).to_string();
-            let lag = facts.max_lag.filter(|lag| !lag.is_zero()).unwrap_or(ADVISED_LAG);
-            let lag = lag.min(ADVISED_LAG).as_secs().to_string();
+            let lag = wanted::max_lag(facts.max_lag);
+            let fits = Duration::from_secs(lag) + LAG_SLACK;
+            let short = shortest.is_some_and(|down_after| down_after < fits);
+            let longer = short.then(|| wanted::set_down_after(group)).into_iter().flatten();
             let fix = server.set("min-replicas-to-write", &k);
-            Finding::error(fault, evidence).fix(fix).fix(server.set("min-replicas-max-lag", &lag))
+            let finding = Finding::error(fault, evidence).fix(fix);
+            finding.fix(server.set("min-replicas-max-lag", &lag.to_string())).fix(longer)
         }
         (None, Some(warning)) => {
-            let half = (group.servers.len() / 2).to_string();
-            Finding::warning(warning, evidence).fix(server.set("min-replicas-to-write", &half))
+            Finding::warning(warning, evidence).fix(server.set("min-replicas-to-write", &k))
         }
         (None, None) => Finding::fine(evidence),
     })
@@ -118,15 +124,20 @@ fn replica_priority(group: &Group) -> Answer {
     let evidence: Vec<_> = all.iter().map(|(at, priority)| format!("{at} {priority}")).collect();
     let evidence = evidence.join(", ");
     let master = group.master_at().unwrap_or_default();
+    let usual = |s: &Server| s.set("replica-priority", "100");
     let mut replicas = all.iter().filter(|(at, _)| **at != master).map(|(_, p)| *p).peekable();
     if replicas.peek().is_none() {
-        let (host, port) = master.rsplit_once(':').unwrap_or((&master, "6379"));
+        let (host, port) = wanted::parts(&master);
         let more = format!("redis-server redis.conf --replicaof {host} {port}    # on another box");
-        return Ok(Finding::error("there is no replica to promote", evidence).fix([more]));
+        let own = group.servers.iter().filter(|s| !matches!(all.get(&s.at), None | Some(100)));
+        let own = own.flat_map(usual);
+        let message = "there is no replica to promote";
+        return Ok(Finding::error(message, evidence).fix([more]).fix(own));
     }
-    let usual = |s: &Server| s.set("replica-priority", "100");
     if replicas.all(|priority| priority == 0) {
-        let fix = group.replicas().flat_map(usual);
+        // The master, too: it becomes a replica, and all of them are to be alike.
+        let odd = group.servers.iter().filter(|s| !matches!(all.get(&s.at), None | Some(100)));
+        let fix = odd.flat_map(usual);
         return Ok(Finding::error("no replica may be promoted", evidence).fix(fix));
     }
     let values: BTreeSet<u64> = all.values().copied().filter(|priority| *priority > 0).collect();
@@ -153,6 +164,11 @@ const LAG: Duration = Duration::from_secs(3);
 fn replicas(group: &Group, server: &Server) -> Answer {
     // A second master is no fault here, because the check `two-masters` reports it.
     if server.info("role")? == "master" {
+        if wanted::lacks_tls_replication(server) {
+            let message = format!("no replica and no Sentinel finds it: {}", wanted::PORT_0);
+            let fix = server.set("tls-replication", "yes");
+            return Ok(Finding::error(message, "port 0; tls-replication no").fix(fix));
+        }
         return Ok(Finding::fine("role:master"));
     }
     let link = server.info("master_link_status").unwrap_or("unknown");
@@ -163,14 +179,20 @@ fn replicas(group: &Group, server: &Server) -> Answer {
         "master_link_status:{link}; slave_read_only:{}; lag at the master {shown}",
         u8::from(!is_writable)
     );
-    Ok(if link != "up" {
-        Finding::warning("its link to the master is down", evidence).fix([
-            server.by_hand("INFO replication"),
-            server.by_hand("CONFIG SET masteruser <user> masterauth <password>"),
-        ])
+    let look = [server.by_hand("INFO replication")];
+    Ok(if wanted::lacks_tls_replication(server) {
+        let message = format!("it has no link by TLS and no address: {}", wanted::PORT_0);
+        Finding::error(message, evidence).fix(server.set("tls-replication", "yes"))
+    } else if link != "up" && group.master().is_none_or(|master| master.reached.is_err()) {
+        let message = "its link to the master is down, because the master cannot be reached";
+        Finding::warning(message, evidence).fix(look)
+    } else if link != "up" {
+        let login = "CONFIG SET masteruser <user> masterauth <password>";
+        let message = "its link to the master is down";
+        Finding::warning(message, evidence).fix(look).fix([server.by_hand(login)])
     } else if lag.is_some_and(|lag| lag >= LAG) {
         let message = format!("the master received no acknowledgement from it for {shown}");
-        Finding::warning(message, evidence).fix([server.by_hand("INFO replication")])
+        Finding::warning(message, evidence).fix(look)
     } else if is_writable {
         let fix = server.set("replica-read-only", "yes");
         Finding::warning("it takes writes of its own", evidence).fix(fix)

@@ -29,10 +29,10 @@ fn is_refused(server: &Server) -> bool {
 const REPLACED: &str = "replaced or emptied, because other nodes have data: do not initialise it; \
                         it joins by itself one quarantine after an application connects";
 
-fn not_initialised(facts: &Facts, subject: &str, server: &Server) -> Answer {
+fn not_initialised(facts: &Facts, _: &str, server: &Server) -> Answer {
     let was_used = |s: &Server| matches!(&s.marker, Ok(Some(kept)) if kept.empty_for.is_none());
     let in_use = facts.masters().any(|(_, s)| was_used(s));
-    let servers = named(facts, subject, server);
+    let servers = named(facts);
     let init = || [format!("palisade init --new {servers}  # if it never had any data")];
     let kept = match server.marker.as_ref()? {
         Some(kept) => kept,
@@ -77,13 +77,28 @@ fn not_initialised(facts: &Facts, subject: &str, server: &Server) -> Answer {
     })
 }
 
-/// Returns the command-line options that name the node in `palisade init` and other commands.
-fn named(facts: &Facts, subject: &str, server: &Server) -> String {
-    let Some(group) = facts.groups.iter().find(|g| g.name == subject) else {
-        return format!("--node redis://{}", server.at);
-    };
-    let sentinels: Vec<&str> = group.heard().map(|s| s.at.as_str()).collect();
-    format!("--node sentinel://{}/{}", sentinels.join(","), group.name)
+/// Returns the command-line options that name all nodes: `palisade init` and `palisade idem` have
+/// to see all of them.
+fn named(facts: &Facts) -> String {
+    let groups = facts.groups.iter().map(|group| {
+        let sentinels: Vec<&str> = group.heard().map(|s| s.at.as_str()).collect();
+        let (data, sentinel) = (group.servers.iter().any(|s| s.tls), group.heard().any(|s| s.tls));
+        let options = match (data, sentinel) {
+            (true, true) => "?tls=true&sentinel_tls=true",
+            (true, false) => "?tls=true",
+            (false, true) => "?sentinel_tls=true",
+            (false, false) => "",
+        };
+        format!("sentinel://{}/{}{options}", sentinels.join(","), group.name)
+    });
+    let lone = facts.nodes.iter().map(|server| match (server.at.contains('/'), server.tls) {
+        (true, _) => format!("unix://{}", server.at),
+        (false, true) => format!("rediss://{}", server.at),
+        (false, false) => format!("redis://{}", server.at),
+    });
+    let quoted = |url: String| if url.contains('&') { format!("'{url}'") } else { url };
+    let all = groups.chain(lone).map(|url| format!("--node {}", quoted(url)));
+    all.collect::<Vec<_>>().join(" ")
 }
 
 pub(super) const DATA_LOSS: Check = Check {
@@ -98,7 +113,7 @@ pub(super) const DATA_LOSS: Check = Check {
 /// `accept_loss`. A restart or a failover loses the writes of a shorter span.
 const SHORT: u128 = 60;
 
-fn data_loss(facts: &Facts, subject: &str, server: &Server) -> Answer {
+fn data_loss(facts: &Facts, _: &str, server: &Server) -> Answer {
     // Two clocks differ by at most twice `clock_error`. So the library extends a loss (a span of
     // lost writes) by that much (rule idempotency 6 in docs/design), and this check does the same.
     let margin = 2 * facts.clock_error;
@@ -137,7 +152,7 @@ fn data_loss(facts: &Facts, subject: &str, server: &Server) -> Answer {
         return Ok(Finding::info(message, evidence));
     }
     let message = format!("its clients knew data that it lost; {message}; {LOST_EVERYTHING}");
-    let list = format!("palisade idem incidents {}", named(facts, subject, server));
+    let list = format!("palisade idem incidents {}", named(facts));
     Ok(Finding::warning(message, evidence).fix([list]))
 }
 
@@ -188,7 +203,7 @@ fn quarantine_long(facts: &Facts, subject: &str, server: &Server) -> Answer {
 mod tests {
     use super::super::super::facts::{Role, Unread};
     use super::super::super::report::Verdict;
-    use super::super::tests::{broken, fine, unknown, with};
+    use super::super::tests::{broken, fine, good, unknown, with};
     use super::*;
     use crate::marker::between;
 
@@ -263,6 +278,24 @@ mod tests {
         assert!(found.fix[1].starts_with("palisade init --new"), "{found:?}");
         let old = Some(kept(Some(25 * 60 * 60)));
         with("not-initialised", |f| two(f, [old.clone(), old]), |_| {});
+    }
+
+    #[test]
+    fn a_printed_address_says_how_the_server_is_reached() {
+        let mut f = good();
+        let mut lone = f.groups[0].servers[0].clone();
+        f.nodes.push(lone.clone());
+        lone.tls = true;
+        f.nodes.push(lone.clone());
+        lone.at = "/run/redis.sock".into();
+        f.nodes.push(lone);
+        f.groups[0].servers.iter_mut().for_each(|s| s.tls = true);
+        let group = "sentinel://10.0.0.1:26379,10.0.0.2:26379,10.0.0.3:26379/orders-a";
+        let nodes = "--node redis://10.0.0.1:6379 --node rediss://10.0.0.1:6379 \
+                     --node unix:///run/redis.sock";
+        assert_eq!(named(&f), format!("--node {group}?tls=true {nodes}"));
+        f.groups[0].sentinels.iter_mut().for_each(|s| s.tls = true);
+        assert!(named(&f).starts_with(&format!("--node '{group}?tls=true&sentinel_tls=true'")));
     }
 
     #[test]

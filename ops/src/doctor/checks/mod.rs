@@ -1,15 +1,19 @@
 //! The checks of the doctor: pure functions from facts (values that were read from the servers) to
 //! findings. There is one file for each kind of thing that is checked.
 
+mod addresses;
 mod clocks;
 #[cfg(test)]
 mod fuzz;
 mod groups;
 mod marker;
+#[cfg(test)]
+mod remedies;
 mod sentinels;
 mod servers;
 #[cfg(test)]
 pub(crate) mod tests;
+mod wanted;
 
 use super::facts::{Facts, Group, Sentinel, Server};
 use super::report::Finding;
@@ -60,7 +64,7 @@ pub(crate) const CHECKS: &[Check] = &[
     sentinels::DISAGREEMENT,
     sentinels::SIGHT,
     sentinels::TIMES,
-    sentinels::ANNOUNCED_ADDRESS,
+    addresses::ANNOUNCED_ADDRESS,
     servers::PERSISTENCE,
     servers::AOF_REPLAY,
     servers::PERMISSIONS,

@@ -2,12 +2,10 @@
 //! agree, and a failover is possible.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
-use super::super::facts::{Facts, Fields, Group, Sentinel, Unread, flagged, host_of, place};
+use super::super::facts::{Facts, Fields, Group, Sentinel, Unread, flagged, majority, place};
 use super::super::report::Finding;
-use super::{Answer, Check, Run};
-use palisade::internal::ADVISED_DOWN_AFTER;
+use super::{Answer, Check, Run, wanted};
 
 pub(super) const QUORUM: Check = Check {
     id: "quorum",
@@ -19,33 +17,40 @@ pub(super) const QUORUM: Check = Check {
 };
 
 fn quorum(group: &Group, sentinel: &Sentinel) -> Answer {
-    let (quorum, others) = sentinel.counts()?;
-    let all = others.saturating_add(1);
-    let majority = all / 2 + 1;
+    let (quorum, all) = (sentinel.counts()?.0, wanted::known(group, sentinel)?);
+    let (size, seen) = (wanted::size(group), wanted::seen(group));
+    let majority = size / 2 + 1;
     let evidence = format!("quorum {quorum} of {all} Sentinels");
-    let set = || [sentinel.by_hand(&format!("SENTINEL SET {} quorum {majority}", group.name))];
-    let add = || {
-        let at = group.master_at().unwrap_or_else(|| "<master's host>:<port>".into());
-        let (host, port) = at.rsplit_once(':').unwrap_or((&at, "6379"));
-        [format!(
-            "echo 'sentinel monitor {} {host} {port} {}' >>sentinel.conf; \
-             redis-sentinel sentinel.conf    # on another box",
-            group.name,
-            all.div_ceil(2) + 1
-        )]
-    };
-    Ok(if quorum > all {
+    let (name, wanted) = (&group.name, wanted::quorum(group));
+    let missing = usize::try_from(wanted::full_size(group) - size).unwrap_or(1);
+    let one = wanted::new_sentinel(group);
+    let boxes = ["on another box", "and on one more"].into_iter().take(missing);
+    let add = boxes.map(|place| format!("{one}    # {place}"));
+    let set = sentinel.by_hand(&format!("SENTINEL SET {name} quorum {wanted}"));
+    let fits = (wanted::full_size(group) / 2 + 1..=size.max(wanted)).contains(&quorum);
+    let fix = add.chain((!fits).then_some(set));
+    Ok(if all < seen {
+        // Its own number is no ground for another quorum: it grows by itself.
+        let message = format!(
+            "it knows {} of the {} other Sentinels: they find each other through the master within \
+             ten seconds; if that lasts, look for its link to the master",
+            all - 1,
+            seen - 1
+        );
+        let look = sentinel.by_hand(&format!("SENTINEL CKQUORUM {name}    # after ten seconds"));
+        Finding::error(message, evidence).fix([look]).fix(fix)
+    } else if quorum > size {
         let message = format!("the quorum is {quorum}, and there are fewer Sentinels");
-        Finding::error(format!("{message}: no failover can begin"), evidence).fix(set())
+        Finding::error(format!("{message}: no failover can begin"), evidence).fix(fix)
     } else if quorum < majority {
         let message = format!("{quorum} Sentinels can declare the master down; a majority");
-        Finding::error(format!("{message} is {majority}"), evidence).fix(set())
-    } else if all < 3 {
+        Finding::error(format!("{message} is {majority}"), evidence).fix(fix)
+    } else if size < 3 {
         let message = "no failover is possible after the loss of one Sentinel or its network";
-        Finding::error(message, evidence).fix(add())
-    } else if all % 2 == 0 {
-        let message = format!("{all} Sentinels tolerate no more losses than {} do", all - 1);
-        Finding::warning(message, evidence).fix(add())
+        Finding::error(message, evidence).fix(fix)
+    } else if size % 2 == 0 {
+        let message = format!("{size} Sentinels tolerate no more losses than {} do", size - 1);
+        Finding::warning(message, evidence).fix(fix)
     } else {
         Finding::fine(evidence)
     })
@@ -72,6 +77,8 @@ fn disagreement(facts: &Facts) -> Vec<Finding> {
             answer.unwrap_or_else(Finding::unknown).on(s.subject(group))
         };
         found.extend(each.map(named));
+        let tilted = group.heard().filter_map(|s| Some(in_tilt(s)?.on(s.subject(group))));
+        found.extend(tilted);
         let differences = differences(group);
         if differences.is_empty() && group.heard().count() > 1 {
             let evidence = format!("all name one master, and agree on {}", ALIKE.join(", "));
@@ -85,8 +92,21 @@ fn disagreement(facts: &Facts) -> Vec<Finding> {
 /// Checks that this Sentinel can start a failover and reaches the other Sentinels.
 fn alone(group: &Group, sentinel: &Sentinel) -> Answer {
     if let Err(Unread::Failed(why)) = &sentinel.master {
-        let fix = monitor(group, sentinel);
+        let fix = wanted::monitor(group, sentinel);
         return Ok(Finding::error("it does not monitor this group", why).fix(fix));
+    }
+    let odd: Vec<&str> = wanted::without_port(sentinel)
+        .filter_map(|other| Some(other.get("ip")?.as_str()))
+        .collect();
+    if !odd.is_empty() {
+        let message = format!(
+            "it counts Sentinels at port 0, which nobody reaches, so more of the others have to \
+             agree: {}; mend that in their sentinel.conf, then have it forget them (one Sentinel \
+             after the other, half a minute apart, while the master is well)",
+            wanted::PORT_0
+        );
+        let reset = sentinel.by_hand(&format!("SENTINEL RESET {}", group.name));
+        return Ok(Finding::error(message, format!("port 0 at {}", odd.join(", "))).fix([reset]));
     }
     let others = sentinel.others.iter().flatten();
     let lost = others.filter(|o| flagged(o, "s_down") || flagged(o, "disconnected"));
@@ -114,50 +134,59 @@ fn alone(group: &Group, sentinel: &Sentinel) -> Answer {
     )
 }
 
-/// Returns the commands that make a Sentinel monitor the group with the settings of the other
-/// Sentinels.
-fn monitor(group: &Group, sentinel: &Sentinel) -> Vec<String> {
-    let usual = |name| group.heard().find_map(|s| s.number(name));
-    let (Some(at), Some(quorum)) = (group.master_at(), usual("quorum")) else { return Vec::new() };
-    let Some((host, port)) = at.rsplit_once(':') else { return Vec::new() };
-    let name = &group.name;
-    let mut fix =
-        vec![sentinel.by_hand(&format!("SENTINEL MONITOR {name} {host} {port} {quorum}"))];
-    for setting in ["down-after-milliseconds", "failover-timeout"] {
-        if let Some(value) = usual(setting) {
-            fix.push(sentinel.by_hand(&format!("SENTINEL SET {name} {setting} {value}")));
-        }
-    }
-    fix
+fn in_tilt(sentinel: &Sentinel) -> Option<Finding> {
+    let message = "it is in tilt: its clock jumped or it stood still, so for half a minute it \
+                   reports nothing and begins no failover, not even `palisade handover`'s";
+    let look = sentinel.by_hand("INFO sentinel    # after half a minute");
+    let finding = || Finding::warning(message, "sentinel_tilt:1").fix([look]);
+    (sentinel.tilt == Ok(true)).then(finding)
 }
 
 /// Returns a finding for each field in which the Sentinels differ.
 fn differences(group: &Group) -> Vec<Finding> {
     let mut found = Vec::new();
     let name = &group.name;
-    if let Some((_, evidence, odd)) = votes(group, Sentinel::master_at) {
+    let check = format!("SENTINEL CKQUORUM {name}");
+    if let Some((usual, evidence, odd)) = votes(group, Sentinel::master_at) {
         let message = "the Sentinels name different masters; if that lasts for more than a minute, \
                        remove the group on the odd ones and monitor it again";
-        let fix = odd.iter().flat_map(|s| {
+        // Of two that differ nobody knows which one is odd.
+        let named = group.heard().filter(|s| s.master_at().as_ref() == Some(&usual)).count();
+        let sure = named >= majority(&group.sentinels) && group.master_at() == Some(usual);
+        let fix = odd.iter().filter(|_| sure).flat_map(|s| {
             let remove = s.by_hand(&format!("SENTINEL REMOVE {name}"));
-            [remove].into_iter().chain(monitor(group, s))
+            [remove].into_iter().chain(wanted::monitor(group, s))
         });
-        found.push(Finding::error(message, format!("master {evidence}")).fix(fix));
+        let look = odd.iter().map(|s| s.by_hand(&check));
+        let finding = Finding::error(message, format!("master {evidence}"));
+        found.push(finding.fix(fix).or_look(look));
     }
     for field in ALIKE {
         let of = |s: &Sentinel| Some(s.number(field)?.to_string());
-        let Some((usual, evidence, odd)) = votes(group, of) else { continue };
-        // Sentinels exchange their epochs and the number of Sentinels through the master. `SENTINEL
-        // RESET` starts that exchange again.
-        let command = match *field {
-            "quorum" | "down-after-milliseconds" => {
-                format!("SENTINEL SET {name} {field} {usual}")
+        let Some((_, evidence, odd)) = votes(group, of) else { continue };
+        let fix: Vec<String> = match *field {
+            "quorum" => {
+                let quorum = wanted::quorum(group);
+                let is_odd = |s: &&Sentinel| s.number(field).is_some_and(|q| q != quorum);
+                let odd = group.heard().filter(is_odd);
+                odd.map(|s| s.by_hand(&format!("SENTINEL SET {name} quorum {quorum}"))).collect()
             }
-            _ => format!("SENTINEL RESET {name}"),
+            "down-after-milliseconds" => wanted::set_down_after(group),
+            // Those that count Sentinels that are gone forget them. The others only have to wait.
+            "num-other-sentinels" => {
+                let size = wanted::size(group);
+                let odd =
+                    group.heard().filter(|s| wanted::known(group, s).is_ok_and(|all| all > size));
+                odd.map(|s| s.by_hand(&format!("SENTINEL RESET {name}"))).collect()
+            }
+            // Sentinels exchange their epochs through the master. `SENTINEL RESET` starts that
+            // exchange again.
+            _ => odd.iter().map(|s| s.by_hand(&format!("SENTINEL RESET {name}"))).collect(),
         };
         let message = format!("the Sentinels differ in {field}");
-        let fix = odd.iter().map(|s| s.by_hand(&command));
-        found.push(Finding::error(message, format!("{field} {evidence}")).fix(fix));
+        let look = odd.iter().map(|s| s.by_hand(&check));
+        let finding = Finding::error(message, format!("{field} {evidence}"));
+        found.push(finding.fix(fix).or_look(look));
     }
     found
 }
@@ -215,9 +244,15 @@ fn sight(group: &Group, sentinel: &Sentinel) -> Answer {
     let message = "these servers answer the doctor, but this Sentinel treats them as down or \
                    cannot log in";
     let set = |option: &str| sentinel.by_hand(&format!("SENTINEL SET {} {option}", group.name));
-    let (host, port) = (host_of(first), first.rsplit_once(':').map_or("6379", |(_, port)| port));
+    let with_tls = group.servers.iter().any(|s| s.tls);
+    let message = if with_tls {
+        format!("{message}; for servers by TLS its sentinel.conf needs `tls-replication yes`")
+    } else {
+        message.to_owned()
+    };
+    let log = group.servers.iter().find(|s| s.at == *first).map(|s| s.by_hand("ACL LOG 5"));
     let fix = [
-        format!("redis-cli -h {host} -p {port} ACL LOG 5"),
+        log.unwrap_or_default(),
         set("auth-user <user of the Sentinels at the servers>"),
         set("auth-pass <its password>"),
     ];
@@ -239,57 +274,20 @@ fn times(group: &Group, sentinel: &Sentinel) -> Answer {
     let (down_after, timeout) = (number("down-after-milliseconds")?, number("failover-timeout")?);
     let evidence = format!("down-after-milliseconds {down_after}; failover-timeout {timeout}");
     let set = |setting: &str| [sentinel.by_hand(&format!("SENTINEL SET {} {setting}", group.name))];
-    Ok(if down_after < 2_000 {
-        let advised = ADVISED_DOWN_AFTER.as_millis();
-        let message = "a short pause of the server is enough for a failover";
-        Finding::warning(message, evidence).fix(set(&format!("down-after-milliseconds {advised}")))
-    } else if timeout > 60_000 {
+    let advised = wanted::down_after(group);
+    let short = (down_after < wanted::DOWN_AFTER_MIN)
+        .then(|| set(&format!("down-after-milliseconds {advised}")));
+    let long = (timeout > wanted::TIMEOUT_MAX).then(|| set("failover-timeout 15000"));
+    let message = if short.is_some() {
+        "a short pause of the server is enough for a failover".to_owned()
+    } else if long.is_some() {
         let again = timeout.saturating_mul(2) / 1_000;
-        let message = format!("a stuck failover of {} is tried again after {again} s", group.name);
-        Finding::warning(message, evidence).fix(set("failover-timeout 15000"))
+        format!("a stuck failover of {} is tried again after {again} s", group.name)
     } else {
-        Finding::fine(evidence)
-    })
-}
-
-pub(super) const ANNOUNCED_ADDRESS: Check = Check {
-    id: "announced-address",
-    why: "clients connect to the address that a Sentinel gives: 127.0.0.1 is a different machine \
-          for each client",
-    run: Run::Sentinels(announced_address),
-};
-
-fn announced_address(group: &Group, sentinel: &Sentinel) -> Answer {
-    let named = place(sentinel.master.as_ref()?);
-    let replicas: Vec<String> = sentinel.replicas.iter().flatten().filter_map(place).collect();
-    let evidence = named.iter().chain(&replicas).map(String::as_str).collect::<Vec<_>>().join(", ");
-    let here = host_of(&sentinel.at);
-    let is_wrong = |at: &&String| is_local(host_of(at)) && !is_local(here);
-    if !named.iter().chain(&replicas).any(|at| is_wrong(&at)) {
         return Ok(Finding::fine(evidence));
-    }
-    // An address such as 127.0.0.1 means the machine of the Sentinel. So the commands contain
-    // `here`, the host at which the doctor reached the Sentinel.
-    let is_sure = |at: &&String| is_wrong(at) && group.is_agreed(at);
-    let port = |at: &str| at.rsplit_once(':').map_or("6379", |(_, port)| port).to_owned();
-    let (name, quorum) = (&group.name, sentinel.number("quorum").unwrap_or(2));
-    let masters = named.iter().filter(is_sure).flat_map(|at| {
-        let monitor = format!("SENTINEL MONITOR {name} {here} {} {quorum}", port(at));
-        [sentinel.by_hand(&format!("SENTINEL REMOVE {name}")), sentinel.by_hand(&monitor)]
-    });
-    let replicas = replicas.iter().filter(is_sure).flat_map(|at| {
-        let to = format!("redis-cli -h {here} -p {}", port(at));
-        let set = format!("{to} CONFIG SET replica-announce-ip {here}");
-        [set, format!("{to} CONFIG REWRITE")]
-    });
-    let message = "it hands out a local address: clients on other machines connect to themselves";
-    Ok(Finding::error(message, evidence).fix(masters).fix(replicas))
-}
-
-/// Returns true for a loopback address, an unspecified address or a socket's path.
-fn is_local(host: &str) -> bool {
-    let own = |ip: IpAddr| ip.is_loopback() || ip.is_unspecified();
-    host.parse().map_or(host == "localhost" || host.contains('/'), own)
+    };
+    let fix = short.into_iter().chain(long).flatten();
+    Ok(Finding::warning(message, evidence).fix(fix))
 }
 
 #[cfg(test)]
@@ -316,8 +314,9 @@ mod tests {
 
     #[test]
     fn too_few_are_an_error_and_an_even_number_a_warning() {
-        let with = |others, quorum| {
+        let with = |others: &str, quorum| {
             broken("quorum", |f| {
+                f.groups[0].sentinels.truncate(others.parse::<usize>().unwrap() + 1);
                 all_masters(f, "num-other-sentinels", others);
                 all_masters(f, "quorum", quorum);
             })
@@ -327,6 +326,40 @@ mod tests {
         }
         assert!(with("1", "2").fix[0].contains("sentinel monitor orders-a 10.0.0.1 6379 2"));
         assert_eq!(with("3", "3").verdict, Verdict::Warning);
+    }
+
+    #[test]
+    fn sentinels_that_do_not_know_each_other_get_no_other_quorum() {
+        let unknown = |f: &mut Facts, n: usize| {
+            said(f, n, "num-other-sentinels", "0");
+            f.groups[0].sentinels[n].others = Ok(Vec::new());
+        };
+        let found = broken("quorum", |f| (0..3).for_each(|n| unknown(f, n)));
+        assert!(found.message.contains("knows 0 of the 2 other Sentinels"), "{found:?}");
+        assert!(found.fix.iter().all(|command| !command.contains(" SET ")), "{found:?}");
+    }
+
+    #[test]
+    fn a_sentinel_at_port_0_is_explained_and_not_counted() {
+        let stale = |f: &mut Facts| {
+            for n in 0..3 {
+                said(f, n, "num-other-sentinels", "3");
+                let Ok(others) = &mut f.groups[0].sentinels[n].others else { return };
+                let mut odd = others[0].clone();
+                odd.insert("port".into(), "0".into());
+                others.push(odd);
+            }
+        };
+        with("quorum", stale, |_| {});
+        let found = broken("sentinel-disagreement", stale);
+        assert!(found.message.contains("lacks `tls-replication yes`"), "{found:?}");
+        assert!(found.fix[0].ends_with("SENTINEL RESET orders-a"), "{found:?}");
+    }
+
+    #[test]
+    fn a_sentinel_in_tilt_is_told() {
+        let found = broken("sentinel-disagreement", |f| f.groups[0].sentinels[2].tilt = Ok(true));
+        assert_eq!((found.verdict, &*found.evidence), (Verdict::Warning, "sentinel_tilt:1"));
     }
 
     #[test]
@@ -416,39 +449,5 @@ mod tests {
             f.groups[0].servers[1].reached = Err("connection refused".into());
         };
         with("sentinel-sight", down, |_| {});
-    }
-
-    #[test]
-    fn loopback_in_the_answer_of_a_sentinel_elsewhere() {
-        fine("announced-address");
-        let found = broken("announced-address", |f| {
-            all_masters(f, "ip", "127.0.0.1");
-            // Only one Sentinel is left, so no other Sentinel reports the real address of the
-            // master.
-            f.groups[0].sentinels.truncate(1);
-        });
-        assert_eq!(found.subject, "orders-a Sentinel 10.0.0.1:26379");
-        let to = "redis-cli -h 10.0.0.1 -p 26379 SENTINEL";
-        assert_eq!(found.fix[0], format!("{to} REMOVE orders-a"));
-        assert_eq!(found.fix[1], format!("{to} MONITOR orders-a 10.0.0.1 6379 2"));
-        let found = broken("announced-address", |f| {
-            for s in &mut f.groups[0].sentinels[..2] {
-                let Ok(all) = &mut s.replicas else { unreachable!() };
-                all[0].insert("ip".into(), "::1".into());
-            }
-            f.groups[0].sentinels.truncate(2);
-        });
-        assert!(found.fix[0].ends_with("CONFIG SET replica-announce-ip 10.0.0.1"), "{found:?}");
-    }
-
-    #[test]
-    fn all_on_one_machine_is_no_fault_of_addresses() {
-        let here = |f: &mut Facts| {
-            all_masters(f, "ip", "127.0.0.1");
-            for (n, s) in f.groups[0].sentinels.iter_mut().enumerate() {
-                s.at = format!("127.0.0.1:2637{n}");
-            }
-        };
-        with("announced-address", here, |_| {});
     }
 }

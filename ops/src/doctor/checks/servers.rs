@@ -142,7 +142,11 @@ fn persistence(_: &Facts, server: &Server) -> Answer {
     }
     let points = server.setting("save")?;
     let evidence = format!("aof_enabled:0; save {points:?}");
-    let append = server.set("appendonly", "yes");
+    // A file that is replayed without rights, or reaches the disk late, is the next fault.
+    let sync = server.setting("appendfsync") == Ok("no");
+    let sync = sync.then(|| server.set("appendfsync", "everysec")).into_iter().flatten();
+    let rights = matches!(server.replays, Ok(Some(_))).then(|| rights_to_replay(server));
+    let append = rights.into_iter().flatten().chain(server.set("appendonly", "yes")).chain(sync);
     Ok(if points.is_empty() {
         Finding::error("it keeps nothing on disk: a restart empties it", evidence).fix(append)
     } else if ok("rdb_last_bgsave_status") {
@@ -180,10 +184,14 @@ fn aof_replay(_: &Facts, server: &Server) -> Answer {
     let message = "a restart loses every lock and every result: the append-only file is replayed \
                    as the user `default`, which may not write; give that user the rights (it can \
                    stay `off`)";
-    Ok(Finding::error(message, format!("aof_enabled:1; {why}")).fix([
+    Ok(Finding::error(message, format!("aof_enabled:1; {why}")).fix(rights_to_replay(server)))
+}
+
+fn rights_to_replay(server: &Server) -> [String; 2] {
+    [
         server.by_hand("ACL SETUSER default '+@all' '~*' '&*'"),
         server.by_hand("ACL SAVE    # or CONFIG REWRITE, where no aclfile is set"),
-    ]))
+    ]
 }
 
 pub(super) const PERMISSIONS: Check = Check {

@@ -39,7 +39,7 @@ pub(crate) fn text(pairs: &[(&str, &str)]) -> Fields {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
-fn sentinel(n: usize) -> Sentinel {
+pub(super) fn sentinel(n: usize) -> Sentinel {
     let other = |m: usize| {
         let port = "26379";
         let ip = format!("10.0.0.{m}");
@@ -84,12 +84,13 @@ fn sentinel(n: usize) -> Sentinel {
         ])),
         replicas: Ok(vec![replica(2), replica(3)]),
         others: Ok((1..=3).filter(|m| *m != n).map(other).collect()),
+        tilt: Ok(false),
         quorum: Ok("OK 3 usable Sentinels. Quorum and failover can be reached".into()),
         ..Sentinel::unreached(at, true, hand)
     }
 }
 
-fn server(n: usize) -> Server {
+pub(super) fn server(n: usize) -> Server {
     let (at, hand) = (format!("10.0.0.{n}:6379"), format!("redis-cli -h 10.0.0.{n} -p 6379"));
     let master = "10.0.0.1:6379".to_owned();
     let role = if n == 1 { Role::Master } else { Role::Replica { master } };

@@ -1,0 +1,64 @@
+//! The library, the operators' functions and the program refuse the same servers, and say the same.
+
+use palisade::error::NodeOutcome;
+use palisade::{RedisNode, Redlock};
+use palisade_ops::{HandedOver, Handover, Init, init};
+
+use super::support::fake::{Fake, View, bulk};
+use super::*;
+
+/// Asserts that the sentence is part of what each says about the server at `url`.
+async fn all_say(sentence: &str, url: &str) {
+    let node = RedisNode::new(url).unwrap();
+    let redlock = Redlock::builder().node(node).build().unwrap();
+    let health = redlock.health().await;
+    assert!(matches!(health.nodes[0].outcome, NodeOutcome::Failed(_)), "{health}");
+    let deployment = Deployment::new().node(url);
+    let marked = init(&deployment, "").await.unwrap();
+    assert!(!marked.is_done(), "{marked}");
+    let restart = async { Err("it was closed".to_owned()) };
+    let kept = Handover::new(deployment).lone(restart, |_| ()).await.unwrap();
+    assert!(matches!(kept, HandedOver::Refused(_) | HandedOver::Unreachable(_)), "{kept}");
+    assert!(!kept.to_string().contains("it was closed"), "{kept}");
+    let mut said = vec![health.to_string(), marked.to_string(), kept.to_string()];
+    for verb in [&["init", "--new"][..], &["handover"], &["lock", "a", "-n"], &["inspect-node"]] {
+        let tail: &[&str] = match verb[0] {
+            "lock" | "handover" => &["--", "true"],
+            _ => &[],
+        };
+        let out = palisade(&[verb, &["--node", url], tail].concat());
+        assert_ne!(out.status.code(), Some(0), "{verb:?}: {}", words(&out));
+        said.push(format!("{verb:?}: {}", words(&out)));
+    }
+    for said in said {
+        assert!(said.contains(sentence), "{sentence:?} is not in {said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_refuse_what_one_refuses_with_the_same_sentence() {
+    let cluster = Server::start(&["--cluster-enabled", "yes"]);
+    all_say("Redis Cluster cannot be a node; use standalone servers", &cluster.url()).await;
+
+    let five = Fake::start(|words| match words {
+        ["HELLO", ..] => {
+            b"-ERR unknown command `HELLO`, with args beginning with: `3`, \r\n".to_vec()
+        }
+        _ => b"+OK\r\n".to_vec(),
+    });
+    let sentence = "it does not know HELLO; at least 6.2.7 is needed";
+    all_say(sentence, &format!("redis://{}", five.at)).await;
+
+    let old = Fake::start(|words| match words {
+        ["INFO", ..] => bulk("redis_version:6.0.16\r\nredis_mode:standalone\r\n"),
+        words => View::default().answer('a', words),
+    });
+    let sentence = "server version \"6.0.16\"; at least 6.2.7 is needed";
+    all_say(sentence, &format!("redis://{}", old.at)).await;
+
+    let closed = Server::start(&[]);
+    assert_eq!(closed.cli(&["ACL", "SETUSER", "default", "-info"]), "OK");
+    all_say("; allow this user +info (least rights: ", &closed.url()).await;
+    let marked = init(&lone(&closed), "").await.unwrap();
+    assert!(matches!(&marked.nodes[0].1, Init::Refused(_)), "{marked}");
+}

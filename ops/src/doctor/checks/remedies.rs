@@ -1,0 +1,393 @@
+//! Each command that the doctor prints, carried out on the facts, leaves fewer findings and no new
+//! ones. The cells are all faults alone and all pairs of them.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::super::facts::{
+    Facts, Fields, Group, KeptData, Role, Sentinel, Server, Unread, has_port, place,
+};
+use super::super::report::{Finding, Verdict};
+use super::run;
+use super::tests::{good, info_on, sentinel, server, set, set_on, text};
+
+type Fault = (&'static str, fn(&mut Facts));
+
+fn group(f: &mut Facts) -> &mut Group {
+    &mut f.groups[0]
+}
+
+/// Returns the `n`th Sentinel, or the last one if a fault before left fewer.
+fn sentinel_at(f: &mut Facts, n: usize) -> &mut Sentinel {
+    let last = group(f).sentinels.len() - 1;
+    &mut group(f).sentinels[n.min(last)]
+}
+
+fn server_at(f: &mut Facts, n: usize) -> &mut Server {
+    let last = group(f).servers.len() - 1;
+    &mut group(f).servers[n.min(last)]
+}
+
+fn said(f: &mut Facts, n: usize, name: &str, value: &str) {
+    let Ok(master) = &mut sentinel_at(f, n).master else { return };
+    master.insert(name.into(), value.into());
+}
+
+fn all_said(f: &mut Facts, name: &str, value: &str) {
+    (0..group(f).sentinels.len()).for_each(|n| said(f, n, name, value));
+}
+
+/// Adds a Sentinel that nobody reaches to what the Sentinels `whose` report.
+fn stale_peer(f: &mut Facts, whose: std::ops::Range<usize>, port: &str) {
+    let flags = "s_down,sentinel,disconnected";
+    let peer = text(&[("ip", "10.0.0.9"), ("port", port), ("runid", "stale"), ("flags", flags)]);
+    for n in whose.filter(|n| *n < f.groups[0].sentinels.len()).collect::<Vec<_>>() {
+        let Ok(others) = &mut sentinel_at(f, n).others else { return };
+        others.push(peer.clone());
+        let all = others.len().to_string();
+        said(f, n, "num-other-sentinels", &all);
+    }
+}
+
+fn alone(sentinel: &mut Sentinel) {
+    let Ok(master) = &mut sentinel.master else { return };
+    master.insert("num-other-sentinels".into(), "0".into());
+    sentinel.others = Ok(Vec::new());
+}
+
+fn of_size(f: &mut Facts, sentinels: usize) {
+    group(f).sentinels = (1..=sentinels).map(sentinel).collect();
+    group(f).sentinels.iter_mut().for_each(alone);
+    hellos(group(f));
+}
+
+fn with_servers(f: &mut Facts, servers: usize) {
+    group(f).servers = (1..=servers).map(server).collect();
+    hellos(group(f));
+}
+
+fn priority(f: &mut Facts, n: usize, value: &str) {
+    set_on(server_at(f, n), "replica-priority", value);
+    hellos(group(f));
+}
+
+fn off(f: &mut Facts, n: usize) {
+    let server = server_at(f, n);
+    set_on(server, "min-replicas-to-write", "0");
+    let Ok(info) = &mut server.info else { return };
+    info.remove("min_slaves_good_slaves");
+}
+
+fn no_aof(f: &mut Facts, save: &str) {
+    let server = server_at(f, 1);
+    set_on(server, "save", save);
+    info_on(server, "aof_enabled", "0");
+}
+
+fn denied(f: &mut Facts) {
+    server_at(f, 1).replays = Ok(Some("no permissions to run 'set'".into()));
+}
+
+fn by_tls(f: &mut Facts, n: usize) {
+    let server = server_at(f, n);
+    server.tls = true;
+    server.hand.push_str(" --tls");
+    set_on(server, "port", "0");
+    set_on(server, "tls-replication", "no");
+}
+
+const FAULTS: &[Fault] = &[
+    ("quorum 0", |f| all_said(f, "quorum", "0")),
+    ("quorum 1", |f| all_said(f, "quorum", "1")),
+    ("quorum 4", |f| all_said(f, "quorum", "4")),
+    ("quorum 9 at one", |f| said(f, 0, "quorum", "9")),
+    ("quorum 1 at two", |f| [1, 2].iter().for_each(|n| said(f, *n, "quorum", "1"))),
+    ("quorum 3 at one", |f| said(f, 2, "quorum", "3")),
+    ("no peer is known", |f| group(f).sentinels.iter_mut().for_each(alone)),
+    ("one knows no peer", |f| alone(sentinel_at(f, 1))),
+    ("a peer at port 0", |f| stale_peer(f, 0..3, "0")),
+    ("a peer at port 0, at one", |f| stale_peer(f, 2..3, "0")),
+    ("a peer that is gone", |f| stale_peer(f, 0..3, "26379")),
+    ("a peer that is gone, at one", |f| stale_peer(f, 1..2, "26379")),
+    ("one Sentinel", |f| of_size(f, 1)),
+    ("two Sentinels", |f| of_size(f, 2)),
+    ("four Sentinels", |f| of_size(f, 4)),
+    ("no replica", |f| with_servers(f, 1)),
+    ("five servers", |f| with_servers(f, 5)),
+    ("eight servers", |f| with_servers(f, 8)),
+    ("no check", |f| (0..group(f).servers.len()).for_each(|n| off(f, n))),
+    ("no check at the master", |f| off(f, 0)),
+    ("lag 10", |f| set(f, "min-replicas-max-lag", "10")),
+    ("lag 7 at one", |f| set_on(server_at(f, 0), "min-replicas-max-lag", "7")),
+    ("lag 0", |f| set(f, "min-replicas-max-lag", "0")),
+    ("down-after 500", |f| all_said(f, "down-after-milliseconds", "500")),
+    ("down-after 1999 at one", |f| said(f, 0, "down-after-milliseconds", "1999")),
+    ("down-after 3100", |f| all_said(f, "down-after-milliseconds", "3100")),
+    ("down-after 30000 at one", |f| said(f, 0, "down-after-milliseconds", "30000")),
+    ("failover-timeout 180000", |f| all_said(f, "failover-timeout", "180000")),
+    ("no replica may be promoted", |f| {
+        (1..group(f).servers.len()).for_each(|n| priority(f, n, "0"));
+    }),
+    ("the master is preferred", |f| priority(f, 0, "50")),
+    ("nothing on disk", |f| no_aof(f, "")),
+    ("snapshots", |f| no_aof(f, "3600 1")),
+    ("no rights to replay", denied),
+    ("appendfsync no", |f| set_on(server_at(f, 1), "appendfsync", "no")),
+    ("eviction", |f| {
+        info_on(server_at(f, 0), "maxmemory", "1000000");
+        info_on(server_at(f, 0), "maxmemory_policy", "allkeys-lru");
+    }),
+    ("writes on a replica", |f| info_on(server_at(f, 1), "slave_read_only", "0")),
+    ("two masters", |f| {
+        server_at(f, 1).role = Ok(Role::Master);
+        info_on(server_at(f, 1), "role", "master");
+    }),
+    ("no right", |f| {
+        let Ok(may) = &mut server_at(f, 1).may else { return };
+        may[0].1 = Some("no permissions to run the 'evalsha' command".into());
+    }),
+    ("tilt", |f| sentinel_at(f, 1).tilt = Ok(true)),
+    ("another master at one", |f| said(f, 2, "ip", "10.0.0.2")),
+    ("not monitored at one", |f| {
+        let why = "ERR No such master with that name";
+        sentinel_at(f, 1).master = Err(Unread::Failed(why.into()));
+    }),
+    ("an older epoch at one", |f| [0, 1].iter().for_each(|n| said(f, *n, "config-epoch", "6"))),
+    ("a master without a port", |f| by_tls(f, 0)),
+    ("a replica without a port", |f| {
+        by_tls(f, 2);
+        hellos(group(f));
+    }),
+    ("new", |f| server_at(f, 0).marker = Ok(None)),
+    ("a long quarantine", |f| {
+        let Ok(Some(kept)) = &mut server_at(f, 0).marker else { return };
+        kept.quarantine = Duration::from_secs(77);
+    }),
+];
+
+/// What the Sentinels know ten seconds later: each other, and the replicas.
+fn hellos(group: &mut Group) {
+    let alive: Vec<(Fields, String)> = group
+        .sentinels
+        .iter()
+        .filter(|s| s.reached.is_ok())
+        .map(|s| {
+            let (host, port) = s.at.rsplit_once(':').expect("host:port");
+            let id = s.id.clone().expect("its id");
+            (text(&[("ip", host), ("port", port), ("runid", &id), ("flags", "sentinel")]), id)
+        })
+        .collect();
+    let priorities: Vec<(String, String)> = group
+        .servers
+        .iter()
+        .map(|s| (s.at.clone(), s.setting("replica-priority").unwrap_or("100").to_owned()))
+        .collect();
+    let epochs = group.sentinels.iter().filter_map(|s| s.number("config-epoch"));
+    let epoch = epochs.max().unwrap_or_default().to_string();
+    let servers = group.servers.clone();
+    for sentinel in &mut group.sentinels {
+        let own = sentinel.id.clone().expect("its id");
+        let Ok(master) = &mut sentinel.master else { continue };
+        let Ok(others) = &mut sentinel.others else { continue };
+        for (fields, id) in alive.iter().filter(|(_, id)| *id != own) {
+            if !others.iter().any(|other| other.get("runid") == Some(id)) {
+                others.push(fields.clone());
+            }
+        }
+        master.insert("num-other-sentinels".into(), others.len().to_string());
+        master.insert("config-epoch".into(), epoch.clone());
+        let named = place(master);
+        let replicas = priorities.iter().filter(|(at, _)| Some(at) != named.as_ref());
+        let replicas: Vec<Fields> = replicas
+            .map(|(at, priority)| {
+                let (host, port) = at.rsplit_once(':').expect("host:port");
+                let hidden =
+                    servers.iter().any(|s| s.at == *at && super::wanted::lacks_tls_replication(s));
+                let port = if hidden { "0" } else { port };
+                let link = ("master-link-status", "ok");
+                text(&[("ip", host), ("port", port), ("slave-priority", priority), link])
+            })
+            .collect();
+        master.insert("num-slaves".into(), replicas.len().to_string());
+        sentinel.replicas = Ok(replicas);
+    }
+}
+
+/// Carries out one command, unless it needs what only a person knows.
+fn carry_out(f: &mut Facts, command: &str) {
+    let line = command.split("    # ").next().unwrap_or_default();
+    if line.contains('<') {
+        return;
+    }
+    for n in 0..f.groups[0].servers.len() {
+        let hand = format!("{} ", f.groups[0].servers[n].hand);
+        if let Some(command) = line.strip_prefix(&hand) {
+            at_server(f, n, command);
+            return hellos(group(f));
+        }
+    }
+    for n in 0..f.groups[0].sentinels.len() {
+        let hand = format!("{} ", f.groups[0].sentinels[n].hand);
+        if let Some(command) = line.strip_prefix(&hand) {
+            return at_sentinel(f, n, command);
+        }
+    }
+    let words: Vec<&str> = line.split_whitespace().collect();
+    match &words[..] {
+        ["{", "echo", ..] => {
+            let n = group(f).sentinels.len() + 1;
+            let mut new = sentinel(n);
+            new.others = Ok(Vec::new());
+            let quoted: Vec<&str> = line.split('\'').collect();
+            let Ok(master) = &mut new.master else { unreachable!() };
+            for setting in [quoted[1], quoted[3], quoted[5]] {
+                let words: Vec<&str> = setting.split(' ').collect();
+                match words[1] {
+                    "monitor" => drop(master.insert("quorum".into(), words[5].into())),
+                    name => drop(master.insert(name.into(), words[3].into())),
+                }
+            }
+            group(f).sentinels.push(new);
+            hellos(group(f));
+        }
+        ["redis-server", "redis.conf", "--replicaof", ..] => {
+            let n = group(f).servers.len() + 1;
+            group(f).servers.push(server(n));
+            hellos(group(f));
+        }
+        ["palisade", "init", ..] => {
+            server_at(f, 0).marker = Ok(Some(KeptData {
+                quarantine: Duration::from_secs(19),
+                agreed: Duration::from_secs(30),
+                history: "a".repeat(40),
+                ..KeptData::default()
+            }));
+        }
+        ["palisade", "doctor", "--max-ttl", secs] => {
+            f.max_ttl = Duration::from_secs_f64(secs.parse().expect("seconds"));
+        }
+        ["palisade" | "df" | "timedatectl", ..] => {}
+        other => panic!("a command that is no command: {other:?}"),
+    }
+}
+
+fn at_server(f: &mut Facts, n: usize, command: &str) {
+    let server = &mut f.groups[0].servers[n];
+    let words: Vec<&str> = command.split(' ').collect();
+    match &words[..] {
+        ["CONFIG", "SET", name, value] => {
+            set_on(server, name, value);
+            match *name {
+                "maxmemory-policy" => info_on(server, "maxmemory_policy", value),
+                "appendonly" => info_on(server, "aof_enabled", "1"),
+                "replica-read-only" => info_on(server, "slave_read_only", "1"),
+                "min-replicas-to-write" => info_on(server, "min_slaves_good_slaves", "1"),
+                _ => {}
+            }
+        }
+        ["ACL", "SETUSER", "default", "'+@all'", ..] => server.replays = Ok(None),
+        ["ACL", "SETUSER", ..] => {
+            let Ok(may) = &mut server.may else { return };
+            may.iter_mut().for_each(|(_, why)| *why = None);
+        }
+        ["REPLICAOF", host, port] => {
+            server.role = Ok(Role::Replica { master: format!("{host}:{port}") });
+            info_on(server, "role", "slave");
+        }
+        ["CONFIG", "REWRITE", ..] | ["ACL" | "PING" | "INFO" | "ROLE" | "BGREWRITEAOF", ..] => {}
+        other => panic!("a server has no {other:?}"),
+    }
+}
+
+fn at_sentinel(f: &mut Facts, n: usize, command: &str) {
+    let live: Vec<String> = group(f).sentinels.iter().map(|s| s.at.clone()).collect();
+    let sentinel = &mut f.groups[0].sentinels[n];
+    let words: Vec<&str> = command.split(' ').collect();
+    match &words[..] {
+        ["SENTINEL", "SET", "orders-a", name, value] => {
+            let Ok(master) = &mut sentinel.master else { panic!("it monitors nothing") };
+            master.insert((*name).into(), (*value).into());
+        }
+        ["SENTINEL", "RESET", "orders-a"] => {
+            let Ok(others) = &mut sentinel.others else { return };
+            others.retain(|o| has_port(o) && place(o).is_some_and(|at| live.contains(&at)));
+            hellos(group(f));
+        }
+        ["SENTINEL", "CKQUORUM", "orders-a"] => hellos(group(f)),
+        ["SENTINEL", "REMOVE", "orders-a"] => {
+            sentinel.master = Err(Unread::Failed("ERR No such master with that name".into()));
+            sentinel.others = Ok(Vec::new());
+        }
+        ["SENTINEL", "MONITOR", "orders-a", host, port, quorum] => {
+            assert!(sentinel.master.is_err(), "it monitors the group already");
+            let usual = [("down-after-milliseconds", "30000"), ("failover-timeout", "180000")];
+            let own = [("ip", *host), ("port", *port), ("quorum", *quorum), ("config-epoch", "0")];
+            sentinel.master = Ok(text(&[&usual[..], &own].concat()));
+            sentinel.others = Ok(Vec::new());
+            hellos(group(f));
+        }
+        ["INFO", "sentinel"] => sentinel.tilt = Ok(false),
+        ["PING"] | ["SENTINEL", "MASTERS"] | ["SENTINEL", "MASTER", _] => {}
+        other => panic!("a Sentinel has no {other:?}"),
+    }
+}
+
+type Keys = BTreeSet<(&'static str, String)>;
+
+fn wrong(f: &Facts) -> (Keys, Vec<Finding>) {
+    let is_wrong = |f: &Finding| matches!(f.verdict, Verdict::Error | Verdict::Warning);
+    let all: Vec<Finding> = run(f).into_iter().filter(is_wrong).collect();
+    (all.iter().map(|f| (f.check, f.subject.clone())).collect(), all)
+}
+
+/// Carries out the commands of these findings, each once. Returns false if none changes anything.
+fn follow(f: &mut Facts, findings: &[&Finding]) -> bool {
+    let before = format!("{f:?}");
+    let mut printed = BTreeSet::new();
+    for command in findings.iter().flat_map(|f| &f.fix) {
+        if printed.insert(command) {
+            carry_out(f, command);
+        }
+    }
+    format!("{f:?}") != before
+}
+
+/// Returns what is wrong with the doctor's advice in this cell, if anything is.
+fn cell(faults: &[&Fault]) -> Result<(), String> {
+    let mut facts = good();
+    faults.iter().for_each(|(_, change)| change(&mut facts));
+    let names: Vec<_> = faults.iter().map(|(name, _)| *name).collect();
+    let (before, findings) = wrong(&facts);
+    let mut followed = facts.clone();
+    if follow(&mut followed, &findings.iter().collect::<Vec<_>>()) {
+        let (after, left) = wrong(&followed);
+        if !after.is_subset(&before) || after.len() >= before.len() {
+            return Err(format!("{names:?}: all advice of {findings:#?} leads to {left:#?}"));
+        }
+    }
+    // The commands of one check alone, of a fault that is alone.
+    let checks = if faults.len() == 1 { before.clone() } else { Keys::new() };
+    for check in checks.iter().map(|(check, _)| *check).collect::<BTreeSet<_>>() {
+        let mut followed = facts.clone();
+        let of: Vec<_> = findings.iter().filter(|f| f.check == check).collect();
+        follow(&mut followed, &of);
+        let (after, left) = wrong(&followed);
+        if !after.is_subset(&before) {
+            return Err(format!("{names:?}: the advice of {of:#?} alone leads to {left:#?}"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn advice_that_is_followed_leaves_fewer_findings_and_no_new_ones() {
+    let mut cells: Vec<Vec<&Fault>> = FAULTS.iter().map(|fault| vec![fault]).collect();
+    for (n, one) in FAULTS.iter().enumerate() {
+        cells.extend(
+            FAULTS.iter().enumerate().filter(|(m, _)| *m != n).map(|(_, two)| vec![one, two]),
+        );
+    }
+    let failed: Vec<String> = cells.iter().filter_map(|faults| cell(faults).err()).collect();
+    let shown = failed.iter().take(3).map(String::as_str).collect::<Vec<_>>().join("\n");
+    assert!(failed.is_empty(), "{} of {} cells:\n{shown}", failed.len(), cells.len());
+}

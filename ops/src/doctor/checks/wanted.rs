@@ -1,0 +1,172 @@
+//! The values that the doctor's commands set: one for a whole group, so that no check finds fault
+//! with what another one proposes.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::super::facts::{
+    Fields, Group, Role, Sentinel, Server, flagged, has_port, host_of, place,
+};
+use palisade::internal::{ADVISED_DOWN_AFTER, ADVISED_LAG, LAG_SLACK};
+
+/// Shortest `down-after-milliseconds` that survives a short pause of a server.
+pub(super) const DOWN_AFTER_MIN: u64 = 2_000;
+/// Longest `failover-timeout` in milliseconds.
+pub(super) const TIMEOUT_MAX: u64 = 60_000;
+const TIMEOUT: u64 = 15_000;
+
+/// Returns the other Sentinels at port 0 in this Sentinel's report. Nobody can reach them.
+pub(super) fn without_port(sentinel: &Sentinel) -> impl Iterator<Item = &Fields> {
+    sentinel.others.iter().flatten().filter(|other| !has_port(other))
+}
+
+/// Returns how many Sentinels this one knows, itself included. Those at port 0 are left out, and
+/// those that nobody reaches and the user did not name: it is to forget them.
+pub(super) fn known(group: &Group, sentinel: &Sentinel) -> Result<u64, String> {
+    let (_, others) = sentinel.counts()?;
+    let is_there =
+        |at: &String| group.sentinels.iter().any(|s| s.at == *at && (s.given || s.reached.is_ok()));
+    let is_gone = |other: &&Fields| {
+        let is_down = flagged(other, "s_down") || flagged(other, "disconnected");
+        !has_port(other) || is_down && !place(other).is_some_and(|at| is_there(&at))
+    };
+    let gone = sentinel.others.iter().flatten().filter(is_gone).count() as u64;
+    Ok(others.saturating_add(1).saturating_sub(gone).max(1))
+}
+
+/// Returns the number of Sentinels that the doctor knows to exist.
+pub(super) fn seen(group: &Group) -> u64 {
+    let name = |s: &Sentinel| s.id.clone().unwrap_or_else(|_| s.at.clone());
+    let heard: BTreeSet<String> = group.heard().map(name).collect();
+    let silent = group.sentinels.iter().filter(|s| s.given && s.reached.is_err());
+    (heard.len() + silent.count()) as u64
+}
+
+/// Returns the number of Sentinels of the group. Their own number counts only if they agree.
+pub(super) fn size(group: &Group) -> u64 {
+    let all: BTreeSet<u64> = group.heard().filter_map(|s| known(group, s).ok()).collect();
+    let seen = seen(group);
+    match (all.first(), all.len()) {
+        (Some(agreed), 1) => seen.max(*agreed),
+        _ => seen,
+    }
+}
+
+/// Returns the number of Sentinels that the group should have: at least three, and an odd number.
+pub(super) fn full_size(group: &Group) -> u64 {
+    (size(group) | 1).max(3)
+}
+
+/// Returns the quorum for all Sentinels of the group, also when it has its full size: the usual one
+/// if it can do, else a majority.
+pub(super) fn quorum(group: &Group) -> u64 {
+    let majority = full_size(group) / 2 + 1;
+    let range = majority..=size(group).max(majority);
+    let all: Vec<u64> = group.heard().filter_map(|s| s.number("quorum")).collect();
+    let count = |quorum: u64| all.iter().filter(|q| **q == quorum).count();
+    let can_do = all.iter().copied().filter(|q| range.contains(q));
+    can_do.max_by_key(|q| count(*q)).unwrap_or(majority)
+}
+
+/// Returns the `down-after-milliseconds` for all Sentinels of the group. It has to be longer than
+/// the lag of the min-replicas check, which the commands lower to the advised one at most.
+pub(super) fn down_after(group: &Group) -> u64 {
+    let all = group.heard().filter_map(|s| s.number("down-after-milliseconds"));
+    let longest = all.max().unwrap_or_default();
+    let least = (ADVISED_LAG + LAG_SLACK).as_millis().max(u128::from(DOWN_AFTER_MIN));
+    if u128::from(longest) >= least {
+        longest
+    } else {
+        u64::try_from(ADVISED_DOWN_AFTER.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Returns the commands that give all Sentinels the same `down-after-milliseconds`.
+pub(super) fn set_down_after(group: &Group) -> Vec<String> {
+    let wanted = down_after(group);
+    let is_odd = |s: &&Sentinel| s.number("down-after-milliseconds").is_some_and(|ms| ms != wanted);
+    let odd = group.heard().filter(is_odd);
+    let set = format!("SENTINEL SET {} down-after-milliseconds {wanted}", group.name);
+    odd.map(|s| s.by_hand(&set)).collect()
+}
+
+/// Returns the `min-replicas-to-write` for all servers of the group: what this one has, at least
+/// as many as no two halves can have, and no more than there are replicas.
+pub(super) fn min_replicas(group: &Group, now: Option<u32>) -> u64 {
+    let servers = group.servers.len() as u64;
+    let now = now.map_or(1, u64::from).min(servers.saturating_sub(1));
+    now.max(servers / 2).max(1)
+}
+
+fn failover_timeout(group: &Group) -> u64 {
+    let all = group.heard().filter_map(|s| s.number("failover-timeout"));
+    all.filter(|ms| *ms <= TIMEOUT_MAX).max().unwrap_or(TIMEOUT)
+}
+
+/// Returns the command that starts one more Sentinel of the group, on a box of its own.
+pub(super) fn new_sentinel(group: &Group) -> String {
+    let (name, quorum) = (&group.name, quorum(group));
+    let master = group.master().filter(|master| master.role == Ok(Role::Master));
+    let at = master.map_or("<master's host>:<port>", |master| master.at.as_str());
+    let (host, port) = parts(at);
+    let (down_after, timeout) = (down_after(group), failover_timeout(group));
+    format!(
+        "{{ echo 'sentinel monitor {name} {host} {port} {quorum}'; \
+         echo 'sentinel down-after-milliseconds {name} {down_after}'; \
+         echo 'sentinel failover-timeout {name} {timeout}'; }} >>sentinel.conf; \
+         redis-sentinel sentinel.conf"
+    )
+}
+
+/// Returns the commands by which a Sentinel monitors the group at this address, with the settings
+/// of the other Sentinels.
+pub(super) fn monitor_at(
+    group: &Group,
+    sentinel: &Sentinel,
+    (host, port): (&str, &str),
+) -> Vec<String> {
+    let (name, quorum) = (&group.name, quorum(group));
+    let timeout = failover_timeout(group);
+    let mut all = vec![
+        format!("SENTINEL MONITOR {name} {host} {port} {quorum}"),
+        format!("SENTINEL SET {name} down-after-milliseconds {}", down_after(group)),
+        format!("SENTINEL SET {name} failover-timeout {timeout}"),
+    ];
+    if group.servers.iter().any(|s| s.hand.contains("--askpass")) {
+        all.push(format!("SENTINEL SET {name} auth-pass <the servers' password>"));
+    }
+    all.iter().map(|command| sentinel.by_hand(command)).collect()
+}
+
+/// Returns the commands by which a Sentinel monitors the master that the others name.
+pub(super) fn monitor(group: &Group, sentinel: &Sentinel) -> Vec<String> {
+    let Some(at) = group.master_at() else { return Vec::new() };
+    monitor_at(group, sentinel, parts(&at))
+}
+
+/// Returns host and port for a command, without the brackets of an IPv6 address.
+pub(super) fn parts(at: &str) -> (&str, &str) {
+    (host_of(at), at.rsplit_once(':').map_or("6379", |(_, port)| port))
+}
+
+/// Returns true if the server listens by TLS only and replicates without TLS: it then announces
+/// port 0, and its replicas and Sentinels do not reach it.
+pub(super) fn lacks_tls_replication(server: &Server) -> bool {
+    let is = |name, value| server.setting(name) == Ok(value);
+    server.tls && is("port", "0") && is("tls-replication", "no")
+}
+
+/// Returns the commands for the servers of the group that announce port 0.
+pub(super) fn tls_replication(group: &Group) -> Vec<String> {
+    let odd = group.servers.iter().filter(|s| lacks_tls_replication(s));
+    odd.flat_map(|s| s.set("tls-replication", "yes")).collect()
+}
+
+/// Why an address has port 0, for findings.
+pub(super) const PORT_0: &str = "port 0 is announced by a server or Sentinel that listens by TLS \
+                                 only and lacks `tls-replication yes`";
+
+/// Longest lag that the min-replicas check has after the commands.
+pub(super) fn max_lag(now: Option<Duration>) -> u64 {
+    now.filter(|lag| !lag.is_zero()).unwrap_or(ADVISED_LAG).min(ADVISED_LAG).as_secs()
+}
