@@ -133,21 +133,26 @@ impl Parked {
     /// Returns the operator's next step for a forgotten key (nodes lost data, so an earlier use is
     /// possible), as a part of the sentence of this report.
     fn next_step(&self) -> String {
-        match self.losses.first() {
-            Some(loss) if self.undecided => format!(
+        if self.losses.is_empty() {
+            return "find out whether it took effect, then resolve the key or rerun it".to_owned();
+        }
+        let decide = format!(
+            "`palisade idem decide --namespace {} --loss {} --reason '…'",
+            self.key.namespace(),
+            Loss::names(&self.losses)
+        );
+        if self.undecided {
+            format!(
                 "undecided: find out whether such keys took effect, then decide for all of them: \
-                 `palisade idem decide --namespace {} --loss {} --reason '…' --park` (or `--run`, \
-                 if none of them did), or resolve this key",
-                self.key.namespace(),
-                loss.number()
-            ),
+                 {decide} --park` (or `--run`, if none of them did), or resolve this key"
+            )
+        } else {
             // The text does not contain `palisade idem rerun`. That command changes a record, and a
             // forgotten key has no record, because nodes lost data.
-            Some(_) => "decided: park; find out whether it took effect, then resolve the key or \
-                        rerun it in its program, or have all such keys run by `palisade idem \
-                        decide … --reason '…' --run --replace`"
-                .to_owned(),
-            None => "find out whether it took effect, then resolve the key or rerun it".to_owned(),
+            format!(
+                "decided: park; find out whether it took effect, then resolve the key or rerun it \
+                 in its program, or have all such keys run by {decide} --run --replace`"
+            )
         }
     }
 }

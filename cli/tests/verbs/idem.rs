@@ -210,7 +210,7 @@ fn one_command_decides_about_every_key_that_a_loss_made_forgotten() {
     let number = |incident: &Value| incident["loss"].as_str().expect("a number").to_owned();
     assert_eq!(once(&ground, "before").0, 0);
     assert_eq!(list(&ground), [] as [Value; 0]);
-    assert_eq!(decide(&ground, "20261123-140321", &["--run"]).code, 2, "there is none");
+    assert_eq!(decide(&ground, "20261123-140321.417", &["--run"]).code, 2, "there is none");
 
     // The data on the disk are older than the last run. A restart then loads an old state, as from
     // a backup.
@@ -251,12 +251,14 @@ fn one_command_decides_about_every_key_that_a_loss_made_forgotten() {
         let unclear = decide(&ground, &loss, flags);
         assert_eq!(unclear.code, 64, "{}", unclear.err);
     }
-    for bad in ["", "1", "2026-11-23", "20261123-14032x", "20261123-1403210"] {
+    for bad in
+        ["", "1", "2026-11-23", "20261123-140321", "20261123-140321.41x", "20261123-140321.417,"]
+    {
         let unreadable = decide(&ground, bad, &["--run"]);
         assert_eq!(unreadable.code, 64, "{bad}: {}", unreadable.err);
         assert!(unreadable.err.contains("palisade idem incidents"), "{}", unreadable.err);
     }
-    let other = decide(&ground, "20200101-000000", &["--run"]);
+    let other = decide(&ground, "20200101-000000.000", &["--run"]);
     assert_eq!(other.code, 2, "{}", other.err);
     assert!(other.err.contains(&loss) && other.err.contains("--retention"), "{}", other.err);
     let park = decide(&ground, &loss, &["--park"]);

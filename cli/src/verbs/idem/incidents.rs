@@ -10,7 +10,7 @@ use clap::Args;
 use palisade::idempotency::{Decided, Decision};
 use palisade::node::Loss;
 use palisade::{Idempotency, Redlock, RunError};
-use palisade_ops::{DecidedLoss, Incident, Incidents, incidents, namespaces};
+use palisade_ops::{DecidedLoss, Incident, Incidents, OtherLosses, incidents, namespaces};
 use serde_json::{Value, json};
 
 use super::super::{GroundArgs, SayArgs, unread_json};
@@ -26,12 +26,13 @@ const NO_NAMESPACE: &str = "once";
 
 pub(super) const HELP: &str = "Examples:
   palisade idem incidents --node redis://127.0.0.1
-  palisade idem decide --namespace payments --loss 20261123-140321 --run \\
+  palisade idem decide --namespace payments --loss 20261123-140321.417 --run \\
     --reason 'the ledger has none of them' --node redis://127.0.0.1
 
-A loss is named by the second (UTC) at which the data after it began. Nodes that lost data at the
-same time have one number together. What is decided holds within seconds for every client, for all
-keys of the namespace that the loss made forgotten, and for no other loss. A program that accepts
+A loss is named by the time (UTC) at which the data after it began, and losses that belong together
+by all their numbers. A decision is about the losses that are named, and is refused if another one
+has joined them: list again. It holds within seconds for every client, for all keys of the namespace
+that these losses made forgotten. A program that accepts
 losses of this length (`accept_loss`) needs no decision. --park may be replaced by --run later
 (--replace); --run is final, because keys have run since. Exit code: 0 done, or all nodes were read;
 2 another decision stands, or there is no such loss, or not all nodes were read; 64 wrong use; 69
@@ -66,8 +67,8 @@ pub(crate) struct DecideArgs {
     /// Namespace of the keys
     #[arg(long, value_name = "NAME")]
     namespace: String,
-    /// Number of the loss, as `palisade idem incidents` prints it
-    #[arg(long, value_name = "NUMBER")]
+    /// Number of the loss, or several with commas, as `palisade idem incidents` prints them
+    #[arg(long, value_name = "NUMBERS")]
     loss: String,
     /// The keys run: their requests took no effect, or they may be repeated
     #[arg(id = "runs", long = "run")]
@@ -161,7 +162,7 @@ fn object(
             json!({ "node": &*one.node, "from_ms": one.loss.from, "to_ms": one.loss.to,
                     "length_ms": one.loss.length().map(|length| length.as_millis()) })
         });
-        json!({ "loss": incident.number(), "losses": losses.collect::<Vec<_>>(),
+        json!({ "loss": incident.name(), "losses": losses.collect::<Vec<_>>(),
                 "remaining_ms": incident.remaining.as_millis(),
                 "namespaces": decided.iter().map(about).collect::<Vec<_>>() })
     };
@@ -231,9 +232,9 @@ impl DecideArgs {
         let keys = keys(&ground.redlock, &self.namespace, self.retention.0)?;
         let decision = if self.runs { Decision::Run } else { Decision::Park };
         let seen = incidents(&keys).await;
-        let found = seen.incidents.iter().find(|incident| incident.is_named(&self.loss));
-        let Some(incident) = found else {
-            return Err(no_such(&self.loss, &seen, self.retention.0));
+        let incident = match seen.named(&self.loss) {
+            Ok(incident) => incident,
+            Err(other) => return Err(not_these(&other, &seen, self.retention.0)),
         };
         let settled = incident.decide(&keys, decision, self.replace, &audit).await;
         let prefix = &*ground.redlock.config().prefix;
@@ -266,11 +267,11 @@ impl DecideArgs {
 /// Checks the form of a loss number before a request is sent to a server.
 fn check_number(loss: &str) -> Result<(), Fail> {
     let shape = |c: char| if c.is_ascii_digit() { '0' } else { c };
-    if loss.chars().map(shape).eq("00000000-000000".chars()) {
+    if loss.split(',').all(|one| one.chars().map(shape).eq("00000000-000000.000".chars())) {
         return Ok(());
     }
-    let why =
-        "is no number of a loss, such as 20261123-140321; `palisade idem incidents` lists them";
+    let why = "is no number of a loss, such as 20261123-140321.417, nor several with commas; \
+               `palisade idem incidents` lists them";
     Err(Fail::from(format!("--loss {loss:?} {why}")))
 }
 
@@ -290,16 +291,13 @@ fn settlement(one: &DecidedLoss, asked: Decision, nodes: usize) -> String {
     format!("{range}: {word} was decided before by {by}: {why}; on {on} of {nodes} nodes{hint}")
 }
 
-fn no_such(number: &str, seen: &Incidents, retention: Duration) -> Fail {
-    let known: Vec<_> = seen.incidents.iter().map(Incident::number).collect();
+fn not_these(other: &OtherLosses, seen: &Incidents, retention: Duration) -> Fail {
     let (unread, nodes) = (seen.unread.len(), seen.nodes);
     if unread == nodes {
         return Fail::new(UNAVAILABLE, reasons(&seen.unread));
     }
-    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
     let why = format!(
-        "no loss {number:?} concerns keys of this namespace, by {} of {nodes} nodes, if its \
-         results are kept for {retention:?} (--retention); there are: {known}",
+        "{other}, by {} of {nodes} nodes, if results are kept for {retention:?} (--retention)",
         nodes - unread
     );
     Fail::new(REFUSED, why)
