@@ -18,7 +18,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             Ok(Outcome::Executed { value, .. }) => println!("{delivery}: paid now, {value}"),
             Ok(Outcome::Replayed(value)) => println!("{delivery}: was paid before, {value}"),
             Ok(Outcome::InFlight { .. }) => println!("{delivery}: deliver it again later"),
-            Ok(other) => println!("{delivery}: a person has to look: {other:?}"),
+            Ok(other) => println!("{delivery}: {other}"), // says what a person has to do
             Err(why) => println!("{delivery}: {why}"),
         }
     }

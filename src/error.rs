@@ -8,6 +8,7 @@
 //! the server, of the system or of another crate, if it contains no secret. All errors implement
 //! [`Advise`].
 
+mod commands;
 mod hand_over;
 mod outcome;
 mod resource;
@@ -17,6 +18,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::commands::Commands;
+pub(crate) use self::commands::quoted;
 pub use self::hand_over::{HandOverError, ResumeError};
 pub use self::outcome::{AcquireError, ExtendError, NoQuorum, NodeOutcome, ReleaseError, Taken};
 pub use self::resource::Resource;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::client::claim::DataLossTerms;
 use crate::config::RETENTION;
-use crate::error::NodeOutcome;
+use crate::error::{Commands, NodeOutcome};
 use crate::node::Loss;
 use crate::quorum::majority;
 use crate::redlock::Redlock;
@@ -27,6 +27,8 @@ pub struct Health {
     /// Number of existing [degraded guards](crate::DegradableGuard) of the handle (`Redlock`). The
     /// work of a degraded guard runs without the lock.
     pub degraded: usize,
+    /// The commands with which an operator acts on these nodes.
+    pub commands: Commands,
 }
 
 /// Messages that the broker keeps until an operator has acted.
@@ -65,7 +67,9 @@ pub struct NodeHealth {
     /// [`created_at`](crate::idempotency::Call::created_at) later than the node's last loss of
     /// data.
     pub locks: Ability,
-    /// Time until the node can confirm that an idempotency key without `created_at` was never used.
+    /// Time until a call for an idempotency key without `created_at` can run: until the node can
+    /// confirm that the key was never used. In the health of a namespace, less if an operator has
+    /// decided to run the keys that the node cannot confirm.
     pub new_keys: Ability,
     /// Losses of data: ranges of writes that the node's data may lack. They are in the order of
     /// time, and as the node last reported them. At most eight, including old losses that no longer
@@ -161,6 +165,9 @@ impl fmt::Display for Health {
                 write!(f, ", {loss}")?;
             }
         }
+        if self.nodes.iter().any(|node| node.outcome.is_empty()) {
+            write!(f, "; {}", self.commands.first_step())?;
+        }
         self.waiting.iter().try_for_each(|waiting| write!(f, "; {waiting}"))?;
         match self.degraded {
             0 => Ok(()),
@@ -195,22 +202,32 @@ impl Redlock {
     /// # Cancellation safety
     /// May be dropped at any time. Acquired locks are then released in the background.
     pub async fn health(&self) -> Health {
-        health(self, RETENTION, DataLossTerms::default()).await
+        health(self, RETENTION, DataLossTerms::default()).await.0
     }
 }
 
 /// Reads the state of every node, like [`Redlock::health`]. `retention` and `loss` describe a
 /// namespace of idempotency keys: the time for which its results are kept, the first use of the
-/// namespace, and the loss of data that its user accepts.
-pub(crate) async fn health(redlock: &Redlock, retention: Duration, loss: DataLossTerms) -> Health {
+/// namespace, and the loss of data that its user accepts. Returns also, for each node, the losses of
+/// data because of which it cannot decide if a key is new.
+pub(crate) async fn health(
+    redlock: &Redlock,
+    retention: Duration,
+    loss: DataLossTerms,
+) -> (Health, Vec<Vec<Loss>>) {
     let reports = redlock.core.health(retention, loss).await;
+    let mut causes = Vec::new();
     let node = |report: crate::client::health::NodeReport| {
         let locks = match &report.lock {
             NodeOutcome::Granted | NodeOutcome::Held(_) => Ability::Now,
             NodeOutcome::Quarantined { remaining, .. } => Ability::of(*remaining),
             _ => Ability::Unknown,
         };
-        let forgets = report.forgets.map_or(Ability::Unknown, Ability::of);
+        let (forgets, losses) = match report.forgets {
+            Ok((rest, losses)) => (Ability::of(rest), losses),
+            Err(_) => (Ability::Unknown, Vec::new()),
+        };
+        causes.push(losses);
         let new_keys = locks.and(forgets);
         NodeHealth {
             name: report.name,
@@ -222,5 +239,7 @@ pub(crate) async fn health(redlock: &Redlock, retention: Duration, loss: DataLos
     };
     let nodes: Vec<_> = reports.into_iter().map(node).collect();
     let degraded = redlock.core.outage().guards();
-    Health { needed: majority(nodes.len()), nodes, waiting: Vec::new(), degraded }
+    let commands = redlock.core.commands.clone();
+    let needed = majority(nodes.len());
+    (Health { needed, nodes, waiting: Vec::new(), degraded, commands }, causes)
 }

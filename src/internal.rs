@@ -14,7 +14,7 @@ pub use crate::dial::error_text::error_text;
 use crate::dial::error_text::refusal;
 use crate::dial::frames::{Excess, Limits};
 use crate::election::{Leader, Metadata};
-use crate::error::{ConfigError, NodeError};
+use crate::error::{Commands, ConfigError, NodeError};
 pub use crate::idempotency::operator_decision::Record;
 use crate::idempotency::{Call, Decided, Decision, Idempotency, KeyName, RunError};
 pub use crate::lock::digest;
@@ -32,7 +32,7 @@ pub use crate::node::min_replicas_rule::{
 pub use crate::node::sentinel::GroupAccess;
 use crate::node::{RedisNodeBuilder, SentinelNodeBuilder};
 use crate::op::{Holder, Loss, Reply};
-use crate::redlock::RedlockBuilder;
+use crate::redlock::{Redlock, RedlockBuilder};
 pub use crate::safe_text::{SENTENCE_MAX, Secrets};
 pub use crate::sentinel::discovery::SENTINELS_MAX;
 use crate::settings::Settings;
@@ -124,6 +124,17 @@ pub fn key_of(call: &Call) -> (&str, KeyName) {
 /// Returns the prefix of the handle (`Redlock`) from which `keys` was made.
 pub fn prefix_of(keys: &Idempotency) -> &str {
     keys.prefix()
+}
+
+/// Returns the text as one word of a shell.
+pub fn quoted(text: &str) -> String {
+    crate::error::quoted(text)
+}
+
+/// Returns the commands of the program `palisade` for the nodes of the handle, for keys that are kept
+/// for `retention`.
+pub fn commands(redlock: &Redlock, retention: Duration) -> Commands {
+    redlock.core.commands.with_retention(retention)
 }
 
 /// Returns the decision of an operator about a loss of data; `None` if no majority of the nodes has

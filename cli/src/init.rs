@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::Done;
 use crate::codes::{Fail, USAGE};
 use crate::settings::Settings;
+use crate::verbs::idem::lines_in_memory;
 
 /// Marks the nodes of a new deployment as new. Marked nodes grant at once and have a complete
 /// record of all keys.
@@ -59,7 +60,13 @@ impl InitArgs {
         } else {
             palisade_ops::init(&deployment, &self.prefix).await?
         };
-        let text = if self.json { whole(&done).to_string() + "\n" } else { done.to_string() };
+        let text = if self.json {
+            whole(&done).to_string() + "\n"
+        } else if done.is_done() {
+            done.to_string() + &lines_in_memory(&palisade_ops::in_memory(&deployment).await?)
+        } else {
+            done.to_string()
+        };
         Ok(Done { text, code: done.exit_code() })
     }
 }

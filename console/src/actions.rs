@@ -22,7 +22,7 @@ use crate::audit::AuditLine;
 use crate::ended::{Ended, of_change, of_decision};
 use crate::history::{Entry, Level, now_ms};
 use crate::pages::cron::{NOT_ALLOWED, end_of};
-use crate::pages::incidents::{keys_of, losses_shown, retention};
+use crate::pages::incidents::{keys_of, retention};
 use crate::pages::keys::{key_now, shown_as};
 use crate::pages::{clean_sentence, span};
 use crate::refusal::Refusal;
@@ -44,10 +44,10 @@ const CHANGED: &str = "it has changed since the page showed it; look again";
 pub(crate) struct Request {
     #[serde(flatten)]
     act: Act,
-    /// State of the target as the visitor's web page showed it: the holder, the term of a leader,
-    /// the claim of a key, or the losses of data. If the state has changed since, the action is
-    /// refused. Only programs leave this field out: their action applies to the state at the
-    /// arrival of the request.
+    /// State of the target as the visitor's web page showed it: the holder, the term of a leader, or
+    /// the claim of a key. (Losses of data are named by the action itself.) If the state has changed
+    /// since, the action is refused. Only programs leave this field out: their action applies to the
+    /// state at the arrival of the request.
     #[serde(default)]
     expect: Option<String>,
     #[serde(default)]
@@ -120,7 +120,8 @@ impl Act {
             | Self::Release { key, .. }
             | Self::Purge { key, .. }
             | Self::Resolve { key, .. } => key,
-            Self::Decide { loss, .. } => loss,
+            // Of several losses the last one is typed.
+            Self::Decide { loss, .. } => loss.rsplit(',').next().unwrap_or(loss),
             Self::RunNow { job } => job,
         }
     }
@@ -303,17 +304,10 @@ async fn perform(
             };
             let keys = keys_of(shared, &namespace, retention(retention_ms))?;
             let seen = incidents(&keys).await;
-            let Some(incident) = seen.incidents.iter().find(|one| one.is_named(&loss)) else {
-                let why = "no loss of this number makes keys of the namespace forgotten";
-                return Ok(Ended::new("refused", why));
+            let incident = match seen.named(&loss) {
+                Ok(incident) => incident,
+                Err(other) => return Ok(Ended::new("refused", other.to_string())),
             };
-            // If a loss of data joined the incident (losses that belong together) after the page
-            // showed the incident, the visitor has not decided about this loss, so the decision is
-            // refused.
-            let losses = incident.losses.iter().map(|one| one.loss);
-            if expect.is_some_and(|expect| expect != losses_shown(losses)) {
-                return Ok(Ended::new("refused", CHANGED));
-            }
             Ok(match incident.decide(&keys, decision, replace, audit).await {
                 Ok(all) => {
                     let all = all.iter().map(|one| (one.loss, &one.stands, one.is_new));

@@ -86,8 +86,8 @@ pub async fn ready(redlock: &Redlock) -> Result<(), Failure> {
         refused => {
             let why = refused.err().map(|e| e.to_string()).unwrap_or_default();
             println!(
-                "not yet: {why}\nwaiting. Mark the servers of a new deployment by `palisade init \
-                 --new`; in a trial, `--trust-fresh` takes servers without data for new ones."
+                "not yet: {why}\nwaiting; in a trial, `--trust-fresh` takes servers without data \
+                 for new ones."
             );
             trial.acquire().await?
         }

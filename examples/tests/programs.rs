@@ -176,7 +176,8 @@ fn the_readmes_payment_on_a_new_server() {
     let unknown = Server::start(&[]);
     let words = run("payments", &[unknown.url()]);
     let first = words.lines().next().expect("a line");
-    let says = ["1: handler of", "grants begin in", "`palisade init --new`"];
+    let command = format!("`palisade init --new --node {}`", unknown.url());
+    let says = ["1: handler of", "grants begin in", &command];
     assert!(says.iter().all(|say| first.contains(say)), "{words}");
     assert_eq!(words.lines().count(), 2, "one line a delivery: {words}");
 }

@@ -50,6 +50,31 @@ pub struct Incidents {
     pub nodes: usize,
 }
 
+/// The nodes' losses of data are not those that were named: list them again. See
+/// [`Incidents::named`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OtherLosses {
+    /// Names of the incidents that the nodes have now.
+    pub listed: Vec<String>,
+    /// The name that is wrong, with the reason.
+    why: String,
+}
+
+impl std::error::Error for OtherLosses {}
+
+impl fmt::Display for OtherLosses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let listed = if self.listed.is_empty() { "none".into() } else { self.listed.join(" and ") };
+        let why = &self.why;
+        write!(
+            f,
+            "{why}; list the losses again (`palisade idem incidents`), look at what they may have \
+             taken, and decide about these: there are {listed}"
+        )
+    }
+}
+
 /// Result of an operator's decision to run or to park (not run) the keys that nodes have forgotten
 /// because of one loss of data.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,15 +144,41 @@ fn together(mut all: Vec<(NodeLoss, Duration)>) -> Vec<Incident> {
     joined
 }
 
-impl Incident {
-    /// Returns the number of the incident. It is the number of the first loss of data in it.
-    pub fn number(&self) -> String {
-        self.losses.first().map(|one| one.loss.number()).unwrap_or_default()
+impl Incidents {
+    /// Returns exactly the losses of data whose [numbers](Loss::number) are in `name`, with commas
+    /// between them. [`Incident::name`] is such a name, and the sentence of a parked key has one.
+    ///
+    /// # Errors
+    /// [`OtherLosses`] if a number is not listed, or if an incident has a later loss than the
+    /// losses of it that are named: whoever wrote the name has not seen that one.
+    pub fn named(&self, name: &str) -> Result<Incident, OtherLosses> {
+        let numbers: BTreeSet<&str> = name.split(',').collect();
+        let is_named = |one: &NodeLoss| numbers.contains(&*one.loss.number());
+        let other = |number: &str, why: &str| OtherLosses {
+            listed: self.incidents.iter().map(Incident::name).collect(),
+            why: format!("{number} {why}"),
+        };
+        let mut named = Incident { losses: Vec::new(), remaining: Duration::ZERO };
+        for incident in self.incidents.iter().filter(|one| one.losses.iter().any(is_named)) {
+            if let Some(later) = incident.losses.last().filter(|one| !is_named(one)) {
+                return Err(other(&later.loss.number(), "was lost after what was named"));
+            }
+            named.losses.extend(incident.losses.iter().filter(|one| is_named(one)).cloned());
+            named.remaining = named.remaining.max(incident.remaining);
+        }
+        let known: BTreeSet<String> = named.losses.iter().map(|one| one.loss.number()).collect();
+        match numbers.iter().find(|number| !known.contains(**number)) {
+            Some(unknown) => Err(other(unknown, "is no loss that concerns these keys")),
+            None => Ok(named),
+        }
     }
+}
 
-    /// Returns true if a loss of data in the incident has this number.
-    pub fn is_named(&self, number: &str) -> bool {
-        self.losses.iter().any(|one| one.loss.number() == number)
+impl Incident {
+    /// Returns the name of the losses of data in the incident: their [numbers](Loss::number), with
+    /// commas between them. Another set of losses has another name.
+    pub fn name(&self) -> String {
+        Loss::names(&self.distinct())
     }
 
     /// Returns the shortest range of writes that contains all losses of data in the incident.
@@ -249,8 +300,8 @@ impl fmt::Display for Incident {
         // Each loss of data is printed on its own. One range over several losses would contain
         // writes that no node lost.
         let losses: Vec<String> = self.distinct().iter().map(Loss::to_string).collect();
-        let (number, losses) = (self.number(), losses.join("; "));
-        write!(f, "loss {number}: {losses} on {}", nodes.join(", "))
+        let (name, losses) = (self.name(), losses.join("; "));
+        write!(f, "loss {name}: {losses} on {}", nodes.join(", "))
     }
 }
 
@@ -268,7 +319,6 @@ mod tests {
         for incident in &incidents {
             let last = incident.losses.iter().map(|one| one.loss.to).max().unwrap();
             assert_eq!(incident.remaining, Duration::from_millis(last));
-            assert!(incident.is_named(&incident.number()));
         }
         let ends = |incident: &Incident| incident.losses.iter().map(|one| one.loss.to).collect();
         incidents.iter().map(ends).collect()
@@ -285,15 +335,62 @@ mod tests {
             |losses: Vec<NodeLoss>| Incident { losses, remaining: Duration::ZERO }.to_string();
         assert_eq!(
             shown(vec![one(0, 1_599), one(30_300, 32_199)]),
-            "loss 20251123-140321: lost at most 1.6 s of writes, 2025-11-23 \
-             14:03:20.0–14:03:21.6 UTC; lost at most 1.9 s of writes, 2025-11-23 \
+            "loss 20251123-140321.599,20251123-140352.199: lost at most 1.6 s of writes, \
+             2025-11-23 14:03:20.0–14:03:21.6 UTC; lost at most 1.9 s of writes, 2025-11-23 \
              14:03:50.3–14:03:52.2 UTC on n"
         );
         assert_eq!(
             shown(vec![one(0, 1_599)]),
-            "loss 20251123-140321: lost at most 1.6 s of writes, 2025-11-23 \
+            "loss 20251123-140321.599: lost at most 1.6 s of writes, 2025-11-23 \
              14:03:20.0–14:03:21.6 UTC on n"
         );
+    }
+
+    #[test]
+    fn a_name_is_of_the_losses_that_its_author_was_shown_and_of_no_other() {
+        let seen = |losses: &[(&str, u64, u64)]| {
+            let one = |(node, from, to): &(&str, u64, u64)| {
+                (NodeLoss { node: (*node).into(), loss: between(*from, *to) }, Duration::ZERO)
+            };
+            let incidents = together(losses.iter().map(one).collect());
+            Incidents { incidents, unread: Vec::new(), nodes: 3 }
+        };
+        let (m, a, b) = (60_000, ("a", 1_000, 4_000), ("b", 2_000, 4_001));
+        let later = ("c", 30_000, 31_000);
+        let names =
+            |seen: &Incidents| seen.incidents.iter().map(Incident::name).collect::<Vec<_>>();
+        let name = names(&seen(&[a, b])).join(" and ");
+        assert_eq!(name, "19700101-000004.000,19700101-000004.001", "they belong together");
+        for (now, is_same) in [
+            (&[a, b][..], true),
+            (&[b, a, ("c", 1_000, 4_000)], true),
+            // One followed in the same second, and one is that of a node that was not read before.
+            (&[a, b, ("c", 2_000, 4_002)], false),
+            (&[a, ("c", 2_000, 4_002)], false),
+            (&[a, b, later], false),
+            (&[a], false),
+            (&[], false),
+            // What is another incident is not meant, and needs no refusal.
+            (&[a, b, ("a", 9 * m, 9 * m + 1)], true),
+        ] {
+            match seen(now).named(&name) {
+                Ok(named) => assert!(is_same && named.name() == name, "{now:?}: {named}"),
+                Err(e) => {
+                    assert!(!is_same, "{now:?}: {e}");
+                    assert!(e.to_string().contains("list the losses again"), "{e}");
+                    assert_eq!(e.listed, names(&seen(now)));
+                }
+            }
+        }
+        // Losses of several incidents are decided about together, and some of one incident alone.
+        let all = seen(&[a, b, ("a", 9 * m, 9 * m + 1)]);
+        let name = names(&all).join(",");
+        assert_eq!(all.named(&name).unwrap().name(), name);
+        let last = all.named("19700101-000004.001").unwrap();
+        assert_eq!(last.name(), "19700101-000004.001");
+        for wrong in ["", ",", "19700101-000004", "19700101-000004.001,", " 19700101-000004.001"] {
+            assert!(all.named(wrong).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]

@@ -39,9 +39,10 @@ mod fuzzing;
 pub use self::deployment::Deployment;
 pub use self::handover::{HandedOver, Handover};
 pub use self::held::{Held, HeldList, held};
-pub use self::incidents::{DecidedLoss, Incident, Incidents, NodeLoss, incidents};
+pub use self::incidents::{DecidedLoss, Incident, Incidents, NodeLoss, OtherLosses, incidents};
 pub use self::init::{Init, Initialised, init, init_lost};
 pub use self::marker::KeptData;
+pub use self::masters::in_memory;
 pub use self::nodes::{NodeData, nodes};
 pub use self::records::{
     Audit, Change, KeyChange, KeyFacts, KeyList, KeyState, NodeChange, Purge, Purged, Records,

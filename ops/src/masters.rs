@@ -59,6 +59,8 @@ pub(super) struct Master {
     pub(super) run_id: String,
     /// Configuration epoch in which the Sentinels name the server; `None` for a lone server.
     pub(super) epoch: Option<u64>,
+    /// True if the server has no append-only file, so that its last writes are only in memory.
+    pub(super) appends_nothing: bool,
     /// True if the server's settings show that the server is empty after a restart.
     pub(super) keeps_nothing: bool,
 }
@@ -75,6 +77,19 @@ pub(super) async fn find_masters(
 ) -> Result<Vec<(String, Result<Master, String>)>, ConfigError> {
     let (_, found) = find_with(deployment, false).await?;
     Ok(found.into_iter().map(|one| (one.node, one.master.map_err(Absent::why))).collect())
+}
+
+/// Returns the masters that have no append-only file: if such a server crashes before its next
+/// snapshot, the last writes are lost. Masters that could not be read are left out.
+///
+/// # Errors
+/// [`ConfigError`] if a setting is invalid.
+///
+/// # Cancellation safety
+/// The function only reads.
+pub async fn in_memory(deployment: &Deployment) -> Result<Vec<String>, ConfigError> {
+    let masters = find_masters(deployment).await?.into_iter().filter_map(|(_, read)| read.ok());
+    Ok(masters.filter(|master| master.appends_nothing).map(|master| master.at).collect())
 }
 
 async fn find_with(
@@ -222,6 +237,7 @@ fn master(server: &Server, target: Endpoint, replicas: Vec<String>) -> Master {
         without_backlog: server.info("repl_backlog_active") == Ok("0"),
         run_id: server.info("run_id").unwrap_or_default().to_owned(),
         epoch: None,
+        appends_nothing: server.info("aof_enabled") == Ok("0"),
         keeps_nothing: server.info("aof_enabled") == Ok("0") && server.setting("save") == Ok(""),
     }
 }

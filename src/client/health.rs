@@ -31,9 +31,9 @@ pub(crate) struct NodeReport {
     /// Answer to the request for the trial lock, which shows if the node grants locks.
     pub(crate) lock: NodeOutcome,
     /// Time for which the node cannot decide if an idempotency key without `created_at` is new,
-    /// because the node may have lost a claim of the key. Zero if the node can decide. An error if
-    /// the node did not answer.
-    pub(crate) forgets: Result<Duration, NodeError>,
+    /// because the node may have lost a claim of the key, and the losses of data that are the cause.
+    /// Zero if the node can decide. An error if the node did not answer.
+    pub(crate) forgets: Result<(Duration, Vec<Loss>), NodeError>,
     /// Ranges of writes that the node may have lost, from the node's last answer.
     pub(crate) losses: Arc<[Loss]>,
 }
@@ -94,8 +94,8 @@ impl Core {
                 self.saw(keys.lock(), Some(*fence), proposal);
             }
             let forgets = record.unwrap_or(Err(no_answer())).map(|reply| match reply {
-                Reply::Record { unsure, .. } => unsure,
-                _ => Duration::ZERO,
+                Reply::Record { unsure, losses, .. } => (unsure, losses),
+                _ => (Duration::ZERO, Vec::new()),
             });
             let lock = lock.as_ref().map_or_else(NodeOutcome::no_answer, NodeOutcome::of);
             let losses = self.queues[node].losses();

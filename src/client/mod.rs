@@ -23,7 +23,7 @@ use crate::client::node_queue::{GRACE, NodeQueue, QueueSettings};
 use crate::client::round::{ReplyCollector, Round};
 use crate::config::Config;
 use crate::env::Env;
-use crate::error::{NoQuorum, NodeError, NodeFault, NodeOutcome};
+use crate::error::{Commands, NoQuorum, NodeError, NodeFault, NodeOutcome};
 use crate::metrics::Meters;
 use crate::name::LockKeys;
 use crate::node::{LockNode, NamedEvent, NodeEvent, NodeEvents, NodeMetrics, NodeSignal};
@@ -80,6 +80,7 @@ pub(crate) struct Core {
     pub(crate) renewer: Arc<Renewer>,
     pub(crate) failovers: Arc<Failovers>,
     pub(crate) closing: Closing,
+    pub(crate) commands: Commands,
     pub(crate) meters: Meters,
     pub(crate) local_locks: Arc<LocalLocks>,
     /// For each lock, the fair callers in this process that wait for it (a line), in the order of
@@ -133,6 +134,7 @@ impl Core {
     ) -> Self {
         let events = broadcast::Sender::new(EVENTS);
         let names: Vec<_> = nodes.iter().map(|n| n.name()).collect();
+        let commands = Commands::new(nodes.iter().map(|n| n.url()), &config.prefix);
         let renewer = Arc::<Renewer>::default();
         let failovers = Arc::new(Failovers::new(Arc::clone(&renewer), Arc::clone(&env)));
         let switched = Arc::clone(&failovers);
@@ -143,6 +145,7 @@ impl Core {
             ttl: config.ttl,
             node_deadline: config.node_deadline,
             events: events.clone(),
+            commands: commands.clone(),
             votes: Arc::new(VotingGauges::new(&names)),
             on_switch: Arc::new(move |node, quarantine| switched.switched(node, quarantine)),
         };
@@ -154,6 +157,7 @@ impl Core {
             renewer,
             failovers,
             closing: Closing::default(),
+            commands,
             meters,
             local_locks: Arc::default(),
             fair_lines: Arc::default(),
@@ -250,7 +254,7 @@ impl Core {
                 known[node] = Some(until);
             }
             let event = NodeEvent::KeysForgotten { remaining };
-            event.log(&self.names[node]);
+            event.log(&self.names[node], &self.commands);
             self.tell(node, event);
         }
     }
@@ -288,7 +292,8 @@ impl Core {
     /// Creates a [`NoQuorum`] error from the outcomes of all nodes, with the nodes' names.
     pub(crate) fn no_quorum(&self, outcomes: Vec<NodeOutcome>) -> NoQuorum {
         let nodes = self.names.iter().cloned().zip(outcomes).collect();
-        NoQuorum { of: None, needed: majority(self.n()), nodes, waited: None }
+        let commands = self.commands.clone();
+        NoQuorum { of: None, needed: majority(self.n()), nodes, waited: None, commands }
     }
 
     /// Returns, for each node, the outcome of a request to a closed `Redlock` handle. Such a

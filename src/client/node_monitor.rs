@@ -12,7 +12,7 @@ use tokio::sync::broadcast;
 use crate::client::node_counters::Counters;
 use crate::client::node_queue::QueueSettings;
 use crate::config::RETENTION;
-use crate::error::NodeError;
+use crate::error::{Commands, NodeError};
 use crate::node::{HistoryCause, NamedEvent, NodeEvent};
 use crate::op::{Began, Facts, Loss, Remembered};
 use crate::quorum::clock::{ClockCheck, ClockStep};
@@ -43,6 +43,7 @@ pub(crate) struct NodeMonitor {
     /// the node uses.
     disagreed: Option<(Duration, Duration)>,
     events: broadcast::Sender<NamedEvent>,
+    commands: Commands,
     counters: Arc<Counters>,
 }
 
@@ -66,6 +67,7 @@ impl NodeMonitor {
             reasserted: BTreeSet::new(),
             disagreed: None,
             events: s.events.clone(),
+            commands: s.commands.clone(),
             counters: Arc::clone(counters),
         }
     }
@@ -156,6 +158,8 @@ impl NodeMonitor {
             let lost = facts.marker_missing || (all && facts.began == Began::Lost);
             let cause = if known && lost {
                 HistoryCause::DataLost
+            } else if !known && facts.marker_missing && facts.began != Began::Lost {
+                HistoryCause::FirstUse
             } else if !known || same_process {
                 HistoryCause::Unknown
             } else if moved {
@@ -212,7 +216,7 @@ impl NodeMonitor {
     }
 
     fn tell(&self, event: NodeEvent) {
-        event.log(&self.name);
+        event.log(&self.name, &self.commands);
         // `send` fails only if there is no subscriber. The event is then not needed.
         let _ = self.events.send(NamedEvent { node: Arc::clone(&self.name), event });
     }
@@ -234,6 +238,7 @@ mod tests {
             ttl: Duration::from_secs(10),
             node_deadline: Duration::from_millis(250),
             events: broadcast::Sender::new(64),
+            commands: Commands::default(),
             on_switch: Arc::new(|_, _| ()),
             votes: Arc::new(VotingGauges::new(&["a".into()])),
         }

@@ -55,7 +55,7 @@ use crate::client::node_monitor::NodeMonitor;
 use crate::client::round::Origin;
 use crate::durability::Durability;
 use crate::env::Env;
-use crate::error::{NodeError, NodeFault};
+use crate::error::{Commands, NodeError, NodeFault};
 use crate::metrics::NodeMetrics;
 use crate::node::{LockNode, NamedEvent};
 use crate::op::{
@@ -109,6 +109,7 @@ pub(crate) struct QueueSettings {
     pub(crate) node_deadline: Duration,
     /// Channel for events of the nodes to the `Redlock` handle's subscribers.
     pub(crate) events: broadcast::Sender<NamedEvent>,
+    pub(crate) commands: Commands,
     pub(crate) on_switch: Arc<OnSwitch>,
     pub(crate) votes: Arc<VotingGauges>,
 }

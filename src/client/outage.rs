@@ -232,7 +232,7 @@ impl Outage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Began;
+    use crate::error::{Began, Commands};
 
     const S: Duration = Duration::from_secs(1);
     const AFTER: Duration = Duration::from_millis(500);
@@ -251,7 +251,13 @@ mod tests {
 
     fn finding(outcomes: &[NodeOutcome]) -> Finding {
         let nodes = outcomes.iter().map(|outcome| ("n".into(), outcome.clone())).collect();
-        Finding::of(&NoQuorum { of: None, needed: 2, nodes, waited: None })
+        Finding::of(&NoQuorum {
+            of: None,
+            needed: 2,
+            nodes,
+            waited: None,
+            commands: Commands::default(),
+        })
     }
 
     /// Returns an outage after attempts for the lock `a` that failed with `finding`, from 0 to 600

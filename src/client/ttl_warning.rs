@@ -46,7 +46,7 @@ impl Core {
                 window: times.window,
                 enough: times.shortest_ttl(drift),
             };
-            event.log(&self.names[node]);
+            event.log(&self.names[node], &self.commands);
             self.tell(node, event);
         }
     }

@@ -92,6 +92,26 @@ impl Endpoint {
         Self { place: Place::Tcp(host.into(), port), ..like.clone() }
     }
 
+    /// Returns the address with its scheme and database, without the login.
+    pub(crate) fn url(&self) -> String {
+        let scheme = match (&self.place, self.is_tls()) {
+            (Place::Unix(_), _) => "unix",
+            (Place::Tcp(..), true) => "rediss",
+            (Place::Tcp(..), false) => "redis",
+        };
+        let db = match (&self.place, self.login.db()) {
+            (_, 0) => String::new(),
+            (Place::Unix(_), db) => format!("?db={db}"),
+            (Place::Tcp(..), db) => format!("/{db}"),
+        };
+        format!("{scheme}://{self}{db}")
+    }
+
+    /// Returns the number of the database that is selected.
+    pub(crate) fn database(&self) -> i64 {
+        self.login.db()
+    }
+
     /// Returns true if connections to the server use TLS.
     pub fn is_tls(&self) -> bool {
         self.tls.is_some()

@@ -130,6 +130,7 @@ impl LeaderError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Commands;
 
     #[test]
     fn a_campaign_that_timed_out_tells_a_leader_from_a_value_of_another_program() {
@@ -146,7 +147,13 @@ mod tests {
     #[test]
     fn an_error_names_its_election_and_says_its_cause_once() {
         let of = || Resource::Election("billing".into());
-        let why = || NoQuorum { of: Some(of()), needed: 1, nodes: Vec::new(), waited: None };
+        let why = || NoQuorum {
+            of: Some(of()),
+            needed: 1,
+            nodes: Vec::new(),
+            waited: None,
+            commands: Commands::default(),
+        };
         let config = || ConfigError::new("value", "9 bytes", "too long").of(of());
         let taken = Taken { retry_after: None, foreign: false, queued: None };
         let waited = Duration::from_secs(2);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Advice, Began, ConfigError, NodeError, NodeFault, Resource};
+use super::{Advice, Began, Commands, ConfigError, NodeError, NodeFault, Resource};
 use crate::op::{Holder, Queued, Reply};
 use crate::token::OwnerToken;
 
@@ -69,6 +69,11 @@ impl NodeOutcome {
     pub(crate) fn quarantined(remaining: Duration, began: Began) -> Self {
         Self::Quarantined { remaining, began }
     }
+
+    /// Returns true for a node that no operator has marked as new, and whose data began empty.
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self, Self::Quarantined { began: Began::Empty, .. })
+    }
 }
 
 impl fmt::Display for NodeOutcome {
@@ -77,12 +82,9 @@ impl fmt::Display for NodeOutcome {
             Self::Granted => f.write_str("granted"),
             Self::Held(Some(d)) => write!(f, "held by another owner for {d:?} at most"),
             Self::Held(None) => f.write_str("held by another owner without expiry"),
-            Self::Quarantined { remaining, began: Began::Empty } => write!(
-                f,
-                "never initialised: new, or emptied; grants begin in {remaining:?}; if the whole \
-                 deployment is new, run `palisade init --new` (in tests: `trust_fresh(true)`); if \
-                 it had data before, do not: see `palisade idem incidents`"
-            ),
+            Self::Quarantined { remaining, began: Began::Empty } => {
+                write!(f, "never initialised: new, or emptied; grants begin in {remaining:?}")
+            }
             Self::Quarantined { remaining, began: Began::Lost } => {
                 write!(f, "its data are lost; grants begin in {remaining:?}")
             }
@@ -111,6 +113,8 @@ pub struct NoQuorum {
     pub nodes: Vec<(Arc<str>, NodeOutcome)>,
     /// Time for which the call waited for enough replies; `None` for a call that does not wait.
     pub waited: Option<Duration>,
+    /// The commands with which an operator acts on these nodes.
+    pub commands: Commands,
 }
 
 impl NoQuorum {
@@ -191,6 +195,9 @@ impl fmt::Display for NoQuorum {
                 }
                 outcome => write!(f, "; {name}: {outcome}")?,
             }
+        }
+        if self.nodes.iter().any(|(_, outcome)| outcome.is_empty()) {
+            write!(f, "; {}", self.commands.first_step())?;
         }
         if let (Some(waited), Some(left)) = (self.waited, self.quarantine()) {
             let longer = Duration::from_secs((waited + left).as_secs() + 2);
@@ -372,7 +379,8 @@ mod tests {
             },
         };
         let nodes: Vec<_> = cells.split(' ').map(|cell| (Arc::from(cell), outcome(cell))).collect();
-        NoQuorum { of: None, needed: nodes.len() / 2 + 1, nodes, waited: None }
+        let commands = Commands::new([Arc::from("redis://a")].into_iter(), "");
+        NoQuorum { of: None, needed: nodes.len() / 2 + 1, nodes, waited: None, commands }
     }
 
     #[test]
@@ -435,10 +443,14 @@ mod tests {
     #[test]
     fn an_empty_node_is_called_what_it_is() {
         let say = |began| NodeOutcome::quarantined(Duration::from_secs(10), began).to_string();
-        let empty = say(Began::Empty);
-        assert!(empty.contains("new, or emptied; grants begin in 10s; if the whole deployment is"));
-        assert!(empty.contains("`palisade init --new`"));
-        assert!(empty.ends_with("if it had data before, do not: see `palisade idem incidents`"));
+        assert_eq!(say(Began::Empty), "never initialised: new, or emptied; grants begin in 10s");
+        let mut e = no_quorum("5 5");
+        assert!(!e.to_string().contains("palisade init"), "{e}");
+        e.nodes[1].1 = NodeOutcome::quarantined(Duration::from_secs(10), Began::Empty);
+        let whole = "; if the whole deployment is new: `palisade init --new --node redis://a` (in \
+                     tests: `trust_fresh(true)`); if it had data before, do not: `palisade idem \
+                     incidents --node redis://a`";
+        assert!(e.to_string().ends_with(whole), "{e}");
         assert_eq!(say(Began::Lost), "its data are lost; grants begin in 10s");
         let known = say(Began::Known);
         assert_eq!(known, "in quarantine after a restart or failover; grants begin in 10s");

@@ -8,7 +8,7 @@ use super::birth::{check_past, millis_since_1970};
 use super::consumer::Holdings;
 use super::in_flight::InFlight;
 use super::metrics::Counters;
-use super::operator_decision::Decisions;
+use super::operator_decision::{Decision, Decisions};
 use super::policy::Policy;
 use super::{Call, Forgotten, IdempotencyMetrics, Lapsed};
 use crate::client::Core;
@@ -136,7 +136,14 @@ impl Idempotency {
         let redlock = Redlock { core: Arc::clone(&self.core) };
         let loss = DataLossTerms { born: self.in_use_since, accepted: self.accepted_loss };
         let waiting = self.holdings.waiting();
-        Health { waiting, ..health(&redlock, self.retention, loss).await }
+        let commands = self.core.commands.with_retention(self.retention);
+        let (mut health, causes) = health(&redlock, self.retention, loss).await;
+        for (node, losses) in health.nodes.iter_mut().zip(causes) {
+            if self.decision(&losses).await == Ok(Decision::Run) {
+                node.new_keys = node.locks;
+            }
+        }
+        Health { waiting, commands, ..health }
     }
 
     /// Returns the numbers of the calls of this handle and its clones, by their outcomes. This is

@@ -333,7 +333,8 @@ impl Call {
     pub(super) fn not_initialised(&self, doubt: &Doubt) -> RunError {
         let fresh = doubt.forgotten.iter().flat_map(|forgotten| &forgotten.fresh);
         let nodes = fresh.map(|node| self.of.core.name(*node)).collect();
-        RunError::NotInitialised { key: self.name(), nodes }
+        let commands = self.of.core.commands.with_retention(self.of.retention);
+        RunError::NotInitialised { key: self.name(), nodes, commands }
     }
 
     pub(super) fn not_recorded(

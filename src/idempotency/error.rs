@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Effect, Failed, KeyName};
-use crate::error::{Advice, ConfigError, NoQuorum, advise};
+use crate::error::{Advice, Commands, ConfigError, NoQuorum, advise};
 use crate::token::FencingToken;
 
 /// Advised pause before the next try of a call on nodes that no operator has initialised.
@@ -109,6 +109,8 @@ pub enum RunError {
         key: KeyName,
         /// Names of the nodes that no operator has initialised by `palisade init`.
         nodes: Vec<Arc<str>>,
+        /// The commands with which an operator acts on these nodes.
+        commands: Commands,
     },
     /// The handler failed. The attempt counts or does not count, depending on the
     /// [`Effect`] in the error.
@@ -177,13 +179,12 @@ impl fmt::Display for RunError {
             }
             Self::Config { key, error } => write!(f, "handler of {key} not run: {error}"),
             Self::NoQuorum { key, error } => write!(f, "handler of {key} not run: {error}"),
-            Self::NotInitialised { key, nodes } => write!(
+            Self::NotInitialised { key, nodes, commands } => write!(
                 f,
                 "handler of {key} not run: too few nodes know whether this key was used before, \
-                 because no operator has said whether {} is new; if this deployment is new: \
-                 `palisade init …` with these servers; if it had data before, do not: see \
-                 `palisade idem incidents`",
-                nodes.join(", ")
+                 because no operator has said whether {} is new; {}",
+                nodes.join(", "),
+                commands.first_step()
             ),
             Self::Handler { key, failed, .. } if failed.is_permanent() => {
                 write!(f, "the handler of {key} refused it for good, without effect")

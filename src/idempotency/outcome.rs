@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::KeyName;
 use crate::durability::Achieved;
+use crate::error::Commands;
 use crate::op::Loss;
 
 /// The outcome of [`Call::run`](crate::idempotency::Call::run).
@@ -74,6 +75,25 @@ impl<T> Outcome<T> {
     }
 }
 
+/// Writes what became of the call, in one line and without its result. The line of a parked key has
+/// the command with which an operator acts.
+impl<T> fmt::Display for Outcome<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Executed { attempt: 1, .. } => f.write_str("executed"),
+            Self::Executed { attempt, .. } => write!(f, "executed, as attempt {attempt}"),
+            Self::Replayed(_) => f.write_str("executed by an earlier call"),
+            Self::NotKept => f.write_str("executed by an earlier call; its result was too large"),
+            Self::TooOld => f.write_str("not run: the request is older than the retention"),
+            Self::InFlight { retry_after } => {
+                write!(f, "another caller works on it: call again in {retry_after:?}")
+            }
+            Self::Mismatch => f.write_str("not run: the key belongs to another request"),
+            Self::Parked(parked) => parked.fmt(f),
+        }
+    }
+}
+
 /// The report about a parked key. The handler was not run, because it may have taken effect before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -96,6 +116,8 @@ pub struct Parked {
     /// `losses` of data (`palisade idem decide`). A later call may then have another outcome. False
     /// after a decision to park, and for [`Lapsed`](ParkedReason::Lapsed).
     pub undecided: bool,
+    /// The commands with which an operator acts on the nodes.
+    pub commands: Commands,
 }
 
 impl fmt::Display for Parked {
@@ -133,21 +155,26 @@ impl Parked {
     /// Returns the operator's next step for a forgotten key (nodes lost data, so an earlier use is
     /// possible), as a part of the sentence of this report.
     fn next_step(&self) -> String {
-        match self.losses.first() {
-            Some(loss) if self.undecided => format!(
-                "undecided: find out whether such keys took effect, then decide for all of them: \
-                 `palisade idem decide --namespace {} --loss {} --reason '…' --park` (or `--run`, \
-                 if none of them did), or resolve this key",
-                self.key.namespace(),
-                loss.number()
-            ),
+        if self.losses.is_empty() {
+            return "find out whether it took effect, then resolve the key or rerun it".to_owned();
+        }
+        let (namespace, losses) = (self.key.namespace(), Loss::names(&self.losses));
+        if self.undecided {
+            format!(
+                "undecided, so it waits: if none of the requests that wait took effect, `{}`; if \
+                 some did, or nobody can tell, let them wait, give the calls `created_at`, by which \
+                 requests made after the loss run, and then decide about the rest: `{}` says how",
+                self.commands.run(namespace, &losses),
+                self.commands.incidents()
+            )
+        } else {
             // The text does not contain `palisade idem rerun`. That command changes a record, and a
             // forgotten key has no record, because nodes lost data.
-            Some(_) => "decided: park; find out whether it took effect, then resolve the key or \
-                        rerun it in its program, or have all such keys run by `palisade idem \
-                        decide … --reason '…' --run --replace`"
-                .to_owned(),
-            None => "find out whether it took effect, then resolve the key or rerun it".to_owned(),
+            format!(
+                "decided: park; find out whether it took effect, then resolve the key or rerun it \
+                 in its program, or have all such keys run: `{}`",
+                self.commands.run_parked(namespace, &losses)
+            )
         }
     }
 }

@@ -125,6 +125,7 @@ fn parked(
         forgotten_for: forgotten.map(|f| f.remaining).unwrap_or_default(),
         losses,
         undecided: is_undecided,
+        commands: call.of.core.commands.with_retention(call.of.retention),
     };
     tracing::debug!(target: "palisade::idempotency", key = %parked.key, ?reason, "parked");
     parked

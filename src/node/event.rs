@@ -13,6 +13,7 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
+use crate::error::Commands;
 use crate::op::{Began, Loss};
 
 /// Message of a node to its handle (a client's `Redlock`); see
@@ -237,6 +238,10 @@ pub enum HistoryCause {
     /// The node has lost its marker (the key `palisade:generation`), by `FLUSHALL` or by a restart
     /// without data.
     DataLost,
+    /// The node had no data of palisade when the handle (`Redlock`) first reached it: the node is
+    /// new, or it was emptied. The log has this cause as information and not as a warning, because
+    /// the warning `quarantine_begun` follows.
+    FirstUse,
     /// The handle (`Redlock`) is new to this node, or the same server process has another data
     /// history than before.
     Unknown,
@@ -248,22 +253,18 @@ impl HistoryCause {
             Self::Restart => "restart",
             Self::Promotion => "promotion",
             Self::DataLost => "data lost",
+            Self::FirstUse => "first use",
             Self::Unknown => "unknown",
         }
     }
 }
 
-/// Log text for a node without data: the reason for its quarantine (it grants nothing), and the
-/// operator's next step.
-const EMPTY: &str = "it was never initialised: new, or emptied; if the whole deployment is new, \
-                     run `palisade init --new`; if it had data before, do not: see `palisade idem \
-                     incidents`";
 /// Log text for a node that lost its data: the reason for its quarantine (it grants nothing).
 const LOST: &str = "its data are lost; what was known of idempotency keys is unknown";
 
 impl NodeEvent {
     /// Writes the event to the log. An event is a warning if a person may have to act.
-    pub(crate) fn log(&self, node: &str) {
+    pub(crate) fn log(&self, node: &str, commands: &Commands) {
         macro_rules! say {
             ($level:ident, $event:literal, $text:literal $(, $field:ident = $value:expr)*) => {
                 tracing::$level!(
@@ -275,6 +276,12 @@ impl NodeEvent {
             // The connection logs `down`, because only the connection has the cause.
             Self::Down => {}
             Self::Up => say!(info, "up", "node connected"),
+            Self::HistoryChanged { cause: cause @ HistoryCause::FirstUse } => say!(
+                info,
+                "history_changed",
+                "node has no data of palisade yet: it is new, or was emptied",
+                cause = cause.word()
+            ),
             Self::HistoryChanged { cause } => {
                 say!(warn, "history_changed", "node has a new data history", cause = cause.word());
             }
@@ -283,9 +290,9 @@ impl NodeEvent {
             }
             Self::QuarantineBegun { remaining, began, loss } => {
                 let why = match began {
-                    Began::Known => "after a restart or failover",
-                    Began::Empty => EMPTY,
-                    Began::Lost => LOST,
+                    Began::Known => "after a restart or failover".to_owned(),
+                    Began::Empty => format!("never initialised; {}", commands.first_step()),
+                    Began::Lost => LOST.to_owned(),
                 };
                 let length = loss.and_then(|loss| loss.length());
                 let ms = length.map_or_else(|| "unknown".to_owned(), |d| millis(d).to_string());
@@ -322,13 +329,17 @@ impl NodeEvent {
                 ours_ms = millis(*ours),
                 node_ms = millis(*kept)
             ),
-            Self::KeysForgotten { remaining } => say!(
-                warn,
-                "keys_forgotten",
-                "node is new or lost data: until one retention has passed, new idempotency \
-                 keys without `created_at` count as forgotten",
-                remaining_ms = millis(*remaining)
-            ),
+            Self::KeysForgotten { remaining } => {
+                let incidents = commands.incidents();
+                say!(
+                    warn,
+                    "keys_forgotten",
+                    "node is new or lost data: until one retention has passed, new idempotency \
+                 keys without `created_at` count as forgotten; where they wait for a decision, \
+                 `{incidents}` shows it and says how to decide",
+                    remaining_ms = millis(*remaining)
+                )
+            }
             Self::TtlTooShort { ttl, lasts, needed, down_after, window, enough } => say!(
                 warn,
                 "ttl_too_short",
@@ -412,7 +423,9 @@ pub(super) mod tests {
             (
                 NodeEvent::QuarantineBegun { remaining: span, began: Began::Empty, loss: None },
                 "quarantine_begun",
-                "if it had data before, do not: see `palisade idem incidents` node=",
+                "if the whole deployment is new: `palisade init --new --node redis://a` (in tests: \
+                 `trust_fresh(true)`); if it had data before, do not: `palisade idem incidents \
+                 --node redis://a` node=",
             ),
             (NodeEvent::QuarantineEnded, "quarantine_ended", ""),
             (NodeEvent::Reasserted { leases: 7 }, "reasserted", "leases=7"),
@@ -423,7 +436,17 @@ pub(super) mod tests {
                 "settings_disagree",
                 "ours_ms=1500 node_ms=3000",
             ),
-            (NodeEvent::KeysForgotten { remaining: span }, "keys_forgotten", "remaining_ms=1500"),
+            (
+                NodeEvent::KeysForgotten { remaining: span },
+                "keys_forgotten",
+                "`palisade idem incidents --node redis://a` shows it and says how to decide \
+                 node=\"orders-a\" event=\"keys_forgotten\" remaining_ms=1500",
+            ),
+            (
+                NodeEvent::HistoryChanged { cause: HistoryCause::FirstUse },
+                "history_changed",
+                "cause=\"first use\"",
+            ),
             (
                 NodeEvent::TtlTooShort {
                     ttl: span,
@@ -437,7 +460,8 @@ pub(super) mod tests {
                 "lasts_ms=1500 needed_ms=3000 down_after_ms=1500 window_ms=1500 enough_ms=4500",
             ),
         ];
-        log.capture(|| all.iter().for_each(|(event, ..)| event.log("orders-a")));
+        let commands = Commands::new([Arc::from("redis://a")].into_iter(), "");
+        log.capture(|| all.iter().for_each(|(event, ..)| event.log("orders-a", &commands)));
         let lines = log.text();
         assert_eq!(lines.lines().count(), all.len(), "{lines}");
         for (line, (_, name, fields)) in lines.lines().zip(&all) {

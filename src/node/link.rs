@@ -38,7 +38,7 @@ use super::{BoxFuture, NodeEvent, NodeSignal};
 use crate::dial::endpoint::Endpoint;
 use crate::durability::{BarrierPoint, Durability};
 use crate::env::Env;
-use crate::error::{NodeError, NodeFault};
+use crate::error::{Commands, NodeError, NodeFault};
 use crate::op::{Batch, Remembered, Replies, Terms, TimedFacts};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
@@ -371,7 +371,7 @@ impl<R: Resolver> Shared<R> {
         let refused = match outcome {
             Ok(current) => {
                 self.open_to_all(&current);
-                NodeEvent::Up.log(&self.options.name);
+                NodeEvent::Up.log(&self.options.name, &Commands::default());
                 let _ = self.events.send(NodeEvent::Up.into());
                 VecDeque::new()
             }
@@ -466,6 +466,10 @@ macro_rules! node_over_link {
 
             fn name(&self) -> Arc<str> {
                 Arc::clone(&self.name)
+            }
+
+            fn url(&self) -> Arc<str> {
+                Arc::clone(&self.url)
             }
 
             fn address(&self) -> Option<Arc<str>> {

@@ -70,6 +70,12 @@ pub trait LockNode: Send + Sync + 'static {
     /// handle (`Redlock`) and never contains a secret.
     fn name(&self) -> Arc<str>;
 
+    /// Returns the address by which the program `palisade` reaches this node (`--node`), without a
+    /// login. The default is the node's name. A wrapper has to forward this method.
+    fn url(&self) -> Arc<str> {
+        self.name()
+    }
+
     /// Returns the durations of a failover of this node. Returns `None`, the default, if the node
     /// has no failovers or does not know the settings of its failovers. This method is called
     /// often, so an implementation must not send a request. A wrapper has to forward this method.

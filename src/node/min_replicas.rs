@@ -16,7 +16,7 @@ use super::redis::facts::ServerFacts;
 use super::redis::read_max_lag::max_lag_at;
 use super::{NodeEvent, NodeSignal};
 use crate::dial::endpoint::Endpoint;
-use crate::error::{NodeError, NodeFault};
+use crate::error::{Commands, NodeError, NodeFault};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
@@ -179,7 +179,7 @@ impl Judge {
     }
 
     fn tell(&self, events: &broadcast::Sender<NodeSignal>, event: NodeEvent) {
-        event.log(&self.name);
+        event.log(&self.name, &Commands::default());
         // An error means that there is no listener.
         let _ = events.send(event.into());
     }

@@ -73,6 +73,7 @@ use crate::time::Moment;
 /// [`NodeFault::MinReplicasMissing`]: crate::error::NodeFault::MinReplicasMissing
 pub struct SentinelNode {
     name: Arc<str>,
+    url: Arc<str>,
     link: Link<Finder>,
 }
 

@@ -41,13 +41,21 @@ impl Loss {
         (self.from > 0).then(|| Duration::from_millis(length))
     }
 
-    /// Returns the number by which operators name the loss: the second (UTC) at which the data
-    /// after the loss began, for example `20261123-140321`. Unlike a position in a list, this
+    /// Returns the number by which operators name the loss: the millisecond (UTC) at which the data
+    /// after the loss began, for example `20261123-140321.417`. Unlike a position in a list, this
     /// number stays the same when other losses are removed.
     pub fn number(&self) -> String {
-        let digits = |c: char| !matches!(c, '-' | ':');
-        let second: String = utc(self.began).chars().take(19).filter(|c| digits(*c)).collect();
-        second.replace('T', "-")
+        let digits = |c: &char| !matches!(c, '-' | ':' | 'Z');
+        utc(self.began).chars().filter(digits).collect::<String>().replace('T', "-")
+    }
+
+    /// Returns the numbers of the losses without duplicates, with commas between them: the name by
+    /// which an operator decides about exactly these losses.
+    pub fn names(losses: &[Self]) -> String {
+        let mut numbers: Vec<String> = losses.iter().map(Self::number).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers.join(",")
     }
 }
 
@@ -82,8 +90,8 @@ mod tests {
             shown(noon, noon - 5),
             "lost at most 0.1 s of writes, 2025-11-23 14:03:20.0–14:03:20.0 UTC"
         );
-        assert_eq!(Loss::between(0, noon + 1_399).number(), "20251123-140321");
+        assert_eq!(Loss::between(0, noon + 1_399).number(), "20251123-140321.399");
         let longer = Loss { to: noon + 9_000, ..Loss::between(0, noon + 1_399) };
-        assert_eq!(longer.number(), "20251123-140321", "a longer window does not rename it");
+        assert_eq!(longer.number(), "20251123-140321.399", "a longer window does not rename it");
     }
 }

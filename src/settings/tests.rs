@@ -23,6 +23,27 @@ fn addresses_of_all_kinds_make_nodes() {
 }
 
 #[test]
+fn a_command_names_the_nodes_by_their_addresses_and_no_secret_is_shown() {
+    for (url, shown) in [
+        ("redis://127.0.0.1", "redis://127.0.0.1:6379"),
+        ("redis://joe:s3cret@h3:7001/2?name=other", "redis://h3:7001/2"),
+        ("redis://[::1]:7001", "'redis://[::1]:7001'"),
+        ("unix:///run/r.sock?db=1&pass=s3cret&name=local", "'unix:///run/r.sock?db=1'"),
+        (
+            "sentinel://joe:s3cret@10.0.0.1,h2:7/orders-a/3?sentinel_password=s3cret",
+            "sentinel://10.0.0.1:26379,h2:7/orders-a/3",
+        ),
+    ] {
+        let redlock = Redlock::from_urls(url).unwrap();
+        let init = redlock.core.commands.init();
+        assert_eq!(init, format!("palisade init --new --node {shown}"), "{url}");
+        // The command's address leads to the same node.
+        let again = Redlock::from_urls(shown.trim_matches('\'')).unwrap();
+        assert_eq!(again.core.commands.init(), init);
+    }
+}
+
+#[test]
 fn a_refused_address_is_named_and_no_secret_is_shown() {
     for (urls, words) in [
         ("", "between 1 and 31 nodes"),

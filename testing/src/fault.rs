@@ -341,6 +341,10 @@ impl LockNode for Fault {
     fn name(&self) -> Arc<str> {
         self.0.inner.name()
     }
+
+    fn url(&self) -> Arc<str> {
+        self.0.inner.url()
+    }
 }
 
 impl fmt::Debug for Fault {

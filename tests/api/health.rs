@@ -3,7 +3,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use palisade::idempotency::Outcome;
+use palisade::idempotency::{Decision, Outcome};
 use palisade::{Ability, MemoryNode, Redlock, TryAcquire};
 use palisade_testing::fault::FaultControl;
 use tokio::time::sleep;
@@ -104,4 +104,30 @@ async fn it_leaves_nothing_behind_and_meets_itself() {
     drop(tried);
     drop(redlock.close(S).await);
     assert!(!redlock.health().await.is_ready(), "a closed handle does nothing more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_decision_to_run_is_seen_in_the_health_of_its_namespace_alone() {
+    let (redlock, nodes, _) = world(1);
+    let keys = |name: &str| redlock.idempotency(name).at_most_once().build().unwrap();
+    let [decided, parked, open] = ["decided", "parked", "open"].map(keys);
+    assert!(runs(&redlock, "k", None).await);
+    nodes.iter().for_each(MemoryNode::restart_empty);
+    sleep(60 * S).await;
+    let audit = palisade_ops::Audit::new("alice", "none took effect").unwrap();
+    for (keys, decision) in [(&decided, Decision::Run), (&parked, Decision::Park)] {
+        for incident in palisade_ops::incidents(keys).await.incidents {
+            let stands = incident.decide(keys, decision, false, &audit).await.unwrap();
+            assert!(!stands.is_empty());
+        }
+    }
+    assert!(decided.health().await.new_keys().is_now());
+    for keys in [&parked, &open] {
+        let Ability::After(rest) = keys.health().await.new_keys() else { panic!("unknown") };
+        assert!(rest > 3_600 * S, "{rest:?}");
+    }
+    // A later loss is not decided.
+    nodes.iter().for_each(MemoryNode::restart_empty);
+    sleep(60 * S).await;
+    assert!(!decided.health().await.new_keys().is_now());
 }

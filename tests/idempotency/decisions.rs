@@ -92,10 +92,9 @@ async fn a_decision_to_run_does_not_run_what_a_later_loss_made_forgotten() {
             let Outcome::Parked(parked) = run(&of, "third", &effects).await else { panic!() };
             let incidents = incidents(&of).await.incidents;
             let (first, later) = (&incidents[0], &incidents[1]);
-            assert!(parked.losses.iter().all(|loss| later.is_named(&loss.number())));
             let text = parked.to_string();
-            assert!(text.contains(&format!("--loss {} ", later.number())), "{text}");
-            assert!(!text.contains(&first.number()), "{text}");
+            assert!(text.contains(&format!("--loss {} ", later.name())), "{text}");
+            assert!(!text.contains(&first.name()), "{text}");
         }
         assert_eq!(effects.count(), 3);
         let _ = decide(&of, Decision::Run, false).await;
@@ -110,6 +109,55 @@ async fn a_decision_to_run_does_not_run_what_a_later_loss_made_forgotten() {
             sleep(READ_AGAIN).await;
         }
         assert!(run(&of, "third", &effects).await.is_executed());
+    }
+}
+
+/// An operator lists a loss, and looks at what it took. Before the decision, the server crashes
+/// again. The losses belong together, and the decision is about the first one alone or about none.
+#[tokio::test(start_paused = true)]
+async fn a_loss_that_came_after_the_list_is_not_decided_about() {
+    for pause in [3, 17, 27] {
+        let (w, effects) = (World::new(1), Effects::default());
+        let of = orders(&w.redlock);
+        w.lose(&[0], MemoryNode::restart_keeping).await;
+        let listed = last(&of).await;
+        sleep(secs(pause)).await;
+        w.lose(&[0], MemoryNode::restart_keeping).await;
+        let now = incidents(&of).await;
+        assert_eq!(now.incidents.len(), 1, "they belong together");
+        let refused = now.named(&listed.name()).unwrap_err();
+        assert!(refused.to_string().contains("list the losses again"), "{refused}");
+        // The library decides about what was listed.
+        let audit = Audit::new("alice", "looked at the ledger").unwrap();
+        let decided = listed.decide(&of, Decision::Run, false, &audit).await.unwrap();
+        assert!(decided.iter().all(|one| one.is_new), "{decided:?}");
+        sleep(READ_AGAIN).await;
+        let Outcome::Parked(parked) = run(&of, "k", &effects).await else { panic!() };
+        assert!(parked.undecided, "{parked}");
+        assert!(parked.losses.iter().all(|loss| listed.losses.iter().all(|one| one.loss != *loss)));
+    }
+}
+
+/// One command decides about all losses that a parked key names, also about those of several
+/// incidents.
+#[tokio::test(start_paused = true)]
+async fn a_parked_key_names_all_losses_and_one_decision_about_them_lets_it_run() {
+    for (nodes, lost) in [(1, &[&[0][..], &[0], &[0]][..]), (3, &[&[0, 1], &[1, 2], &[0, 2]])] {
+        let (w, effects) = (World::new(nodes), Effects::default());
+        let of = orders(&w.redlock);
+        for nodes in lost {
+            w.lose(nodes, MemoryNode::restart_keeping).await;
+            sleep(secs(150)).await;
+        }
+        let Outcome::Parked(parked) = run(&of, "k", &effects).await else { panic!() };
+        let text = parked.to_string();
+        let name = text.split("--loss ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+        assert_eq!(name.split(',').count(), lost.len(), "{text}");
+        let named = incidents(&of).await.named(name).unwrap();
+        let audit = Audit::new("alice", "looked at the ledger").unwrap();
+        let _ = named.decide(&of, Decision::Run, false, &audit).await.unwrap();
+        sleep(READ_AGAIN).await;
+        assert!(run(&of, "k", &effects).await.is_executed());
     }
 }
 

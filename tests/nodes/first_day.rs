@@ -44,8 +44,8 @@ async fn a_new_server_is_distinguished_from_one_that_was_restarted() {
     let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     let (text, began) = refusal(&server).await;
     assert_eq!(began, Began::Empty);
-    for words in ["never initialised: new, or emptied", "grants begin in", "`palisade init --new`"]
-    {
+    let command = format!("`palisade init --new --node {}`", server.url());
+    for words in ["never initialised: new, or emptied", "grants begin in", &command] {
         assert!(text.contains(words), "{words:?} in {text}");
     }
     assert!(text.contains("an `acquire_timeout` of"), "{text}");

@@ -70,7 +70,7 @@ async fn main() -> Result<(), BoxError> {
     let orders = Redlock::from_urls(redis)?.idempotency("orders").at_most_once().build()?;
     for (delivery, dies) in [(1, true), (2, false), (3, false)] {
         match book(&orders, &pool, "tea", dies).await {
-            Ok(outcome) => println!("{delivery}: {outcome:?}"),
+            Ok(outcome) => println!("{delivery}: {outcome}"),
             Err(error) => println!("{delivery}: {error}"),
         }
     }

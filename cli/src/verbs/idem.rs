@@ -2,6 +2,7 @@
 //! and about losses of data.
 
 mod change;
+mod decide_all;
 mod incidents;
 mod list;
 mod redrive;
@@ -16,6 +17,7 @@ use serde_json::json;
 
 pub(crate) use self::change::AuditArgs;
 use self::change::{OneArgs, PurgeArgs};
+pub(crate) use self::decide_all::lines_in_memory;
 use self::incidents::{DecideArgs, IncidentsArgs};
 use self::list::ListArgs;
 use self::redrive::RedriveArgs;

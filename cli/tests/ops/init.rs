@@ -68,10 +68,8 @@ async fn a_new_server_that_an_application_found_first_is_marked_while_it_waits()
     let redlock = Redlock::builder().node(RedisNode::new(server.url()).unwrap()).build().unwrap();
     let refused =
         redlock.mutex("job").build().unwrap().try_acquire().await.unwrap_err().to_string();
-    assert!(
-        refused.contains("if the whole deployment is new, run `palisade init --new`"),
-        "{refused}"
-    );
+    let whole = format!("deployment is new: `palisade init --new --node {}`", server.url());
+    assert!(refused.contains(&whole), "{refused}");
     let report = palisade(&["doctor", "--node", &server.url(), "--no-trial"]);
     assert!(unwrapped(&report).contains("palisade init --new --node"), "{}", words(&report));
     let out = palisade(&["init", "--new", "--node", &server.url()]);

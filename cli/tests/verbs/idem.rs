@@ -210,7 +210,7 @@ fn one_command_decides_about_every_key_that_a_loss_made_forgotten() {
     let number = |incident: &Value| incident["loss"].as_str().expect("a number").to_owned();
     assert_eq!(once(&ground, "before").0, 0);
     assert_eq!(list(&ground), [] as [Value; 0]);
-    assert_eq!(decide(&ground, "20261123-140321", &["--run"]).code, 2, "there is none");
+    assert_eq!(decide(&ground, "20261123-140321.417", &["--run"]).code, 2, "there is none");
 
     // The data on the disk are older than the last run. A restart then loads an old state, as from
     // a backup.
@@ -251,12 +251,14 @@ fn one_command_decides_about_every_key_that_a_loss_made_forgotten() {
         let unclear = decide(&ground, &loss, flags);
         assert_eq!(unclear.code, 64, "{}", unclear.err);
     }
-    for bad in ["", "1", "2026-11-23", "20261123-14032x", "20261123-1403210"] {
+    for bad in
+        ["", "1", "2026-11-23", "20261123-140321", "20261123-140321.41x", "20261123-140321.417,"]
+    {
         let unreadable = decide(&ground, bad, &["--run"]);
         assert_eq!(unreadable.code, 64, "{bad}: {}", unreadable.err);
         assert!(unreadable.err.contains("palisade idem incidents"), "{}", unreadable.err);
     }
-    let other = decide(&ground, "20200101-000000", &["--run"]);
+    let other = decide(&ground, "20200101-000000.000", &["--run"]);
     assert_eq!(other.code, 2, "{}", other.err);
     assert!(other.err.contains(&loss) && other.err.contains("--retention"), "{}", other.err);
     let park = decide(&ground, &loss, &["--park"]);
@@ -305,4 +307,61 @@ fn one_command_decides_about_every_key_that_a_loss_made_forgotten() {
     assert_ne!(latest, loss);
     assert_eq!(decide(&ground, &latest, &["--run"]).code, 0);
     assert_eq!(once(&ground, "later").0, 0);
+}
+
+#[test]
+fn one_command_decides_wherever_keys_wait_and_decides_what_it_showed() {
+    let mut ground = Ground::new();
+    let once = |ground: &Ground, namespace: &str, key: &str| {
+        ground.run(&["once", key, "--namespace", namespace, "-c", "echo ran >>runs"]).code
+    };
+    for namespace in ["bills", "orders", "quiet"] {
+        assert_eq!(once(&ground, namespace, "before"), 0);
+    }
+    assert_eq!(ground.server.cli(&["SAVE"]), "OK");
+    ground.server.restart();
+    for namespace in ["orders", "bills"] {
+        until("it grants again, and parks", SOON, || once(&ground, namespace, "new") == 201);
+    }
+    // A key of this namespace has a result since the loss, and none waits.
+    let resolve = ["idem", "resolve", "known", "--namespace", "quiet", "--code", "0"];
+    let resolve = ground.run(&[&resolve[..], &["--reason", "in the ledger"]].concat());
+    assert_eq!(resolve.code, 0, "{} {}", resolve.out, resolve.err);
+    let decide = |flags: &[&str]| {
+        ground.run(
+            &[&["idem", "decide", "--all", "--run", "--reason", "none of them"], flags].concat(),
+        )
+    };
+    let shown = decide(&[]);
+    assert_eq!(shown.code, 64, "{} {}", shown.out, shown.err);
+    for words in ["\"bills\": ", "\"orders\": ", "nothing was decided"] {
+        assert!(shown.out.contains(words), "{words}: {}", shown.out);
+    }
+    assert!(!shown.out.contains("quiet"), "{}", shown.out);
+    let command = shown.out.split('`').nth(1).expect("a command").to_owned();
+    let begins = "palisade idem decide --all --run --reason 'none of them' --yes ";
+    let number = command.strip_prefix(begins).unwrap_or_else(|| panic!("{command}")).to_owned();
+
+    let table = ground.run(&["idem", "incidents"]).out;
+    for words in ["\"quiet\": no key waits", "\"bills\": undecided, ", "decide --all --run"] {
+        assert!(table.contains(words), "{words}: {table}");
+    }
+    // A key of another namespace begins to wait, and its author was not shown.
+    assert_eq!(once(&ground, "quiet", "new"), 201);
+    let changed = decide(&["--yes", &number]);
+    assert_eq!(changed.code, 2, "{} {}", changed.out, changed.err);
+    assert!(changed.out.contains("has changed since"), "{}", changed.out);
+    assert_eq!(once(&ground, "orders", "new"), 201, "nothing was decided");
+    let again = changed.out.split('`').nth(1).expect("a command");
+    let number = again.strip_prefix(begins).unwrap_or_else(|| panic!("{again}"));
+    let done = decide(&["--yes", number]);
+    assert_eq!(done.code, 0, "{} {}", done.out, done.err);
+    assert!(done.out.contains("has no append-only file"), "{}", done.out);
+    for namespace in ["bills", "orders", "quiet"] {
+        assert_eq!(once(&ground, namespace, "new"), 0, "{namespace}");
+    }
+    let nothing = decide(&[]);
+    assert!(nothing.code == 0 && nothing.out.contains("no key waits"), "{}", nothing.out);
+    let table = ground.run(&["idem", "incidents"]).out;
+    assert!(!table.contains("undecided") && !table.contains("decide --all"), "{table}");
 }

@@ -50,6 +50,10 @@ fn words(node: &str, event: &NodeEvent) -> (Level, &'static str, String) {
     match event {
         NodeEvent::Down => (Level::Warn, "node_down", format!("{node} cannot be reached")),
         NodeEvent::Up => (Level::Info, "node_up", format!("{node} is connected")),
+        NodeEvent::HistoryChanged { cause: HistoryCause::FirstUse, .. } => {
+            let text = format!("{node} has no data of palisade yet: it is new, or was emptied");
+            (Level::Info, "history_changed", text)
+        }
         NodeEvent::HistoryChanged { cause, .. } => {
             let text = format!("{node} has a new data history ({})", cause_word(*cause));
             (Level::Warn, "history_changed", text)
@@ -98,6 +102,7 @@ fn cause_word(cause: HistoryCause) -> &'static str {
         HistoryCause::Restart => "restart",
         HistoryCause::Promotion => "promotion",
         HistoryCause::DataLost => "data lost",
+        HistoryCause::FirstUse => "first use",
         _ => "unknown",
     }
 }

@@ -84,7 +84,8 @@ fn note(vote: &mut Vote, node: &NodeHealth) {
         NodeOutcome::Quarantined { remaining, began, .. } => {
             let because = match began {
                 Began::Empty => "it was never initialised: it is new, or was emptied; if the \
-                                 whole deployment is new, run `palisade init --new`"
+                                 whole deployment is new, run `palisade init --new` with a \
+                                 `--node` for each of its nodes"
                     .to_owned(),
                 Began::Lost => "its data are lost".to_owned(),
                 Began::Known => match vote.losses.last().and_then(Loss::length) {

@@ -121,15 +121,6 @@ fn waits(incident: &Value) -> bool {
     })
 }
 
-/// Returns the losses of data of an incident as its page shows them. A decision contains this text,
-/// so that it does not apply to a loss that joined the incident later.
-pub(crate) fn losses_shown(losses: impl Iterator<Item = Loss>) -> String {
-    // Two losses of data that end in the same second have the same number, so the text has the
-    // beginning, too. Two nodes may have the same loss, so the set removes duplicates.
-    let all = losses.map(|loss| format!("{} from {}", loss.number(), loss.from));
-    all.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ")
-}
-
 fn object(incident: &Incident, namespaces: &[Value]) -> Value {
     let losses = incident.losses.iter().map(|one| {
         let mut of = loss(&one.loss);
@@ -137,10 +128,9 @@ fn object(incident: &Incident, namespaces: &[Value]) -> Value {
         of["number"] = one.loss.number().into();
         of
     });
-    let shown = losses_shown(incident.losses.iter().map(|one| one.loss));
     let left = incident.remaining.as_millis() as u64;
     json!({
-        "loss": incident.number(), "shown": shown, "sentence": sentence(incident),
+        "loss": incident.name(), "sentence": sentence(incident),
         "until_ms": now_ms() + left, "remaining_ms": left,
         "losses": losses.collect::<Vec<_>>(), "namespaces": namespaces,
     })
@@ -220,15 +210,6 @@ fn standing(namespace: &str, read: Result<Vec<(Loss, Option<Decided>)>, RunError
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_loss_that_joins_an_incident_changes_what_is_shown() {
-        let loss = |from: u64, began: u64| Loss { from, began, to: began + 5 };
-        let (a, b) = (loss(1_000, 4_000), loss(2_000, 4_001));
-        assert_eq!(losses_shown([a, a].into_iter()), losses_shown([a].into_iter()));
-        assert_eq!(losses_shown([a, b].into_iter()), losses_shown([b, a].into_iter()));
-        assert_ne!(losses_shown([a, b].into_iter()), losses_shown([a].into_iter()));
-    }
 
     #[test]
     fn an_incident_waits_until_each_namespace_is_decided() {

@@ -88,7 +88,7 @@ async fn an_incident_is_settled_only_if_each_namespace_is_decided() {
                     "by": null, "reason": null, "at_ms": null, "may": [], "error": null })
             })
             .collect();
-        serde_json::json!([{ "loss": "20261123-140321", "sentence": "the master lost 2 s",
+        serde_json::json!([{ "loss": "20261123-140321.417", "sentence": "the master lost 2 s",
             "until_ms": 9_000_000_000_000_u64, "remaining_ms": 1, "losses": [],
             "namespaces": namespaces }])
     };

@@ -88,18 +88,21 @@ const fields = (data, wanted) => h("p", { class: "tools soft", key: "retention" 
     data && (data.unread || []).length ? ` Not read: ${data.unread.map(({ node, why }) =>
       `${node} (${why})`).join(", ")}.` : ""}`);
 
+/** Returns the number of an incident's latest loss; `loss` has the numbers of all, with commas. */
+const latest = (incident) => incident.loss.split(",").pop();
+
 /** Returns the fields that choose the incidents, and a card for each incident. */
 export function incidentCards(app, resource, wanted) {
   const decide = (incident, space, which) => {
     const { fields: change, ...texts } = DECISIONS[which];
     ask({
-      ...texts, action: "decide", name: incident.loss, what: "number of the loss",
+      ...texts, action: "decide", name: latest(incident), what: "number of the latest loss",
       body: { namespace: space.namespace, loss: incident.loss, retention_ms: wanted.retention_ms,
         ...change },
       then: () => resource.load(),
       target: () => {
         const now = resource.data?.incidents.find(({ loss }) => loss === incident.loss);
-        return { expect: now?.shown, facts: [
+        return { expect: now?.loss, facts: [
           ["Namespace", space.namespace],
           ["Losses", now && now.losses.map((loss) => h("div", null,
             `${loss.number}, ${loss.node}: ${loss.text}`))],
@@ -122,14 +125,14 @@ export function incidentCards(app, resource, wanted) {
   const data = resource.data;
   const cards = data ? data.incidents.map((incident) => {
     const [level, text] = standing(incident, data, wanted.namespace);
-    return card(`Incident ${incident.loss}`, {
+    return card(`Incident ${latest(incident)}`, {
       level: level === "error" ? "alarm" : "",
       right: h("span", { class: "soft" }, "matters for another ", countdown(incident.until_ms)),
       foot: incident.losses.length > 1 && h("span", null, `Lost on ${plural(incident.losses.length,
         "node")}: ${incident.losses.map((loss) => `${loss.node}, ${loss.text}`).join("; ")}.`),
     },
     h("p", { class: "lead" }, mark(level, level), incident.sentence, text && `. ${text}`),
-    incident.namespaces.length > 0 && shortTable(`Decisions about ${incident.loss}`,
+    incident.namespaces.length > 0 && shortTable(`Decisions about ${latest(incident)}`,
       columns(incident), incident.namespaces, (space) => space.namespace));
   }) : [];
   return [

@@ -52,6 +52,8 @@ pub struct Select {
     pub forgotten: bool,
     /// Smallest selected [age](KeyFacts::age) of the last claim.
     pub older_than: Duration,
+    /// Largest selected [age](KeyFacts::age) of the last claim.
+    pub younger_than: Option<Duration>,
     /// Longest selected time until a record of the key expires ([`KeyFacts::expires_in`]).
     pub expires_within: Option<Duration>,
     /// Largest number of keys that are selected.
@@ -78,6 +80,7 @@ impl Select {
         (self.states.is_empty() || self.states.contains(&key.state))
             && (!self.forgotten || key.forgotten)
             && key.age >= self.older_than
+            && self.younger_than.is_none_or(|age| key.age <= age)
             && self.expires_within.is_none_or(|span| key.expires_in <= span)
     }
 }

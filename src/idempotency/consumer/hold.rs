@@ -153,8 +153,8 @@ impl Holding {
                 tracing::warn!(
                     target: "palisade::consumer", namespace = self.of.namespace(),
                     held = state.held.len(), for_secs = (now - since).as_secs(),
-                    %losses,
-                    "messages are held until an operator decides (`palisade idem decide`)"
+                    %losses, why = state.why,
+                    "messages are held until an operator decides"
                 );
                 state.losses.clear();
             }
@@ -210,6 +210,7 @@ mod tests {
             forgotten_for: Duration::ZERO,
             losses: losses.to_vec(),
             undecided: true,
+            commands: holding.of.core.commands.clone(),
         }
     }
 

@@ -43,6 +43,7 @@ use crate::time::Moment;
 /// locks. For a group that Sentinels monitor use `SentinelNode`.
 pub struct RedisNode {
     name: Arc<str>,
+    url: Arc<str>,
     link: Link<Fixed>,
 }
 
@@ -146,6 +147,7 @@ impl NodeBuilder<ServerSettings> {
         settings.data.check_tls_name("tls_server_name", "needs TLS (rediss://, `tls`)")?;
         let name = settings.own.name.clone().unwrap_or_else(|| settings.data.to_string());
         let name: Arc<str> = name.into();
+        let url = settings.data.url().into();
         let options = settings.link(&name, settings.own.connect_timeout, self.env);
         let fixed = Fixed {
             window: settings.rule.window.unwrap_or_default(),
@@ -154,7 +156,7 @@ impl NodeBuilder<ServerSettings> {
             replicas: settings.own.replicas,
             never: watch::Sender::new(0),
         };
-        Ok(RedisNode { name, link: Link::new(fixed, options) })
+        Ok(RedisNode { name, url, link: Link::new(fixed, options) })
     }
 }
 

@@ -112,9 +112,10 @@ impl NodeBuilder<GroupSettings> {
         let sentinel = &settings.own.sentinel;
         sentinel.check_tls_name("sentinel_tls_server_name", "needs `sentinel_tls`")?;
         let connect_timeout = CONNECT + 2 * settings.own.within;
+        let url = settings.own.url(&settings.data).into();
         let options = settings.link(&settings.own.name, connect_timeout, Arc::clone(&env));
         let link = Link::new(Finder::new(&settings, env), options);
-        Ok(SentinelNode { name: settings.own.name, link })
+        Ok(SentinelNode { name: settings.own.name, url, link })
     }
 }
 

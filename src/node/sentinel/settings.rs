@@ -60,6 +60,21 @@ impl GroupSettings {
             trust_unconfirmed: false,
         })
     }
+
+    /// Returns the address of the group in the form of the settings (`sentinel://…`), without the
+    /// logins. `data` has the database and the transport of the data servers.
+    pub(super) fn url(&self, data: &Endpoint) -> String {
+        let hosts: Vec<String> = self.sentinels.iter().map(Address::to_string).collect();
+        let db = match data.database() {
+            0 => String::new(),
+            db => format!("/{db}"),
+        };
+        let tls = [("tls", data), ("sentinel_tls", &self.sentinel)];
+        let tls = tls.iter().filter(|(_, endpoint)| endpoint.is_tls());
+        let tls: Vec<String> = tls.map(|(option, _)| format!("{option}=true")).collect();
+        let query = if tls.is_empty() { String::new() } else { format!("?{}", tls.join("&")) };
+        format!("sentinel://{}/{}{db}{query}", hosts.join(","), self.name)
+    }
 }
 
 pub(super) fn check_pause(field: &'static str, span: Duration) -> Result<(), ConfigError> {

@@ -71,6 +71,7 @@ impl ListArgs {
             states: states.into_iter().filter_map(|(is, state)| is.then_some(state)).collect(),
             forgotten: self.forgotten,
             older_than: self.older_than.map_or(Duration::ZERO, |Span(age)| age),
+            younger_than: None,
             expires_within: self.expires_within.map(|Span(span)| span),
             limit: Some(self.limit),
         };

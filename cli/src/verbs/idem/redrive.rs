@@ -13,7 +13,7 @@ use crate::say::Say;
 use crate::signals::Signals;
 
 pub(super) const HELP: &str = "Examples:
-  palisade idem decide --namespace payments --loss 20261123-140321 --run --replace \\
+  palisade idem decide --namespace payments --loss 20261123-140321.417 --run --replace \\
     --reason 'the ledger has none of them' --node redis://127.0.0.1
   palisade idem redrive --stream orders --url redis://127.0.0.1 \\
     --reason 'decided to run after the loss of 14:03'

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::*;
 use crate::durability::Achieved;
 use crate::durability::Durability;
-use crate::error::{ConfigError, NoQuorum, NodeError, NodeFault, NodeOutcome};
+use crate::error::{Commands, ConfigError, NoQuorum, NodeError, NodeFault, NodeOutcome};
 use crate::idempotency::{CodecError, Failed, KeyName, NotRecorded, Parked};
 use crate::token::FencingToken;
 
@@ -18,14 +18,29 @@ fn key() -> KeyName {
 
 fn nodes(fault: NodeFault) -> NoQuorum {
     let failed = NodeOutcome::Failed(NodeError::not_executed(fault, "it said so"));
-    NoQuorum { of: None, needed: 1, nodes: vec![(Arc::from("a"), failed)], waited: None }
+    NoQuorum {
+        of: None,
+        needed: 1,
+        nodes: vec![(Arc::from("a"), failed)],
+        waited: None,
+        commands: Commands::default(),
+    }
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "as all that can come of a call")]
 fn parked(reason: ParkedReason) -> CallResult {
     let (forgotten_for, losses) = (Duration::ZERO, Vec::new());
     let undecided = false;
-    Ok(Outcome::Parked(Parked { key: key(), attempt: 1, reason, forgotten_for, losses, undecided }))
+    let commands = Commands::default();
+    Ok(Outcome::Parked(Parked {
+        key: key(),
+        attempt: 1,
+        reason,
+        forgotten_for,
+        losses,
+        undecided,
+        commands,
+    }))
 }
 
 /// Returns the outcome for a forgotten key (too few nodes can exclude an earlier use), before an
@@ -92,7 +107,11 @@ fn every_outcome_and_every_error_has_one_disposition() {
         ("forgotten, undecided", undecided(), "retry 250"),
         (
             "not initialised",
-            Err(RunError::NotInitialised { key: key(), nodes: vec!["a".into()] }),
+            Err(RunError::NotInitialised {
+                key: key(),
+                nodes: vec!["a".into()],
+                commands: Commands::default(),
+            }),
             "retry 5000",
         ),
         ("bad key", Err(RunError::Config { key: key(), error: config }), "park unreadable"),

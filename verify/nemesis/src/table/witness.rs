@@ -69,6 +69,10 @@ impl LockNode for Witness {
         self.node.name()
     }
 
+    fn url(&self) -> Arc<str> {
+        self.node.url()
+    }
+
     fn server(&self) -> Option<Arc<str>> {
         self.node.server()
     }
