@@ -8,6 +8,8 @@ use std::time::Duration;
 use redis::{AsyncConnectionConfig, RedisError, RedisResult};
 
 pub use crate::config::{RETENTION, default_clock_error, lasts};
+#[cfg(feature = "cron")]
+pub use crate::cron::keys::cron_names;
 pub use crate::dial::Line;
 pub use crate::dial::endpoint::Endpoint;
 pub use crate::dial::error_text::error_text;

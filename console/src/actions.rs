@@ -12,6 +12,7 @@ use palisade::cron::{Cron, CronError, Requested};
 use palisade::election::StepDown;
 use palisade::error::AcquireError;
 use palisade::idempotency::{Decision, Resolved};
+use palisade::internal::cron_names;
 use palisade_ops::{Audit, Change, KeyFacts, Records, incidents, resolve, run_now};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -434,8 +435,12 @@ async fn step_down(
 }
 
 /// Requests a run of a job. The job's leader looks for requests every two seconds.
-async fn run_job(shared: &Shared, job: &str, audit: &Audit) -> Result<Ended, Refusal> {
-    let cron = Cron::new(&shared.redlock);
+async fn run_job(shared: &Shared, id: &str, audit: &Audit) -> Result<Ended, Refusal> {
+    let Some((cron, job)) = cron_names(id) else {
+        let why = "`job` must be as the page shows it, with the name of its `Cron`: `cron/nightly`";
+        return Err(Refusal::bad_request(why));
+    };
+    let cron = Cron::new(&shared.redlock).name(cron);
     Ok(match run_now(&cron, job, BEGINS, audit).await {
         Ok(Requested::NotAllowed) => Ended::new("refused", NOT_ALLOWED),
         Ok(Requested::NotKnown) => {

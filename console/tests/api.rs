@@ -126,14 +126,14 @@ async fn an_election_shows_its_terms_and_a_cron_job_its_ticks() {
     });
     let page = world
         .until("cron", |page| {
-            found(page, "jobs", "name", "report").is_some_and(|job| {
+            found(page, "jobs", "name", "cron/report").is_some_and(|job| {
                 let ends: Vec<_> =
                     job["last"].as_array().unwrap().iter().map(|tick| &tick["end"]).collect();
                 ends.contains(&&json!("done")) && ends.contains(&&json!("failed"))
             })
         })
         .await;
-    let job_shown = found(&page, "jobs", "name", "report").unwrap();
+    let job_shown = found(&page, "jobs", "name", "cron/report").unwrap();
     assert_eq!(
         (&job_shown["schedule"], &job_shown["zone"]),
         (&json!("* * * * * *"), &json!("Europe/Zurich"))

@@ -227,7 +227,8 @@ async fn a_console_without_permission_acts_for_no_one() {
     let decide = json!({ "action": "decide", "namespace": "orders", "loss": "20261123-140321.417",
                          "decision": "run", "confirm": "20261123-140321.417", "reason": "x" });
     let step_down = json!({ "action": "step-down", "name": "e", "confirm": "e", "reason": "x" });
-    let run_now = json!({ "action": "run-now", "job": "j", "confirm": "j", "reason": "x" });
+    let run_now =
+        json!({ "action": "run-now", "job": "cron/j", "confirm": "cron/j", "reason": "x" });
     let all = [
         force("deploy"),
         step_down,

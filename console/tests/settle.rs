@@ -133,7 +133,8 @@ async fn a_leader_steps_down() {
     let done = world.act(&step_down, &[]).await.json();
     assert_eq!(done["result"], "done", "{done}");
     assert_eq!(asked.await.unwrap(), "maintenance (local)");
-    let refused = json!({ "action": "run-now", "job": "j", "confirm": "j", "reason": "x" });
+    let refused =
+        json!({ "action": "run-now", "job": "cron/j", "confirm": "cron/j", "reason": "x" });
     assert_eq!(world.act(&refused, &[]).await.json()["result"], "refused");
 }
 
@@ -316,7 +317,7 @@ async fn a_loss_of_all_records_waits_for_a_decision() {
 /// the job.
 fn found<'a>(page: &'a Value, job: &str) -> &'a Value {
     let jobs = page["jobs"].as_array().unwrap();
-    jobs.iter().find(|one| one["name"] == job).unwrap_or(&Value::Null)
+    jobs.iter().find(|one| one["name"] == format!("cron/{job}")).unwrap_or(&Value::Null)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -328,8 +329,8 @@ async fn a_job_runs_now_once_for_each_request_although_its_leader_goes() {
 
     let world = World::with(3, "app:", acting()).await;
     let run = |job: &str| {
-        let reason = "the file came late";
-        json!({ "action": "run-now", "job": job, "confirm": job, "reason": reason })
+        let (id, reason) = (format!("cron/{job}"), "the file came late");
+        json!({ "action": "run-now", "job": id, "confirm": id, "reason": reason })
     };
     let runs = Arc::<Mutex<Vec<(i64, u32)>>>::default();
     let process = |job: Job| {
@@ -409,7 +410,7 @@ async fn a_job_runs_now_once_for_each_request_although_its_leader_goes() {
     assert_eq!(tick["requested"]["reason"], "the file came late");
     let lines = world.get("audit").await;
     let last = &lines["lines"].as_array().unwrap()[0];
-    assert_eq!((&last["action"], &last["target"]), (&json!("run-now"), &json!("report")));
+    assert_eq!((&last["action"], &last["target"]), (&json!("run-now"), &json!("cron/report")));
     for (_, _, task) in two {
         task.abort();
     }

@@ -15,21 +15,23 @@
 //! ```
 
 mod attend;
+mod due;
+mod look_back;
 mod outcome;
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tracing::Instrument as _;
 
 use super::job::{Job, Overlap};
-use super::missed::{OnTime, is_missed, millis, plan};
+use super::keys::Records;
+use super::missed::{millis, millis_of};
 use super::overlap::{During, Overlaps};
 use super::request;
 use super::schedule::Schedule;
@@ -38,46 +40,36 @@ use super::tick::{End, Run, Skipped, Tick};
 use super::{Cron, CronError, Running};
 use crate::client::WATCH;
 use crate::error::{AcquireError, Advice};
-use crate::idempotency::{Call, Context, Failed, Idempotency, Outcome, RunError, Status};
+use crate::idempotency::{Call, Context, Failed, Outcome, RunError, Status};
 use crate::lock::{LockGuard, Mutex};
 use crate::metrics::JobMeters;
 use crate::span::operation;
 use crate::time::Moment;
+use due::{Due, DueTicks, next_check, ready};
+use look_back::Ticks;
 
 /// Largest number of ticks (due times of a job) that run in this process at the same time, if the
 /// runs of the job may overlap.
 const AT_ONCE: usize = 64;
-/// Largest number of missed ticks of a job that are counted at once for the metrics.
-const MISSED: usize = 10_000;
 /// Pause before the next check of a tick, if the last check could not decide if the tick is run.
 const AGAIN: Duration = Duration::from_millis(200);
-/// Shortest and longest delay of the first check of a tick in a process that does not lead. With
-/// the delay, the leading process checks the tick first.
-const HOLD_BACK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
-/// State of a tick that is due and not finished. A tick is one due time of the job.
-#[derive(Clone, Copy, Debug)]
-struct Due {
-    backfilled: bool,
-    /// True if an operator requested the run. The tick is then the time of the request.
-    requested: bool,
-    /// True if a run of the tick has begun, or if the tick waited for an earlier run.
-    tried: bool,
-    /// Time of the next check of this tick, in milliseconds since 1970.
-    check_at: u64,
-}
-
-/// The ticks that are due and not finished. The key is the time of the tick in seconds since 1970,
-/// and true if an operator requested the tick, false if it is a tick of the schedule.
-type DueTicks = BTreeMap<(i64, bool), Due>;
-
-/// Result of a check of a tick, which is one due time of the job.
+/// Result of a check of a tick. The spans are pauses before the next check.
 enum CheckResult {
-    Over,
+    /// The tick is over. The value is the record of its run.
+    Over(Option<Run>),
     Again(Duration),
-    /// The run of the tick failed and may be repeated. The value is the pause before the next
-    /// check.
+    /// A run of the tick has begun, and may have been interrupted.
+    Begun(Duration),
+    /// The handler failed, and asks for another run.
     Retry(Duration),
+    /// Too few nodes answered.
+    Wait(Duration),
+    /// The tick is not on time, or the nodes answer again: it has to be decided which ticks are
+    /// missed. The flag is true if a record decides about this one.
+    Judge {
+        by_record: bool,
+    },
 }
 
 struct Engine<'a, F> {
@@ -85,13 +77,15 @@ struct Engine<'a, F> {
     job: &'a Job,
     schedule: &'a Schedule,
     handler: &'a F,
-    records: Idempotency,
+    records: Records,
     /// Idempotency records of operators' requests to run the job; `None` if the job does not allow
     /// requests.
-    requests: Option<Idempotency>,
+    requests: Option<Records>,
     /// Lock that this process holds during a run of the job; `None` if runs may overlap.
     lock: Option<Mutex>,
     since: i64,
+    /// The schedule before the last edit, with the beginning and the end of its time.
+    before: Option<(Schedule, (i64, i64))>,
     /// Time at which this process began to run the job, in seconds since 1970.
     began: i64,
     by: String,
@@ -100,14 +94,6 @@ struct Engine<'a, F> {
     /// True if a tick has to wait and the reason was logged. The end of a tick sets it to false, so
     /// that the next reason is logged again.
     waits: AtomicBool,
-}
-
-/// Returns the idempotency call that reads or claims the record of a tick.
-pub(super) fn call(records: &Idempotency, job: &Job, tick: i64) -> Call {
-    // The birth of the idempotency key (the time since which the key can exist) is the due time of
-    // the tick, because no process can have run the tick before.
-    let born = UNIX_EPOCH + Duration::from_secs(tick.unsigned_abs());
-    records.key(format!("{}@{tick}", job.name)).created_at(born)
 }
 
 pub(super) async fn run<F, Fut, E>(
@@ -122,17 +108,17 @@ where
     E: Into<Failed>,
 {
     let records = cron.records(job)?;
-    let requests = job.on_request.then(|| cron.requests()).transpose()?;
+    let requests = job.on_request.then(|| cron.requests(&job.name)).transpose()?;
     // All settings are checked before the first tick, so that `run` fails at once if a setting is
     // wrong.
     let lock = match job.overlap {
         Overlap::Allow => None,
-        _ => Some(cron.redlock.mutex(format!("cron:{}", job.name)).acquire_timeout(AGAIN).build()?),
+        _ => Some(cron.redlock.mutex(cron.lock_of(job)).acquire_timeout(AGAIN).build()?),
     };
     let closing = cron.core().closing.begun();
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let work = async {
-        let since = start(cron, job, schedule, &records).await?;
+        let (since, before) = start(cron, job, schedule, &records).await?;
         let by = format!("{host}:{}", std::process::id());
         let meters = cron.core().meters.job(&job.name);
         let engine = Engine {
@@ -144,6 +130,7 @@ where
             requests,
             lock,
             since,
+            before,
             began: cron.now(),
             by,
             meters,
@@ -163,15 +150,10 @@ where
 /// differ. `instant` is a time that another process, or this one, read from its clock before.
 pub(super) fn is_ahead(cron: &Cron, instant: i64) -> bool {
     let apart = 2 * cron.core().config.clock_error;
-    millis(instant) > cron.core().env.wall_micros() / 1_000 + apart.as_millis() as u64
+    millis(instant) > cron.core().env.wall_micros() / 1_000 + millis_of(apart)
 }
 
-impl<F, Fut, E> Engine<'_, F>
-where
-    F: Fn(Tick) -> Fut,
-    Fut: Future<Output = Result<(), E>>,
-    E: Into<Failed>,
-{
+impl<F> Engine<'_, F> {
     fn now(&self) -> u64 {
         self.cron.core().env.wall_micros() / 1_000
     }
@@ -181,30 +163,52 @@ where
         self.cron.core().env.now()
     }
 
+    /// Returns the time since which the job has this schedule; `None` if that time is ahead of this
+    /// process's clock.
+    fn since(&self) -> Option<i64> {
+        (!is_ahead(self.cron, self.since)).then_some(self.since)
+    }
+}
+
+impl<F, Fut, E> Engine<'_, F>
+where
+    F: Fn(Tick) -> Fut,
+    Fut: Future<Output = Result<(), E>>,
+    E: Into<Failed>,
+{
     async fn run(&self) -> Infallible {
         let mut due = DueTicks::new();
         let requests = request::requests(self.cron, &self.job.name, self.requests.as_ref());
         let mut requests = std::pin::pin!(requests);
-        let mut running = FuturesUnordered::new();
+        let (mut running, mut looking) = (FuturesUnordered::new(), FuturesUnordered::new());
         let at_once = if self.job.overlap == Overlap::Allow { AT_ONCE } else { 1 };
-        // The search for due ticks begins at the time since which the job has this schedule. Ticks
-        // before that time do not belong to this schedule, so they are not missed.
-        let mut seen = self.since().unwrap_or(self.cron.now());
+        // Ticks of before the schedule was set do not belong to it, so they are not missed.
+        let mut seen = self.cron.now();
+        let since = self.since().unwrap_or(seen);
+        let new = self.ticks_of(self.schedule, (since.saturating_add(1), seen));
+        let mut missed = self.found(&mut due, self.look_back(Ticks::New, new, false).await);
+        if let Some((old, range)) = &self.before {
+            let old = self.ticks_of(old, *range);
+            looking.push(self.look_back(Ticks::OfBefore, old, false));
+        }
         loop {
+            if !missed.is_empty() {
+                looking.push(self.look_back(Ticks::Missed, std::mem::take(&mut missed), false));
+            }
             let now = self.now();
             self.follow(&mut due, &mut seen);
-            self.add_due(&mut due, &mut seen, now);
-            let ready =
-                |((tick, _), d): (&(i64, bool), &Due)| (d.check_at <= now).then_some((*tick, *d));
+            let new = self.add_due(&mut due, &mut seen, now);
+            if !new.is_empty() {
+                looking.push(self.look_back(Ticks::New, new, false));
+            }
             if running.len() < at_once
-                && let Some((tick, d)) = due.iter().find_map(ready)
+                && let Some((tick, d)) = ready(&due, now)
             {
                 due.remove(&(tick, d.requested));
                 running.push(async move { (tick, d, self.check(tick, d).await) });
                 continue;
             }
-            let room = running.len() < at_once;
-            let next_check = due.values().map(|d| d.check_at).min().filter(|_| room);
+            let next_check = next_check(&due).filter(|_| running.len() < at_once);
             let next_tick = self.schedule.after(seen).map(millis);
             let next = next_check.into_iter().chain(next_tick).min().unwrap_or(u64::MAX);
             // The loop sleeps for at most `WATCH`, because the wall clock may be set during the
@@ -212,109 +216,43 @@ where
             let rest = Duration::from_millis(next.saturating_sub(now)).min(WATCH);
             tokio::select! {
                 biased;
-                Some((tick, mut d, result)) = running.next(), if !running.is_empty() => {
-                    d.tried |= matches!(result, CheckResult::Retry(_));
-                    match result {
-                        CheckResult::Over => self.waits.store(false, Ordering::Relaxed),
-                        CheckResult::Again(pause) | CheckResult::Retry(pause) => {
-                            let check_at = self.now() + pause.as_millis() as u64;
-                            // If the clock was set back, `check_at` could be before the due time of
-                            // the tick. So the due time is the lower limit.
-                            d.check_at = check_at.max(millis(tick));
-                            due.insert((tick, d.requested), d);
-                        }
+                Some((tick, d, result)) = running.next(), if !running.is_empty() => {
+                    missed = self.checked(&mut due, (tick, d), result);
+                }
+                Some(found) = looking.next(), if !looking.is_empty() => {
+                    let of = found.of;
+                    let rest = self.found(&mut due, found);
+                    match of {
+                        Ticks::New => missed = rest,
+                        _ if rest.is_empty() => {}
+                        _ => looking.push(self.look_back(of, rest, true)),
                     }
                 }
                 Some(at) = requests.next() => {
-                    let (backfilled, tried, requested) = (false, false, true);
-                    let d = Due { backfilled, requested, tried, check_at: self.now() };
-                    due.insert((at, requested), d);
+                    due.insert((at, true), Due::requested(self.now()));
                 }
                 () = tokio::time::sleep(rest.max(Duration::from_millis(1))) => {}
             }
         }
     }
 
-    /// Returns the time since which the job has this schedule; `None` if that time is ahead of this
-    /// process's clock.
-    fn since(&self) -> Option<i64> {
-        (!is_ahead(self.cron, self.since)).then_some(self.since)
-    }
-
-    /// Handles a wall clock that was set back. The ticks that are on time by the new clock are
-    /// checked again. The records show which of these ticks were already run.
-    fn follow(&self, due: &mut DueTicks, seen: &mut i64) {
-        let since = self.since();
-        *seen = since.map_or(*seen, |since| since.max(*seen));
-        if !is_ahead(self.cron, *seen) {
-            return;
-        }
-        let now = self.cron.now();
-        tracing::warn!(
-            target: "palisade::cron",
-            job = %self.job.name, before = *seen, now,
-            "the clock went back; ticks that have run already are not run again"
-        );
-        let on_time = now.saturating_sub(whole(self.job.latest().as_secs()));
-        *seen = since.map_or(now, |since| since.max(on_time));
-        for ((tick, requested), d) in due {
-            // A requested run has no jitter, because after a long jitter it would be too late to
-            // begin.
-            d.check_at = if *requested { millis(*tick) } else { self.first_check(*tick) };
-        }
-    }
-
-    /// Returns the time of a tick's first check, in milliseconds since 1970.
-    fn first_check(&self, tick: i64) -> u64 {
-        let leads = self.cron.lead.term.borrow().is_some();
-        let hold_back = if leads { Duration::ZERO } else { self.hold_back() };
-        millis(tick) + self.job.jitter_of(tick) + hold_back.as_millis() as u64
-    }
-
-    /// Adds to `due` the ticks that are due at `now`. Counts and logs the ticks that are too late
-    /// to be run.
-    fn add_due(&self, due: &mut DueTicks, seen: &mut i64, now: u64) {
-        let (seconds, late) = (whole(now / 1_000), whole(self.job.latest().as_secs()));
-        let on_time = OnTime { late, newest_alone: self.job.late.is_none() };
-        if self.schedule.after(*seen).is_none_or(|next| next > seconds) {
-            return;
-        }
-        let plan = plan(self.schedule, (*seen, seconds), on_time, self.job.missed);
-        // Ticks before the start of this process are not reported as missed, because other
-        // processes may have run them. The job's history shows their outcome.
-        let left_out = plan.left_out.map(|(first, last)| (first.max(self.began + 1), last));
-        if let Some((first, last)) = left_out.filter(|(first, last)| first <= last) {
-            let missed = self.schedule.count((first, last), MISSED);
-            self.meters.missed(missed as u64);
-            tracing::warn!(
-                target: "palisade::cron",
-                job = %self.job.name, first, last, policy = ?self.job.missed,
-                "ticks were missed and are left out, unless another process has run them"
-            );
-        }
-        for (tick, backfilled) in plan.ticks {
-            let (tried, requested, check_at) = (false, false, self.first_check(tick));
-            due.insert((tick, requested), Due { backfilled, requested, tried, check_at });
-        }
-        *seen = seconds;
-    }
-
-    fn hold_back(&self) -> Duration {
-        (self.cron.core().config.ttl / 8).clamp(HOLD_BACK.0, HOLD_BACK.1)
-    }
-
     /// Checks a tick. Runs the tick unless a process runs it now or has run it before.
     async fn check(&self, tick: i64, due: Due) -> CheckResult {
-        let Due { backfilled, requested, mut tried, .. } = due;
-        match self.call(tick, requested).lookup::<Run>().await {
-            Ok(Status::Stored(_) | Status::NotKept) => return CheckResult::Over,
+        let requested = due.requested;
+        let has_begun = match self.call(tick, requested).lookup::<Run>().await {
+            Ok(Status::Stored(run)) => return CheckResult::Over(Some(run)),
+            Ok(Status::NotKept) => return CheckResult::Over(None),
             Ok(Status::Running { remaining, .. }) => {
-                return CheckResult::Again(remaining.clamp(AGAIN / 10, AGAIN));
+                return CheckResult::Begun(remaining.clamp(AGAIN / 10, AGAIN));
             }
-            // An earlier run of the tick began in time, so the tick does not count as missed.
-            Ok(Status::Lapsed { .. } | Status::Unsettled) => tried = true,
-            Ok(_) => {}
+            // (cron 11): such a tick is not missed, whatever its age. If its own handler asked for
+            // another run, it was not interrupted.
+            Ok(Status::Lapsed { .. } | Status::Unsettled) => !due.retried,
+            Ok(_) => false,
             Err(e) => return self.after_error(&e),
+        };
+        if self.waits.load(Ordering::Relaxed) {
+            return CheckResult::Judge { by_record: due.by_record || has_begun };
         }
         let guard = match self.lock().await {
             Ok(guard) => guard,
@@ -324,28 +262,33 @@ where
             Ok(during) => during,
             Err(e) => return self.after_error(&e),
         };
+        let (job, now) = (&self.job.name, self.cron.now());
+        if requested && !has_begun && !due.retried && now > tick + request::LATEST {
+            tracing::warn!(target: "palisade::cron", %job, tick, "a requested run is too late");
+            return CheckResult::Over(None);
+        }
         let why = match during {
             During::Skipped(why) => Some(why),
             During::Waited | During::NoRun => None,
         };
-        tried |= during == During::Waited;
-        // The next two checks of the code find ticks that were not checked in time, for example
-        // because no node could be reached. Such ticks are not run.
-        let of = (self.job, self.schedule);
-        if requested && !tried && self.cron.now() > tick + request::LATEST {
-            let job = &self.job.name;
-            tracing::warn!(target: "palisade::cron", %job, tick, "a requested run is too late");
-            return CheckResult::Over;
+        if has_begun && why.is_some() {
+            tracing::warn!(
+                target: "palisade::cron",
+                %job, tick, "an interrupted run is not run again: a later tick is due"
+            );
         }
-        let may_be_missed = !backfilled && !requested && why.is_none();
-        if may_be_missed && is_missed(of, (tick, tried), self.now()) {
-            self.meters.missed(1);
-            return CheckResult::Over;
-        }
+        let is_by_record = requested || has_begun || during != During::NoRun;
+        let late = if is_by_record { Some(false) } else { self.is_late(tick, due) };
+        let Some(backfilled) = late else {
+            if let Some(guard) = guard {
+                drop(guard.release().await);
+            }
+            return CheckResult::Judge { by_record: false };
+        };
         let operation = operation!("tick", job = %self.job.name, tick);
         let _running = Running::begin(&self.cron.lead.running);
         let began = OnceLock::new();
-        let run = self.run_once((tick, due), why, guard.as_ref(), &began);
+        let run = self.run_once((tick, requested, backfilled), why, guard.as_ref(), &began);
         let ended = run.instrument(operation.span()).await;
         self.over(operation, tick, &ended);
         if let Some(guard) = guard {
@@ -355,16 +298,17 @@ where
             drop(guard.release().await);
         }
         match ended {
-            Ok(Outcome::Executed { .. } | Outcome::Replayed(_) | Outcome::NotKept) => {
-                CheckResult::Over
+            Ok(Outcome::Executed { value, .. } | Outcome::Replayed(value)) => {
+                CheckResult::Over(Some(value))
             }
-            Ok(Outcome::InFlight { .. }) => CheckResult::Again(AGAIN),
+            Ok(Outcome::NotKept) => CheckResult::Over(None),
+            Ok(Outcome::InFlight { .. }) => CheckResult::Begun(AGAIN),
             Ok(other) => {
                 tracing::warn!(
                     target: "palisade::cron",
                     job = %self.job.name, tick, ?other, "the tick is left as it is"
                 );
-                CheckResult::Over
+                CheckResult::Over(None)
             }
             Err(e) => self.after_error(&e),
         }
@@ -404,7 +348,7 @@ where
     /// Claims the tick, runs it unless it is skipped, and completes it.
     async fn run_once(
         &self,
-        (tick, Due { backfilled, requested, .. }): (i64, Due),
+        (tick, requested, backfilled): (i64, bool, bool),
         skipped: Option<Skipped>,
         guard: Option<&LockGuard>,
         began: &OnceLock<Moment>,
@@ -426,7 +370,7 @@ where
             let run = Run {
                 by: self.by.clone(),
                 started,
-                ended: started + took.as_millis() as u64,
+                ended: started.saturating_add(millis_of(took)),
                 attempt: cx.attempt(),
                 token: token.get(),
                 backfilled,
@@ -448,17 +392,8 @@ where
 
     /// Returns the idempotency call that reads or claims the record of a due tick.
     fn call(&self, tick: i64, requested: bool) -> Call {
-        if requested {
-            request::run_of(&self.records, &self.job.name, tick)
-        } else {
-            call(&self.records, self.job, tick)
-        }
+        if requested { self.records.run(tick) } else { self.records.tick(tick) }
     }
-}
-
-/// Converts seconds since 1970 to the type of a tick.
-pub(super) fn whole(seconds: u64) -> i64 {
-    i64::try_from(seconds).unwrap_or(i64::MAX)
 }
 
 pub(super) fn pause(advice: Advice) -> Duration {

@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
+use super::missed::{LATE, millis, millis_of};
 use super::schedule::Schedule;
 use super::{HOUR, YEAR};
 use crate::error::ConfigError;
 use crate::name::check_name;
 
-/// Default of `Job::late`: the largest delay with which a tick still counts as on time.
-const LATE: Duration = Duration::from_secs(60);
 /// Default retention of the records of ticks (the stored results of runs). It is longer than the
 /// interval of a weekly job.
 const RETENTION: Duration = Duration::from_secs(8 * 24 * 3_600);
@@ -26,7 +25,9 @@ pub enum Missed {
     /// The latest missed tick is run, unless a later tick is on time.
     RunLatest,
     /// Missed ticks that are at most `window` old are run in order. If there are more than `max`,
-    /// only the latest `max` ticks are run.
+    /// only the latest `max` ticks are run. Which ones these are is decided when the nodes can be
+    /// reached again, or when a process starts; a tick that is too old when its turn comes is not
+    /// run.
     CatchUp {
         /// Largest age of a missed tick that is run.
         window: Duration,
@@ -56,7 +57,10 @@ pub enum Overlap {
 #[non_exhaustive]
 pub enum Interrupted {
     /// The tick is run again, and [`Tick::attempt`](super::Tick::attempt) is one higher. This is
-    /// for jobs with effects that may be repeated.
+    /// for jobs with effects that may be repeated. The tick does not count as missed, whenever its
+    /// run was interrupted: a process that starts later finds it, too, until the job's
+    /// [retention](Job::retention) is over. With [`Overlap::CancelPrevious`] it is run again only
+    /// until the next tick is due.
     Rerun,
     /// The tick is not run again. [`Cron::history`](super::Cron::history) reports it as
     /// interrupted. This is for jobs that must not run twice.
@@ -138,10 +142,14 @@ impl Job {
         self
     }
 
-    /// Sets the largest delay with which a tick still counts as on time and is run. By default a
-    /// tick is on time until the next tick is due, at most for a minute. So after an outage only
-    /// the newest tick is run. Two kinds of ticks are on time for at least a minute, for any value
-    /// of `late`: a tick with an interrupted run, and a tick that had to wait for an earlier run.
+    /// Sets the largest delay with which a tick still counts as on time and is run; at most 183
+    /// days. By default a tick is on time until the next tick is due, at most for a minute. So
+    /// after an outage only the newest tick is run. The delay counts from the end of the tick's
+    /// [`jitter`](Self::jitter).
+    ///
+    /// Three kinds of ticks are run later than that, for any value of `late`: a tick with an
+    /// interrupted run ([`Interrupted::Rerun`]), a tick that [`Overlap::BufferOne`] runs after an
+    /// earlier run, and, for a minute, a tick whose handler asks for another run.
     ///
     /// If `late` is longer than the interval of the schedule, several ticks can be on time after an
     /// outage. These ticks are run one after the other. If a schedule has a short interval and none
@@ -158,7 +166,8 @@ impl Job {
     }
 
     /// Delays each tick by a pseudo-random time below `jitter`. The delay of a tick is the same in
-    /// all processes. Default: no delay.
+    /// all processes. Default: no delay. The jitter is less than the shortest time between two
+    /// ticks of the schedule.
     pub fn jitter(mut self, jitter: Duration) -> Self {
         self.jitter = jitter;
         self
@@ -166,14 +175,15 @@ impl Job {
 
     /// Sets the shortest time for which a run counts as running, even if the run ends earlier. It
     /// is for processes on other machines with a fast clock: they may find the next tick due too
-    /// early. With this setting, such a tick counts as due during the run. Default: zero. Not
-    /// allowed with [`Overlap::Allow`].
+    /// early. With this setting, such a tick counts as due during the run. Default: zero; at most
+    /// 366 days. It has no effect with [`Overlap::Allow`].
     pub fn at_least(mut self, span: Duration) -> Self {
         self.at_least = span;
         self
     }
 
-    /// Sets the longest duration of a run. A longer run is cancelled. Default: no limit.
+    /// Sets the longest duration of a run, at most 366 days. A longer run is cancelled. Default: no
+    /// limit.
     pub fn at_most(mut self, span: Duration) -> Self {
         self.at_most = Some(span);
         self
@@ -183,7 +193,7 @@ impl Job {
     /// time [`Tick::cancelled`](super::Tick::cancelled) has resolved, and the run can end by
     /// itself. If the run returns `Ok` in this time, its tick is done. With
     /// [`Overlap::CancelPrevious`] the next tick begins after the end of the cancelled run.
-    /// Default: zero.
+    /// Default: zero; at most 366 days.
     pub fn grace(mut self, span: Duration) -> Self {
         self.grace = span;
         self
@@ -224,35 +234,76 @@ impl Job {
         self
     }
 
-    fn window(&self) -> Duration {
-        match self.missed {
-            Missed::CatchUp { window, .. } => window.max(self.latest()),
-            _ => self.latest(),
-        }
-    }
-
     /// Checks all settings of the job. Returns the parsed schedule.
     pub(super) fn schedule(&self) -> Result<Schedule, ConfigError> {
         check_name("name", &self.name)?;
-        if self.at_most.is_some_and(|most| most <= self.at_least) {
-            let value = format!("{:?}", self.at_least);
-            return Err(ConfigError::new("at_least", value, "must be less than `at_most`"));
-        }
         let schedule = Schedule::parse(&self.text, &self.zone)?;
+        self.check_spans(&schedule)?;
         self.check_retention(&schedule)?;
         Ok(schedule)
+    }
+
+    fn check_spans(&self, schedule: &Schedule) -> Result<(), ConfigError> {
+        let refuse = |field, span: Duration, rule: String| {
+            Err(ConfigError::new(field, format!("{span:?}"), rule))
+        };
+        let spans = [
+            ("jitter", Some(self.jitter)),
+            ("at_least", Some(self.at_least)),
+            ("at_most", self.at_most),
+            ("grace", Some(self.grace)),
+        ];
+        for (field, span) in spans {
+            if let Some(span) = span.filter(|span| *span > YEAR) {
+                return refuse(field, span, "at most 366 days".to_owned());
+            }
+        }
+        if let Some(most) = self.at_most.filter(|most| *most <= self.at_least) {
+            return if self.at_least.is_zero() {
+                refuse("at_most", most, "must be more than zero".to_owned())
+            } else {
+                refuse("at_least", self.at_least, "must be less than `at_most`".to_owned())
+            };
+        }
+        if !self.jitter.is_zero()
+            && let Some(shortest) = schedule.shortest_pause()
+            && self.jitter >= shortest
+        {
+            let rule = format!(
+                "must be less than {shortest:?}, the shortest time between two ticks of this \
+                 schedule"
+            );
+            return refuse("jitter", self.jitter, rule);
+        }
+        Ok(())
     }
 
     fn check_retention(&self, schedule: &Schedule) -> Result<(), ConfigError> {
         let refuse = |rule: String| {
             Err(ConfigError::new("retention", format!("{:?}", self.retention), rule))
         };
-        let least = HOUR.max(2 * self.window());
-        if !(least..=YEAR).contains(&self.retention) {
-            return refuse(format!(
-                "at least an hour and twice the time for which missed or late ticks are run \
-                 ({least:?}), at most 366 days"
-            ));
+        if !(HOUR..=YEAR).contains(&self.retention) {
+            return refuse("at least an hour, at most 366 days".to_owned());
+        }
+        let window = match self.missed {
+            Missed::CatchUp { window, .. } => ("missed", window),
+            Missed::Skip | Missed::RunLatest => ("missed", Duration::ZERO),
+        };
+        for (field, span) in [("late", self.latest()), window] {
+            let least = span.saturating_mul(2);
+            if least <= self.retention {
+                continue;
+            }
+            let twice = "twice the time for which missed or late ticks are run";
+            return if least > YEAR {
+                let rule = "at most 183 days, half of the longest `retention`";
+                Err(ConfigError::new(field, format!("{span:?}"), rule))
+            } else if self.retention == RETENTION {
+                let rule = format!("needs a `retention` of {twice} ({least:?})");
+                Err(ConfigError::new(field, format!("{span:?}"), rule))
+            } else {
+                refuse(format!("at least {twice} ({least:?}, by `{field}`)"))
+            };
         }
         if self.missed == Missed::RunLatest
             && self.retention < YEAR
@@ -266,12 +317,20 @@ impl Job {
         Ok(())
     }
 
+    /// Returns the time at which a tick is due, delayed by its jitter, in milliseconds since 1970.
+    pub(super) fn due(&self, tick: i64) -> u64 {
+        millis(tick).saturating_add(self.jitter_of(tick))
+    }
+
     /// Returns the delay of this tick by the jitter, in milliseconds. It is computed from the job's
     /// name and the tick, so it is the same in all processes.
     pub(super) fn jitter_of(&self, tick: i64) -> u64 {
-        let most = u64::try_from(self.jitter.as_millis()).unwrap_or(u64::MAX);
+        let most = millis_of(self.jitter);
+        if most == 0 {
+            return 0;
+        }
         let hash = Sha256::digest(format!("{}@{tick}", self.name).as_bytes());
         let random = hash.iter().take(8).fold(0_u64, |all, byte| all << 8 | u64::from(*byte));
-        if most == 0 { 0 } else { random % most }
+        random % most
     }
 }

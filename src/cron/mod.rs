@@ -39,10 +39,10 @@
 //! ```
 //!
 //! A tick is an instant of the schedule. A process claims and completes a tick with an
-//! [idempotency](crate::idempotency) record. The key of the record consists of the job's name and
-//! the instant. So a tick is completed once by any process, even if the leading process changes
-//! during the run. Each process computes the ticks from the schedule. No tick depends on the tick
-//! before it, so an outage does not stop later ticks.
+//! [idempotency](crate::idempotency) record. The key of the record consists of the names of the
+//! [`Cron`] and of the job, and the instant. So a tick is completed once by any process, even if
+//! the leading process changes during the run. Each process computes the ticks from the schedule.
+//! No tick depends on the tick before it, so an outage does not stop later ticks.
 //!
 //! One process *leads*: this process checks each tick first, and the other processes check the tick
 //! a moment later. The order saves requests; safety does not depend on the order. An operator can
@@ -57,6 +57,7 @@
 mod engine;
 mod error;
 mod job;
+pub(crate) mod keys;
 mod missed;
 mod overlap;
 mod request;
@@ -75,11 +76,13 @@ use tokio::task::JoinHandle;
 
 use crate::client::Core;
 use crate::election::{CampaignError, Election, Leadership};
-use crate::idempotency::{Failed, Idempotency, Status};
+use crate::idempotency::{Failed, Status};
 use crate::lock::LostSignal;
 use crate::redlock::Redlock;
 use crate::sync::SyncMutex;
 use crate::token::FencingToken;
+
+use keys::Records;
 
 pub use error::CronError;
 pub use job::{Interrupted, Job, Missed, Overlap};
@@ -144,7 +147,7 @@ impl Cron {
 
     /// Sets the name of a set of processes that run the same jobs. The election of the set is
     /// called `<name>:lead`. The default is `cron`. Processes that run other jobs need another
-    /// name.
+    /// name. Jobs of two names have nothing in common, even if they are called the same.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into().into();
@@ -214,7 +217,7 @@ impl Cron {
         let before = |at: &i64| schedule.until(at - 1);
         let ticks = std::iter::successors(schedule.until(self.now()), before).take(n);
         let reports = ticks.map(|at| async move {
-            let state = match engine::call(records, job, at).lookup::<Run>().await {
+            let state = match records.tick(at).lookup::<Run>().await {
                 Ok(Status::Stored(run)) => TickState::Over(run),
                 Ok(Status::Running { .. }) => TickState::Running,
                 Ok(Status::Lapsed { .. }) => TickState::Interrupted,
@@ -246,7 +249,7 @@ impl Cron {
 
     /// Returns the wall clock in seconds since 1970.
     fn now(&self) -> i64 {
-        engine::whole(self.core().env.wall_micros() / 1_000_000)
+        missed::whole(self.core().env.wall_micros() / 1_000_000)
     }
 
     fn election(&self) -> Result<Election, CronError> {
@@ -254,7 +257,7 @@ impl Cron {
     }
 
     /// Returns the idempotency namespace for the records of the job's ticks.
-    fn records(&self, job: &Job) -> Result<Idempotency, CronError> {
+    fn records(&self, job: &Job) -> Result<Records, CronError> {
         // Each key of a tick has a birth (`created_at`), the time since which it can exist. The
         // library reports a key that the nodes may have forgotten only if the key has no birth, so
         // these reports are turned off.
@@ -264,16 +267,25 @@ impl Cron {
             Interrupted::Rerun => records.at_least_once(),
             Interrupted::Leave => records.at_most_once(),
         };
-        Ok(records.build()?)
+        Ok(Records::new(records.build()?, self.id_of(&job.name)))
+    }
+
+    /// Joins the names of this runner and of a job, for keys.
+    fn id_of(&self, job: &str) -> String {
+        keys::id(&self.name, job)
+    }
+
+    fn lock_of(&self, job: &Job) -> String {
+        keys::lock(&self.id_of(&job.name))
     }
 
     /// Returns the idempotency namespace for the records of schedules.
-    fn revisions(&self) -> Result<Idempotency, CronError> {
+    fn revisions(&self, job: &Job) -> Result<Records, CronError> {
         // If the nodes have lost the record of a schedule, it is stored again. So no report about
         // lost (forgotten) keys is needed.
         let records = self.redlock.idempotency(NAMESPACE).without_forgotten_reports();
-        let records = records.retention(YEAR);
-        Ok(records.at_least_once().build()?)
+        let records = records.retention(YEAR).at_least_once().build()?;
+        Ok(Records::new(records, self.id_of(&job.name)))
     }
 
     /// Starts the task that campaigns for the lead, unless the task is running.

@@ -1,16 +1,16 @@
 //! Finds out if a tick (a due time of a job) was due during an earlier run of the job. It reads the
 //! stored records of the earlier ticks.
 
-use super::engine::call;
-use super::job::Job;
-use super::missed::{runs_after, was_due_during};
+use super::job::{Job, Overlap};
+use super::keys::Records;
+use super::missed::{first_during, millis, was_due_during};
 use super::schedule::Schedule;
 use super::tick::{End, Run, Skipped};
-use crate::idempotency::{Idempotency, RunError, Status};
+use crate::idempotency::{RunError, Status};
 use crate::sync::SyncMutex;
 
-/// Number of earlier ticks without a stored result after which the search for an earlier run of the
-/// job ends.
+/// Number of earlier ticks without a stored result, or with a run that began later than the tick,
+/// after which the search for an earlier run of the job ends.
 pub(super) const BACK: usize = 16;
 
 /// Effect that the last run of the job before a tick has on this tick.
@@ -24,28 +24,30 @@ pub(super) enum During {
     Skipped(Skipped),
 }
 
-/// The run that the last search for an earlier run found, and the time of a later tick. That tick
-/// and all ticks between it and the run were skipped, so a search that reaches that tick can
-/// continue at the run. So a tick that was due during a long run need not read the records of all
-/// ticks before it. The stored pair stays valid, because records never change.
+/// A later tick, the tick of the run that the last search for an earlier run found, and that run.
+/// The later tick and all ticks between it and the run were skipped, so a search that reaches that
+/// tick can continue at the run. So a tick that was due during a long run need not read the records
+/// of all ticks before it. The stored values stay valid, because records never change.
 #[derive(Debug, Default)]
-pub(super) struct Overlaps(SyncMutex<Option<(i64, Run)>>);
+pub(super) struct Overlaps(SyncMutex<Option<(i64, i64, Run)>>);
 
 impl Overlaps {
     /// Finds the last run before `tick`, and returns its effect on `tick`. Does not read the
     /// records of ticks before `since`.
     pub(super) async fn during(
         &self,
-        (job, schedule, records): (&Job, &Schedule, &Idempotency),
+        (job, schedule, records): (&Job, &Schedule, &Records),
         (tick, since): (i64, i64),
     ) -> Result<During, RunError> {
         let before = |tick: i64| schedule.until(tick - 1).filter(|t| *t >= since);
         let (mut at, mut undecided, mut newest) = (before(tick), 0, None);
         let known = self.known();
         while let Some(earlier) = at.filter(|_| undecided < BACK) {
-            let found = match &known {
-                Some((skipped, run)) if *skipped == earlier => Status::Stored(run.clone()),
-                _ => call(records, job, earlier).lookup::<Run>().await?,
+            let (own, found) = match &known {
+                Some((skipped, own, run)) if *skipped == earlier => {
+                    (*own, Status::Stored(run.clone()))
+                }
+                _ => (earlier, records.tick(earlier).lookup::<Run>().await?),
             };
             let Status::Stored(run) = found else {
                 undecided += 1;
@@ -53,13 +55,22 @@ impl Overlaps {
                 continue;
             };
             if !matches!(run.end, End::Skipped(_)) {
-                let during = match was_due_during(&run, tick) {
-                    false => During::NoRun,
-                    true if runs_after(job.overlap, &run, before(tick)) => During::Waited,
-                    true => During::Skipped(Skipped::Overlap),
+                let is_first = || first_during(schedule, own, &run) == Some(tick);
+                let during = if job.overlap == Overlap::BufferOne && is_first() {
+                    During::Waited
+                } else if was_due_during(&run, tick) {
+                    During::Skipped(Skipped::Overlap)
+                } else if run.started > millis(tick) {
+                    // A missed tick that was run late. An earlier one may have run when this tick
+                    // was due.
+                    undecided += 1;
+                    at = before(earlier);
+                    continue;
+                } else {
+                    During::NoRun
                 };
                 if let Some(newest) = newest.filter(|_| undecided == 0) {
-                    *self.0.lock() = Some((newest, run));
+                    *self.0.lock() = Some((newest, own, run));
                 }
                 return Ok(during);
             }
@@ -69,7 +80,7 @@ impl Overlaps {
         Ok(During::NoRun)
     }
 
-    fn known(&self) -> Option<(i64, Run)> {
+    fn known(&self) -> Option<(i64, i64, Run)> {
         self.0.lock().clone()
     }
 }

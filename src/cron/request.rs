@@ -15,11 +15,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
+use super::keys::Records;
 use super::{Cron, CronError, NAMESPACE, Run, tick};
 use crate::error::ConfigError;
-use crate::idempotency::{
-    Call, Context, Failed, Idempotency, NotRecorded, Outcome, Resolved, RunError, Status,
-};
+use crate::idempotency::{Call, Context, Failed, NotRecorded, Outcome, Resolved, RunError, Status};
 use crate::name::check_name;
 
 /// Interval at which the leader of a job looks for requests to run the job.
@@ -28,12 +27,12 @@ const LOOK: Duration = Duration::from_secs(2);
 const SELDOM: u32 = 5;
 /// Length of a slot (a span of time) in seconds. Two requests to run a job in one slot are one
 /// request.
-const SLOT: i64 = 10;
+pub(super) const SLOT: i64 = 10;
 /// Age of a request in seconds after which no run for it begins.
 pub(super) const LATEST: i64 = 60;
 /// Interval in seconds at which a process stores a sign: a record that shows that its job allows
 /// requests.
-const DAY: i64 = 86_400;
+pub(super) const DAY: i64 = 86_400;
 /// Pause between two reads of a record by [`Cron::request_run`], while it waits.
 const AGAIN: Duration = Duration::from_millis(250);
 
@@ -101,22 +100,6 @@ pub(super) fn slot(at: i64) -> i64 {
     at.div_euclid(SLOT)
 }
 
-/// Returns the idempotency call for the record of the request in this slot of time.
-fn request(records: &Idempotency, job: &str, slot: i64) -> Call {
-    records.key(format!("{job}/request/{slot}")).created_at(tick::at(slot * SLOT))
-}
-
-/// Returns the idempotency call for the sign of one day: the record that the job allows requests.
-fn sign(records: &Idempotency, job: &str, day: i64) -> Call {
-    records.key(format!("{job}/on-request/{day}")).created_at(tick::at(day * DAY))
-}
-
-/// Returns the idempotency call for a record: that of the run which an operator requested at this
-/// instant.
-pub(super) fn run_of(records: &Idempotency, job: &str, at: i64) -> Call {
-    records.key(format!("{job}/run/{}", slot(at))).created_at(tick::at(at))
-}
-
 /// Returns the error for a request to run a job whose storage has failed. If too few nodes
 /// answered, some of these nodes may have stored the request.
 fn not_confirmed(request: &RunRequest, error: RunError) -> CronError {
@@ -173,9 +156,9 @@ impl Cron {
         wait: Duration,
     ) -> Result<Requested, CronError> {
         check_name("name", job)?;
-        let records = self.requests()?;
+        let records = self.requests(job)?;
         let today = self.now().div_euclid(DAY);
-        let signs = [today, today - 1].map(|day| read::<bool>(sign(&records, job, day)));
+        let signs = [today, today - 1].map(|day| read::<bool>(records.sign(day)));
         let signs = join_all(signs).await;
         if !signs.iter().any(|sign| matches!(sign, Ok(Status::Stored(true)))) {
             let signs = signs.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -191,7 +174,7 @@ impl Cron {
         let id = format!("{:032x}", self.core().env.random());
         let mine = RunRequest { id, number: slot(at), at, by, reason };
         let (request, is_new) = loop {
-            let resolved = request(&records, job, mine.number).resolve(&mine).await;
+            let resolved = records.request(mine.number).resolve(&mine).await;
             match resolved.map_err(|error| not_confirmed(&mine, error))? {
                 Resolved::Stored => break (mine, true),
                 Resolved::AlreadyStored(other) => break (other, false),
@@ -208,7 +191,7 @@ impl Cron {
         loop {
             // All these results show that a run has begun: also a run that is still under way, and
             // a run whose process died.
-            let run = match run_of(&records, job, request.at).lookup::<Run>().await {
+            let run = match records.run(request.at).lookup::<Run>().await {
                 Ok(Status::Stored(run)) => Some(Some(run)),
                 Ok(
                     Status::Running { .. }
@@ -232,10 +215,11 @@ impl Cron {
     }
 
     /// Returns the idempotency namespace for the records of operators' requests to run a job.
-    pub(super) fn requests(&self) -> Result<Idempotency, CronError> {
+    pub(super) fn requests(&self, job: &str) -> Result<Records, CronError> {
         let records = self.redlock.idempotency(NAMESPACE).without_forgotten_reports();
         let retention = Duration::from_secs(3 * DAY.unsigned_abs());
-        Ok(records.retention(retention).at_least_once().build()?)
+        let records = records.retention(retention).at_least_once().build()?;
+        Ok(Records::new(records, self.id_of(job)))
     }
 }
 
@@ -243,7 +227,7 @@ impl Cron {
 struct Looks<'a> {
     cron: &'a Cron,
     job: &'a str,
-    records: &'a Idempotency,
+    records: &'a Records,
     /// Numbers (time slots) of the requests to run the job that were found.
     found: BTreeSet<i64>,
     /// Times of the requests that were found, and that the stream has not returned yet.
@@ -257,7 +241,7 @@ struct Looks<'a> {
 pub(super) fn requests<'a>(
     cron: &'a Cron,
     job: &'a str,
-    records: Option<&'a Idempotency>,
+    records: Option<&'a Records>,
 ) -> impl Stream<Item = i64> + 'a {
     let (found, next, idle) = (BTreeSet::new(), Vec::new(), 0);
     let looks = records.map(|records| Looks { cron, job, records, found, next, idle });
@@ -294,11 +278,12 @@ impl Looks<'_> {
         let (first, last) = (slot(now - LATEST - apart), slot(now + apart));
         self.found.retain(|number| *number >= first);
         let new = (first..=last).filter(|number| !self.found.contains(number));
-        let reads = new.map(|number| async move {
-            (number, read::<RunRequest>(request(records, job, number)).await)
-        });
+        let reads =
+            new.map(
+                |number| async move { (number, read::<RunRequest>(records.request(number)).await) },
+            );
         let today = now.div_euclid(DAY);
-        let signed = sign(records, job, today).lookup::<bool>();
+        let signed = records.sign(today).lookup::<bool>();
         let (signed, reads) = tokio::join!(signed, join_all(reads));
         let mut failed = None;
         for (number, read) in reads {
@@ -330,7 +315,7 @@ impl Looks<'_> {
             }
         }
         if !matches!(signed?, Status::Stored(_)) {
-            let _ = sign(records, job, today).resolve(&true).await?;
+            let _ = records.sign(today).resolve(&true).await?;
         }
         failed.map_or(Ok(()), Err)
     }

@@ -9,7 +9,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::CronError;
-use crate::idempotency::{Idempotency, Outcome, Status};
+use super::keys::Records;
+use crate::idempotency::{Outcome, Status};
 
 /// Length of a quarter of a year, in seconds. Records of schedules are kept for a year.
 const QUARTER: i64 = 7_889_238;
@@ -32,19 +33,17 @@ pub(crate) struct Revision {
 /// Returns the present revision (schedule and its start) of a job with this schedule. If the last
 /// stored revision has another schedule, first stores a new revision with the time `now`.
 pub(crate) async fn revise(
-    records: &Idempotency,
-    job: &str,
+    records: &Records,
     schedule: &str,
     now: i64,
 ) -> Result<Revision, CronError> {
     let quarter = now / QUARTER;
-    let key = |quarter: i64, n: u32| format!("{job}/schedule/{quarter}/{n}");
     let mut last = None;
     let mut next = 1;
     for back in 0..=BACK {
         let mut n = 1;
         while let Status::Stored(revision) =
-            records.key(key(quarter - back, n)).lookup::<Revision>().await?
+            records.schedule(quarter - back, n).lookup::<Revision>().await?
         {
             last = Some(revision);
             n += 1;
@@ -70,7 +69,7 @@ pub(crate) async fn revise(
             None => Revision { schedule: schedule.to_owned(), since: now, before: None },
         };
         let claim =
-            records.key(key(quarter, next)).in_flight_timeout(std::time::Duration::from_secs(2));
+            records.schedule(quarter, next).in_flight_timeout(std::time::Duration::from_secs(2));
         match claim.run(|_| async { Ok::<_, String>(mine) }).await? {
             Outcome::Executed { value, .. } => return Ok(value),
             Outcome::Replayed(value) => (last, next) = (Some(value), next + 1),

@@ -15,6 +15,8 @@ const EXAMINED: i64 = 1_767_225_600;
 /// leap years repeat every 28 years.
 const CYCLE: i64 = 28 * 366 * DAY;
 const DAY: i64 = 24 * 3_600;
+/// Number of ticks between which the shortest pause is searched.
+const EXAMINED_TICKS: usize = 1_000;
 /// Largest number of steps in the search for the longest pause between two ticks of a schedule. A
 /// step is as long as the job's retention, or longer. With a retention of an hour, the steps cover
 /// more than a year.
@@ -70,10 +72,11 @@ impl Schedule {
         (before <= instant).then_some(before)
     }
 
-    /// Returns the number of ticks from `first` to `last` (inclusive), but at most `most`.
-    pub(crate) fn count(&self, (first, last): (i64, i64), most: usize) -> usize {
-        let ticks = std::iter::successors(Some(first), |tick| self.after(*tick));
-        ticks.take(most).take_while(|tick| *tick <= last).count()
+    /// Returns the shortest pause between two ticks of the schedule, as far as it is examined.
+    pub(crate) fn shortest_pause(&self) -> Option<Duration> {
+        let ticks = std::iter::successors(self.after(EXAMINED), |tick| self.after(*tick));
+        let pauses = ticks.take(EXAMINED_TICKS).map_while(|tick| Some(self.after(tick)? - tick));
+        pauses.min().map(|pause| Duration::from_secs(pause.unsigned_abs()))
     }
 
     /// Returns the longest pause between two ticks of the schedule in days, rounded up, if that
@@ -193,5 +196,13 @@ mod tests {
         assert_eq!(pause("* * * 4-10 *", days(100)), Some(153));
         assert_eq!(pause("0 0 29 2 *", days(365)), Some(1_461));
         assert_eq!(pause("0 0 0 1 1 * 2020-2040", days(365)), Some(366), "it has a last tick");
+    }
+
+    #[test]
+    fn the_shortest_pause_of_a_schedule_is_found_wherever_it_is() {
+        let pause = |text| Schedule::parse(text, "UTC").unwrap().shortest_pause();
+        assert_eq!(pause("* * * * * *"), Some(Duration::from_secs(1)));
+        assert_eq!(pause("*/7 * * * *"), Some(Duration::from_secs(4 * 60)));
+        assert_eq!(pause("0 0 1,31 1,12 *"), Some(Duration::from_secs(24 * 3_600)));
     }
 }

@@ -1,25 +1,31 @@
 //! Reads, before the first tick, the time since which the job has its schedule.
 
-use super::engine::{call, is_ahead, pause};
+use super::engine::{is_ahead, pause};
 use super::job::Job;
+use super::keys::Records;
 use super::overlap::BACK;
 use super::revision::{Revision, revise};
 use super::schedule::Schedule;
 use super::tick::Run;
 use super::{Cron, CronError};
 use crate::error::Advice;
-use crate::idempotency::{Idempotency, Status};
+use crate::idempotency::Status;
 
-/// Returns the time since which the job has this schedule, in seconds since 1970. If the schedule
-/// was edited just now, also logs the gap between the last tick of the old schedule and the first
-/// tick of the new one, in which nothing runs.
+/// Returns the time since which the job has this schedule, in seconds since 1970, and the schedule
+/// before it, with its first and last second. If the schedule was edited just now, also logs the
+/// gap between the last tick of the old schedule and the first tick of the new one, in which
+/// nothing runs.
 pub(super) async fn start(
     cron: &Cron,
     job: &Job,
     schedule: &Schedule,
-    records: &Idempotency,
-) -> Result<i64, CronError> {
+    records: &Records,
+) -> Result<(i64, Option<(Schedule, (i64, i64))>), CronError> {
     let revision = since(cron, job, schedule).await?;
+    let before = revision.before.as_ref().and_then(|(old, old_since)| {
+        let (text, zone) = old.rsplit_once(' ')?;
+        Some((Schedule::parse(text, zone).ok()?, (*old_since, revision.since)))
+    });
     if is_ahead(cron, revision.since) {
         tracing::warn!(
             target: "palisade::cron",
@@ -28,18 +34,18 @@ pub(super) async fn start(
              behind; ticks count from now on"
         );
     } else {
-        report_gap(cron, job, schedule, (&revision, records)).await;
+        report_gap(cron, job, (schedule, before.as_ref()), (&revision, records)).await;
     }
-    Ok(revision.since)
+    Ok((revision.since, before))
 }
 
 /// Returns the present revision of the job's schedule: the schedule and the time since which the
 /// job has it. Repeats the request until enough nodes answer.
 async fn since(cron: &Cron, job: &Job, schedule: &Schedule) -> Result<Revision, CronError> {
-    let records = cron.revisions()?;
+    let records = cron.revisions(job)?;
     let mut warned = false;
     loop {
-        match revise(&records, &job.name, &schedule.name(), cron.now()).await {
+        match revise(&records, &schedule.name(), cron.now()).await {
             Ok(revision) => return Ok(revision),
             Err(e) if e.advice() == Advice::Misconfigured => return Err(e),
             Err(e) => {
@@ -61,21 +67,21 @@ async fn since(cron: &Cron, job: &Job, schedule: &Schedule) -> Result<Revision, 
 async fn report_gap(
     cron: &Cron,
     job: &Job,
-    schedule: &Schedule,
-    (revision, records): (&Revision, &Idempotency),
+    (schedule, before): (&Schedule, Option<&(Schedule, (i64, i64))>),
+    (revision, records): (&Revision, &Records),
 ) {
-    let Some((old, old_since)) = &revision.before else { return };
+    let Some((old, _)) = &revision.before else { return };
     // Only a process that starts within a minute after the edit of the schedule logs the gap in the
     // ticks, so that later restarts do not log it again.
     if cron.now() - revision.since > 60 {
         return;
     }
     let mut last_run = None;
-    if let Some(old) = old.rsplit_once(' ').and_then(|(t, z)| Schedule::parse(t, z).ok()) {
-        let before = |t: &i64| old.until(t - 1).filter(|t| t >= old_since);
-        let first = old.until(revision.since).filter(|t| t >= old_since);
-        for tick in std::iter::successors(first, before).take(BACK) {
-            if let Ok(Status::Stored(_)) = call(records, job, tick).lookup::<Run>().await {
+    if let Some((old, (from, to))) = before {
+        let first = old.until(*to).filter(|t| t >= from);
+        let earlier = |t: &i64| old.until(t - 1).filter(|t| t >= from);
+        for tick in std::iter::successors(first, earlier).take(BACK) {
+            if let Ok(Status::Stored(_)) = records.tick(tick).lookup::<Run>().await {
                 last_run = Some(tick);
                 break;
             }

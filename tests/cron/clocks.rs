@@ -152,3 +152,37 @@ async fn a_clock_that_goes_back_at_any_moment_does_not_end_the_job() {
     drop(process);
     each_ran_once(&world, from);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_tick_that_was_run_is_not_missed_when_the_clock_is_set() {
+    let field = |line: &str, name: &str| -> i64 {
+        let value = line.split(&format!(" {name}=")).nth(1).unwrap();
+        value.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    for steps in [[-HOUR, 0, 0], [-90, -90, 0], [-40, 0, -40], [HOUR, 0, 0]] {
+        let log = Log::of_this_thread(LevelFilter::WARN);
+        let world = World::new();
+        let host = world.host();
+        let process = world.process_on(&host, every_second("job"), quick);
+        sleep(40 * SECOND).await;
+        for ahead in steps {
+            host.set_ahead(ahead);
+            sleep(20 * SECOND).await;
+        }
+        host.set_ahead(0);
+        sleep(20 * SECOND).await;
+        drop(process);
+        let ran: Vec<_> = world.runs().iter().map(|run| run.at).collect();
+        assert!(ran.len() > 60, "{steps:?}: {}", ran.len());
+        let said = log.lines(&["ticks were missed", "job"]);
+        assert!(!said.is_empty(), "{steps:?}: {}", log.text());
+        for line in &said {
+            let (first, last) = (field(line, "first"), field(line, "last"));
+            let run = ran.iter().filter(|at| (first..=last).contains(at)).count();
+            // After the warning about a clock that was ahead, its ticks come again, and are run.
+            let is_future = steps[0] > 0 && last > seconds(&world) - 60;
+            let most = last - first + 1 - if is_future { 0 } else { i64::try_from(run).unwrap() };
+            assert!(field(line, "ticks") <= most, "{steps:?}: {run} of these ran: {line}");
+        }
+    }
+}

@@ -2,11 +2,13 @@
 //! an independent ledger records the runs.
 
 mod clocks;
+mod interrupted;
 mod policies;
 mod refused;
 mod requests;
 #[path = "../support/mod.rs"]
 mod support;
+mod table;
 mod world;
 
 use std::time::Duration;

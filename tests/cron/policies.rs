@@ -267,6 +267,86 @@ async fn a_tick_is_not_run_again_by_a_frozen_process_with_the_schedule_of_before
 }
 
 #[tokio::test]
+async fn a_span_without_bounds_is_refused_by_the_name_of_its_setting() {
+    let cron = palisade::cron::Cron::new(&World::new().redlock());
+    let year = Duration::from_secs(366 * 24 * 3_600);
+    let longest = [Duration::MAX, Duration::from_millis(u64::MAX), year + SECOND];
+    let hourly = || Job::new("job", "0 * * * *").retention(year);
+    for span in longest {
+        let window = Missed::CatchUp { window: span, max: 1 };
+        for (job, field) in [
+            (hourly().late(span), "late"),
+            (hourly().jitter(span), "jitter"),
+            (hourly().at_least(span), "at_least"),
+            (hourly().at_most(span), "at_most"),
+            (hourly().grace(span), "grace"),
+            (hourly().missed(window), "missed"),
+            (hourly().retention(span), "retention"),
+        ] {
+            let why = cron.upcoming(&job, 1).unwrap_err().to_string();
+            assert!(why.contains(&format!("`{field}`")), "{field} {span:?}: {why}");
+        }
+    }
+    for (job, field) in [
+        (hourly().at_most(Duration::ZERO), "at_most"),
+        (Job::new("job", "* * * * * *").jitter(20 * SECOND).late(SECOND), "jitter"),
+        (Job::new("job", "*/7 * * * *").jitter(5 * MINUTE), "jitter"),
+        (Job::new("job", "* * * * *").jitter(MINUTE), "jitter"),
+        // The retention is the default, so it is not what was set.
+        (Job::new("job", "0 * * * *").late(5 * 24 * 60 * MINUTE), "late"),
+        (hourly().retention(8 * 60 * MINUTE).late(5 * 60 * MINUTE), "retention"),
+    ] {
+        let why = cron.upcoming(&job, 1).unwrap_err().to_string();
+        assert!(why.contains(&format!("`{field}` ")), "{field}: {why}");
+    }
+    for job in [
+        hourly().late(year / 2).at_most(year).grace(year).at_least(year - SECOND),
+        hourly().jitter(59 * MINUTE),
+        Job::new("job", "*/7 * * * *").jitter(3 * MINUTE),
+    ] {
+        cron.upcoming(&job, 1).unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_delay_of_a_tick_counts_from_the_end_of_its_jitter() {
+    let world = World::new();
+    let process = world.process(Job::new("job", "* * * * *").jitter(50 * SECOND).late(SECOND));
+    sleep(31 * MINUTE).await;
+    drop(process);
+    assert!((29..=31).contains(&world.runs().len()), "{:?}", world.runs());
+}
+
+#[tokio::test(start_paused = true)]
+async fn jobs_of_one_name_are_apart_if_the_names_of_their_crons_are() {
+    let names = ["billing", "reports", "a/b", "a%2Fb", "cron"];
+    let world = World::new();
+    let ran = std::sync::Arc::new(std::sync::Mutex::new([0; 5]));
+    let slow = |n: usize| {
+        let ran = std::sync::Arc::clone(&ran);
+        move |_: Tick| {
+            ran.lock().unwrap()[n] += 1;
+            // Longer than half of the interval: with one lock, they would be in each other's way.
+            async {
+                sleep(SECOND * 40).await;
+                Ok(())
+            }
+        }
+    };
+    let job = || Job::new("cleanup", "* * * * *");
+    let all: Vec<_> =
+        (0..5).map(|n| world.process_of(names[n], &world.host(), job(), slow(n))).collect();
+    sleep(60 * MINUTE).await;
+    let ran = *ran.lock().unwrap();
+    assert!(ran.iter().all(|ran| (59..=61).contains(ran)), "{ran:?}");
+    for process in all {
+        let report = process.cron.history(&job(), 30).await.unwrap();
+        let done = |tick: &TickReport| matches!(&tick.state, TickState::Over(_));
+        assert!(report[1..].iter().all(done), "{report:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_retention_that_is_too_short_for_the_policy_is_refused() {
     let refused = async |job: Job| {
         let cron = palisade::cron::Cron::new(&World::new().redlock());

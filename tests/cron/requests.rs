@@ -247,7 +247,7 @@ async fn a_record_that_is_no_request_leaves_the_other_requests_alone() {
     next_ten(&world).await;
     let number = world.now().duration_since(UNIX_EPOCH).unwrap().as_secs() / 10;
     let records = world.redlock().idempotency("cron").at_least_once().build().unwrap();
-    let stored = records.key(format!("job/request/{number}")).resolve(&7).await.unwrap();
+    let stored = records.key(format!("cron/job/request/{number}")).resolve(&7).await.unwrap();
     assert_eq!(stored, Resolved::Stored);
     next_ten(&world).await;
     let asked = ask(&Cron::new(&world.redlock())).await;
@@ -260,8 +260,7 @@ async fn a_request_is_not_late_by_the_jitter_after_a_backward_step_of_the_clock(
     let world = World::new();
     let host = world.host();
     host.set_ahead(5);
-    // The jitter is so long that no tick of the schedule is run during this test.
-    let job = Job::new("job", "* * * * * *").jitter(300 * 24 * 60 * MINUTE).on_request();
+    let job = rare().jitter(300 * 24 * 60 * MINUTE);
     let process = world.process_on(&host, job, |_| async {
         sleep(15 * SECOND).await;
         Ok(())

@@ -218,8 +218,23 @@ impl World {
         H: Fn(Tick) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<(), Failed>> + Send + 'static,
     {
+        self.process_of("cron", host, job, handler)
+    }
+
+    /// Starts a process whose `Cron` has this name.
+    pub(crate) fn process_of<H, Fut>(
+        &self,
+        name: &str,
+        host: &Arc<Host>,
+        job: Job,
+        handler: H,
+    ) -> Process
+    where
+        H: Fn(Tick) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), Failed>> + Send + 'static,
+    {
         let redlock = self.redlock_with(Arc::clone(host) as Arc<dyn Env>);
-        let cron = Cron::new(&redlock);
+        let cron = Cron::new(&redlock).name(name);
         let (env, ledger) = (Arc::clone(&self.env), Arc::clone(&self.ledger));
         let by = self.count.fetch_add(1, Ordering::Relaxed);
         let runs = cron.clone();

@@ -101,6 +101,11 @@ enum OverlapArg {
     CancelPrevious,
 }
 
+/// Returns the name of the `Cron` that runs this job of `palisade cron`.
+pub(super) fn of_job(name: &str) -> String {
+    format!("cron:{name}")
+}
+
 impl CronArgs {
     fn job(&self) -> Job {
         let missed = match self.missed {
@@ -131,7 +136,7 @@ impl CronArgs {
         let json = self.ground.say.json;
         let ground = self.metrics.ground(self.ground).await?;
         warnings::show(ground.say);
-        let cron = Cron::new(&ground.redlock).name(format!("cron:{}", self.name));
+        let cron = Cron::new(&ground.redlock).name(of_job(&self.name));
         if let Some(n) = self.history {
             let all = cron.history(&job, n).await.map_err(|e| refused(&e))?;
             for report in &all {

@@ -8,6 +8,7 @@ use palisade::cron::{Cron, CronError, End, Requested, Run, RunRequest};
 use palisade_ops::run_now;
 use serde_json::json;
 
+use super::cron::of_job;
 use super::idem::AuditArgs;
 use super::{GroundArgs, unavailable};
 use crate::Done;
@@ -35,6 +36,10 @@ pub(crate) struct RunNowArgs {
     ground: GroundArgs,
     /// Name of the job
     name: String,
+    /// Name of the `Cron` in the program that runs the job [default: that of `palisade cron`, and
+    /// then `cron`, the one of programs that set none]
+    #[arg(long, value_name = "NAME")]
+    cron: Option<String>,
     #[command(flatten)]
     audit: AuditArgs,
     /// Maximum time to wait for the beginning of the run [default: 10s]
@@ -48,11 +53,15 @@ impl RunNowArgs {
         let audit = self.audit.audit()?;
         let ground = self.ground.without_signals()?;
         let wait = self.wait.map_or(WAIT, |Span(wait)| wait);
-        let cron = Cron::new(&ground.redlock);
-        let requested = match run_now(&cron, &self.name, wait, &audit).await {
-            Ok(requested) => requested,
-            Err(e) => return Err(failure(&e)),
-        };
+        let names = self.cron.map_or_else(|| vec![of_job(&self.name), "cron".into()], |n| vec![n]);
+        let mut requested = Requested::NotAllowed;
+        for name in names {
+            let cron = Cron::new(&ground.redlock).name(name);
+            requested = run_now(&cron, &self.name, wait, &audit).await.map_err(|e| failure(&e))?;
+            if requested != Requested::NotAllowed {
+                break;
+            }
+        }
         let (outcome, request, run, code) = match &requested {
             Requested::NotAllowed => ("not_allowed", None, None, REFUSED),
             Requested::Begun { request, is_new, run } => {
@@ -82,7 +91,7 @@ impl RunNowArgs {
             let what = match (outcome, run) {
                 ("not_allowed", _) => {
                     "it does not allow requests: no leader of it with --on-request was here in the \
-                     last day"
+                     last day; if its program calls `Cron::name`, give that name by --cron"
                         .to_owned()
                 }
                 ("begun", Some(run)) => ended(run),

@@ -104,7 +104,7 @@ fn a_program_that_a_signal_ends_leaves_the_jobs_lock_to_the_others() {
     let ended = run.end(SOON);
     assert_eq!(ended.code, 143);
     assert!(!ended.err.contains("still held"), "{}", ended.err);
-    let free = ground.run(&["lock", "cron:job", "-n", "--", "true"]);
+    let free = ground.run(&["lock", "cron:cron:job/job", "-n", "--", "true"]);
     assert_eq!(free.code, 0, "{}", free.err);
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures_util::future::{join, join_all};
 use palisade::cron::{Cron, End, Job, Run, RunRequest, TickReport, TickState};
 use palisade::idempotency::Status;
+use palisade::internal::cron_names;
 use serde::Deserialize;
 
 use crate::history::{Entry, Level, millis, now_ms};
@@ -34,7 +35,8 @@ struct Revision {
     since: i64,
 }
 
-/// Returns the job's name if the key is that of a schedule's record (`job/schedule/number/number`).
+/// Returns the job's id if the key is that of a schedule's record (`id/schedule/number/number`).
+/// The id joins the names of the `Cron` and of the job.
 fn job_of(key: &str) -> Option<&str> {
     let mut parts = key.rsplitn(4, '/');
     let (number, quarter, word) = (parts.next()?, parts.next()?, parts.next()?);
@@ -200,8 +202,9 @@ async fn requested(shared: &Shared, job: &str, row: &mut JobRow) -> Result<(), S
 
 /// Reads the last ticks (due times) of a job, and returns the changes as entries for the history of
 /// events that the console shows.
-async fn ticks(shared: &Shared, name: &str, row: &mut JobRow) -> Result<Vec<Entry>, String> {
-    let cron = Cron::new(&shared.redlock);
+async fn ticks(shared: &Shared, id: &str, row: &mut JobRow) -> Result<Vec<Entry>, String> {
+    let (cron, name) = cron_names(id).ok_or("its keys have no name of a `Cron`")?;
+    let cron = Cron::new(&shared.redlock).name(cron);
     let job = Job::new(name, &*row.schedule).zone(&*row.zone);
     let next = cron.upcoming(&job, 1).map_err(|e| e.to_string())?;
     row.next = next.first().map(|at| millis(*at));
@@ -215,12 +218,12 @@ async fn ticks(shared: &Shared, name: &str, row: &mut JobRow) -> Result<Vec<Entr
         match row.ticks.iter_mut().find(|known| known.at == report.at) {
             Some(known) if *known == report => {}
             Some(known) => {
-                happened.extend(over(name, &report));
+                happened.extend(over(id, &report));
                 *known = report;
             }
             None => {
                 if !is_first {
-                    happened.extend(over(name, &report));
+                    happened.extend(over(id, &report));
                 }
                 row.ticks.insert(0, report);
             }
@@ -269,11 +272,16 @@ mod tests {
 
     #[test]
     fn the_last_schedule_of_a_job_is_the_one_with_the_largest_numbers() {
-        let keys =
-            ["a/schedule/9/2", "a/schedule/10/1", "a/b/schedule/11/1", "a@7", "a/schedule/x/1"];
-        assert_eq!(job_of(keys[2]), Some("a/b"));
+        let keys = [
+            "c/a/schedule/9/2",
+            "c/a/schedule/10/1",
+            "c/a/b/schedule/11/1",
+            "c/a@7",
+            "c/a/schedule/x/1",
+        ];
+        assert_eq!(job_of(keys[2]), Some("c/a/b"));
         assert_eq!((job_of(keys[3]), job_of(keys[4])), (None, None));
-        assert_eq!(last_schedule(keys.into_iter(), "a"), Some("a/schedule/10/1"));
+        assert_eq!(last_schedule(keys.into_iter(), "c/a"), Some("c/a/schedule/10/1"));
         assert_eq!(last_schedule(keys.into_iter(), "c"), None);
     }
 }

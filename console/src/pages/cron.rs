@@ -2,6 +2,7 @@
 //! of the last ticks.
 
 use palisade::cron::{Cancelled, End, Run, RunRequest, Skipped, TickState};
+use palisade::internal::cron_names;
 use serde_json::{Value, json};
 
 use super::elections::leader_json;
@@ -21,12 +22,10 @@ pub(super) fn page(model: &Model) -> Value {
 }
 
 fn job(model: &Model, name: &str, row: &JobRow) -> Value {
-    // With the command `palisade cron`, each job has its own election. A program has one election
-    // for all its jobs.
-    let own = format!("cron:{name}:lead");
-    let elections = [&*own, "cron:lead"];
-    let known = elections.into_iter().find_map(|id| Some((id, model.elections.get(id)?)));
-    let leader = known.and_then(|(_, row)| Some(leader_json(row.leader.as_ref()?, row.until)));
+    let election = cron_names(name).map(|(cron, _)| format!("{cron}:lead"));
+    let known = election.filter(|id| model.elections.contains_key(id));
+    let leader = known.as_ref().and_then(|id| model.elections.get(id));
+    let leader = leader.and_then(|row| Some(leader_json(row.leader.as_ref()?, row.until)));
     // If the record that the job allows requests was not found, it may still exist as long as the
     // scan (the reading of all keys) is not complete. The action itself looks for this record
     // again.
@@ -40,7 +39,7 @@ fn job(model: &Model, name: &str, row: &JobRow) -> Value {
     json!({
         "name": name, "schedule": row.schedule, "zone": row.zone,
         "since_ms": row.since.saturating_mul(1_000), "next_ms": row.next, "unknown": unknown(row),
-        "election": known.map(|(id, _)| id), "leader": leader, "running": running,
+        "election": known, "leader": leader, "running": running,
         "sentence": sentence(row, running),
         "last": last.into_iter().map(tick).collect::<Vec<_>>(),
         "run_now": { "possible": may_run, "why": (!may_run).then_some(NOT_ALLOWED) },

@@ -227,15 +227,15 @@ async fn a_job_is_run_now_by_its_button() {
     };
     let rare = |name: &str| Job::new(name, "0 0 29 2 *");
     let jobs = [process("report", rare("report").on_request()), process("silent", rare("silent"))];
-    let tab = chrome.open(&world.base, "/cron/silent").await;
+    let tab = chrome.open(&world.base, "/cron/cron%2Fsilent").await;
     let button = "document.querySelector('[data-action=run-now]')";
     let is_off = format!("!!{button} && {button}.getAttribute('aria-disabled') === 'true'");
     tab.until("a job without requests cannot be run", SOON, &is_off).await;
-    tab.go("/cron/report").await;
+    tab.go("/cron/cron%2Freport").await;
     let is_on = format!("!!{button} && {button}.getAttribute('aria-disabled') !== 'true'");
     tab.until("the job can be run", SOON, &is_on).await;
     open(&tab, "run-now").await;
-    type_and_send(&tab, "report").await;
+    type_and_send(&tab, "cron/report").await;
     let run = tokio::time::timeout(2 * SOON, runs.recv()).await.expect("the job runs");
     assert_eq!(run, Some(("report", true)));
     tab.until("the dialog closes", SOON, "!document.querySelector('dialog')").await;

@@ -8,7 +8,7 @@ use super::super::missed::millis;
 use super::super::tick::{End, Run};
 use super::{CheckResult, Engine, pause};
 use crate::error::Advice;
-use crate::idempotency::{Outcome, RunError};
+use crate::idempotency::{Effect, Outcome, RunError};
 use crate::span;
 use crate::token::FencingToken;
 
@@ -53,12 +53,21 @@ impl<F> Engine<'_, F> {
     /// example, if the clock was set back, so that the due time of the tick, since which its
     /// idempotency key can exist, is in the future.
     pub(super) fn after_error(&self, error: &RunError) -> CheckResult {
-        // The run failed in a way that allows another run of the same tick.
-        if let RunError::Handler { .. } = error {
-            tracing::debug!(target: "palisade::cron", job = %self.job.name, %error, "looks again");
-            return CheckResult::Retry(pause(error.advice()).min(Duration::from_secs(1)));
+        let RunError::Handler { failed, .. } = error else {
+            return self.wait_because(error, error.advice());
+        };
+        let again = pause(error.advice()).min(Duration::from_secs(1));
+        if failed.effect() == Effect::Unknown {
+            // The handler did not end: a lease was lost.
+            tracing::warn!(
+                target: "palisade::cron",
+                job = %self.job.name, why = %failed, policy = ?self.job.interrupted,
+                "a run was interrupted"
+            );
+            return CheckResult::Begun(again);
         }
-        self.wait_because(error, error.advice())
+        tracing::debug!(target: "palisade::cron", job = %self.job.name, %error, "looks again");
+        CheckResult::Retry(again)
     }
 
     /// Returns the pause before the next check of a tick that could not be decided. Logs the reason
@@ -70,6 +79,6 @@ impl<F> Engine<'_, F> {
         } else {
             tracing::warn!(target: "palisade::cron", %job, %why, "ticks wait");
         }
-        CheckResult::Again(pause(advice).min(Duration::from_secs(1)))
+        CheckResult::Wait(pause(advice).min(Duration::from_secs(1)))
     }
 }

@@ -1,0 +1,293 @@
+//! The ticks that are due and not over: when each is checked, and which are left out because they
+//! are missed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::super::job::{Interrupted, Overlap};
+use super::super::missed::{
+    Fate, LATE, Later, fate, first_during, is_in_window, is_on_time, millis, millis_of,
+    was_due_during, whole,
+};
+use super::super::schedule::Schedule;
+use super::super::tick::Run;
+use super::look_back::{LookedBack, Ticks};
+use super::{AGAIN, CheckResult, Engine, is_ahead};
+
+/// Shortest and longest delay of the first check of a tick in a process that does not lead. With
+/// the delay, the leading process checks the tick first.
+const HOLD_BACK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+/// Largest number of ticks whose records are read in one look back.
+const LOOK_BACK: usize = 10_000;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Due {
+    /// True for a missed tick that is run late.
+    pub(super) backfilled: bool,
+    /// True if an operator requested the run. The tick is then the time of the request.
+    pub(super) requested: bool,
+    /// True if a record decides about the tick, and not its age: its run has begun (cron 11), or it
+    /// was due during an earlier run (cron 5).
+    pub(super) by_record: bool,
+    /// True if its handler asked in this process for another run.
+    pub(super) retried: bool,
+    /// In milliseconds since 1970.
+    check_at: u64,
+}
+
+impl Due {
+    pub(super) fn requested(now: u64) -> Self {
+        Self { requested: true, check_at: now, ..Self::default() }
+    }
+}
+
+/// The key is the time of the tick in seconds since 1970, and true if an operator requested it.
+pub(super) type DueTicks = BTreeMap<(i64, bool), Due>;
+
+/// Returns the ticks that may be checked. A missed tick waits for the missed ticks before it.
+fn in_turn(due: &DueTicks) -> impl Iterator<Item = (i64, Due)> + '_ {
+    let first = due.iter().find(|(_, d)| d.backfilled).map(|(key, _)| *key);
+    let in_turn = due.iter().filter(move |(key, d)| !d.backfilled || first == Some(**key));
+    in_turn.map(|((tick, _), d)| (*tick, *d))
+}
+
+pub(super) fn ready(due: &DueTicks, now: u64) -> Option<(i64, Due)> {
+    in_turn(due).find(|(_, d)| d.check_at <= now)
+}
+
+/// Returns the time of the next check, in milliseconds since 1970.
+pub(super) fn next_check(due: &DueTicks) -> Option<u64> {
+    in_turn(due).map(|(_, d)| d.check_at).min()
+}
+
+impl<F> Engine<'_, F> {
+    /// Handles a wall clock that was set back. The ticks that are on time by the new clock are
+    /// looked at again. The records show which of these ticks were already run.
+    pub(super) fn follow(&self, due: &mut DueTicks, seen: &mut i64) {
+        let since = self.since();
+        *seen = since.map_or(*seen, |since| since.max(*seen));
+        if !is_ahead(self.cron, *seen) {
+            return;
+        }
+        let now = self.cron.now();
+        tracing::warn!(
+            target: "palisade::cron",
+            job = %self.job.name, before = *seen, now,
+            "the clock went back; ticks that have run already are not run again"
+        );
+        let on_time = now.saturating_sub(whole(self.job.latest().as_secs()));
+        *seen = since.map_or(now, |since| since.max(on_time));
+        for ((tick, requested), d) in due {
+            // A requested run has no jitter, because after a long jitter it would be too late to
+            // begin.
+            d.check_at = if *requested { millis(*tick) } else { self.first_check(*tick) };
+        }
+    }
+
+    /// Returns the time of a tick's first check, in milliseconds since 1970.
+    fn first_check(&self, tick: i64) -> u64 {
+        let leads = self.cron.lead.term.borrow().is_some();
+        let ttl = self.cron.core().config.ttl;
+        let hold_back = (ttl / 8).clamp(HOLD_BACK.0, HOLD_BACK.1);
+        self.job.due(tick).saturating_add(if leads { 0 } else { millis_of(hold_back) })
+    }
+
+    /// Adds the tick that is due since the last look. If there are several, this process did not
+    /// look in time, and they are returned: their records say what has become of them.
+    pub(super) fn add_due(&self, due: &mut DueTicks, seen: &mut i64, now: u64) -> Vec<i64> {
+        let (from, to) = (*seen, whole(now / 1_000));
+        let first = self.schedule.after(from).filter(|first| *first <= to);
+        let Some(first) = first else { return Vec::new() };
+        *seen = to;
+        if self.schedule.after(first).is_some_and(|next| next <= to) {
+            return self.ticks_of(self.schedule, (first, to));
+        }
+        self.add(due, first, false);
+        Vec::new()
+    }
+
+    fn add(&self, due: &mut DueTicks, tick: i64, by_record: bool) {
+        let check_at = self.first_check(tick);
+        due.entry((tick, false)).or_insert(Due { check_at, ..Due::default() }).by_record |=
+            by_record;
+    }
+
+    /// Returns the ticks from the last one back to the first, as far as their records are kept, and
+    /// at most as many as one look back reads.
+    pub(super) fn ticks_of(&self, schedule: &Schedule, (first, last): (i64, i64)) -> Vec<i64> {
+        let kept = self.cron.now().saturating_sub(whole(self.job.retention.as_secs()));
+        let before = |tick: &i64| schedule.until(tick - 1);
+        let ticks = std::iter::successors(schedule.until(last), before);
+        ticks.take_while(|tick| *tick >= first.max(kept)).take(LOOK_BACK).collect()
+    }
+
+    /// Takes the result of a check. Returns the ticks that are missed by now.
+    pub(super) fn checked(
+        &self,
+        due: &mut DueTicks,
+        (tick, mut d): (i64, Due),
+        result: CheckResult,
+    ) -> Vec<i64> {
+        let is_answer = !matches!(result, CheckResult::Wait(_));
+        let is_back = is_answer && self.waits.swap(false, Ordering::Relaxed);
+        let is_judged = is_back || matches!(result, CheckResult::Judge { .. });
+        let pause = match result {
+            CheckResult::Over(run) => {
+                if let Some(run) = run.filter(|_| !d.requested) {
+                    self.has_run(due, (tick, &run), true);
+                }
+                None
+            }
+            CheckResult::Again(pause) => Some(pause),
+            CheckResult::Begun(pause) => {
+                d.by_record = true;
+                Some(pause)
+            }
+            CheckResult::Retry(pause) => {
+                (d.retried, d.by_record) = (true, false);
+                Some(pause)
+            }
+            // When the nodes answer again, it is decided anew which missed ticks are run.
+            CheckResult::Wait(pause) => {
+                d.backfilled = false;
+                Some(pause)
+            }
+            CheckResult::Judge { by_record } => {
+                d.by_record = by_record;
+                Some(AGAIN / 10)
+            }
+        };
+        if let Some(pause) = pause {
+            // If the clock was set back, the time could be before the tick is due.
+            d.check_at = self.now().saturating_add(millis_of(pause)).max(millis(tick));
+            due.insert((tick, d.requested), d);
+        }
+        if is_back {
+            self.check_again(due);
+        }
+        if is_judged { self.judge(due) } else { Vec::new() }
+    }
+
+    /// The nodes answer again, so the ticks need not wait any longer, and come in their order.
+    fn check_again(&self, due: &mut DueTicks) {
+        let now = self.now();
+        for ((tick, _), d) in due.iter_mut().filter(|(_, d)| !d.retried && !d.requested) {
+            d.check_at = d.check_at.min(now.max(self.job.due(*tick)));
+        }
+    }
+
+    /// Decides about all ticks that wait and that no process has begun, as far as is known (cron
+    /// 4). Removes and returns those that are missed and not run.
+    fn judge(&self, due: &mut DueTicks) -> Vec<i64> {
+        let now = self.now();
+        let (mut later, mut left, mut retried) = (Later::default(), Vec::new(), Vec::new());
+        let buffered = self.may_be_buffered(due);
+        for ((tick, _), d) in due.iter_mut().rev() {
+            let is_by_record = d.by_record || buffered.contains(tick);
+            if d.requested || is_by_record || self.is_retried_in_time(*tick, *d, now) {
+                continue;
+            }
+            let fate = fate((self.job, self.schedule), *tick, later, now);
+            // A tick that its jitter delays is not due, and supersedes none.
+            if self.job.due(*tick) <= now {
+                later.add(fate);
+            }
+            d.backfilled = fate == Fate::Late;
+            match fate {
+                Fate::OnTime => {}
+                Fate::Late => d.check_at = d.check_at.min(now),
+                Fate::Missed if d.retried => retried.push(*tick),
+                Fate::Missed => left.push(*tick),
+            }
+        }
+        for tick in left.iter().chain(&retried) {
+            due.remove(&(*tick, false));
+        }
+        self.report_missed(&retried);
+        left
+    }
+
+    /// Returns the ticks after those whose run has begun: they may have to be run after it.
+    fn may_be_buffered(&self, due: &DueTicks) -> BTreeSet<i64> {
+        if self.job.overlap != Overlap::BufferOne {
+            return BTreeSet::new();
+        }
+        let begun = due.iter().filter(|(_, d)| d.by_record && !d.requested);
+        begun.filter_map(|((tick, _), _)| self.schedule.after(*tick)).collect()
+    }
+
+    /// A handler that asks for another run is asked again for at least a minute.
+    fn is_retried_in_time(&self, tick: i64, d: Due, now: u64) -> bool {
+        let span = self.job.latest().max(LATE);
+        d.retried && now.saturating_sub(self.job.due(tick)) <= millis_of(span)
+    }
+
+    /// Returns whether a tick that no process has begun is run late; `None` if it is missed, unless
+    /// [`judge`](Self::judge) decides otherwise.
+    pub(super) fn is_late(&self, tick: i64, d: Due) -> Option<bool> {
+        let now = self.now();
+        if is_on_time((self.job, self.schedule), tick, now) {
+            return Some(false);
+        }
+        let is_run = d.backfilled && is_in_window(self.job, tick, now);
+        (is_run || self.is_retried_in_time(tick, d, now)).then_some(d.backfilled)
+    }
+
+    /// Takes what the record of a run says about the ticks that were due during the run.
+    fn has_run(&self, due: &mut DueTicks, (own, run): (i64, &Run), is_recent: bool) {
+        for ((tick, requested), d) in due.iter_mut() {
+            d.by_record |= !requested && was_due_during(run, *tick);
+        }
+        if is_recent
+            && self.job.overlap == Overlap::BufferOne
+            && let Some(first) = first_during(self.schedule, own, run)
+        {
+            self.add(due, first, true);
+        }
+    }
+
+    /// Takes what a look back has found. Returns the ticks that have to be looked at again.
+    pub(super) fn found(&self, due: &mut DueTicks, found: LookedBack) -> Vec<i64> {
+        let of = found.of;
+        let is_left = self.job.interrupted == Interrupted::Leave;
+        for tick in found.begun {
+            self.add(due, tick, true);
+        }
+        // The check of a tick that is not run again says so.
+        let is_said = |tick: &i64| of == Ticks::Missed || *tick > self.began;
+        for tick in found.lapsed.into_iter().filter(|tick| !is_left || is_said(tick)) {
+            self.add(due, tick, true);
+        }
+        if of == Ticks::Missed {
+            self.report_missed(&found.absent);
+        }
+        if of != Ticks::New {
+            return found.unread;
+        }
+        for tick in found.absent.iter().chain(&found.unread) {
+            self.add(due, *tick, false);
+        }
+        let recent = self.now().saturating_sub(millis_of(self.job.latest().max(LATE)));
+        for (tick, run) in &found.runs {
+            self.has_run(due, (*tick, run), run.ended >= recent);
+        }
+        let absent: BTreeSet<_> = found.absent.into_iter().collect();
+        let (missed, rest): (Vec<_>, _) =
+            self.judge(due).into_iter().partition(|tick| absent.contains(tick));
+        // Ticks of before the start of this process are not counted.
+        let missed: Vec<_> = missed.into_iter().filter(|tick| *tick > self.began).collect();
+        self.report_missed(&missed);
+        rest
+    }
+
+    fn report_missed(&self, ticks: &[i64]) {
+        let (Some(first), Some(last)) = (ticks.iter().min(), ticks.iter().max()) else { return };
+        self.meters.missed(ticks.len() as u64);
+        tracing::warn!(
+            target: "palisade::cron",
+            job = %self.job.name, first, last, ticks = ticks.len(), policy = ?self.job.missed,
+            "ticks were missed and are left out"
+        );
+    }
+}

@@ -1,0 +1,219 @@
+//! Tests of runs that are interrupted: whoever finds them, and whenever.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use palisade::Failed;
+use palisade::cron::{End, Interrupted, Job, Overlap, Skipped, Tick, TickState};
+use tokio::time::sleep;
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::SECOND;
+use crate::support::logs::Log;
+use crate::world::{Process, World};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn hourly() -> Job {
+    Job::new("job", "0 * * * *")
+}
+
+/// Starts a process whose runs take ten minutes.
+fn start(world: &World, job: Job) -> Process {
+    world.process_with(job, |_: Tick| async {
+        sleep(10 * MINUTE).await;
+        Ok(())
+    })
+}
+
+/// Sleeps until this time after a full hour, and returns that hour.
+async fn until(world: &World, after: Duration) -> i64 {
+    let now = world.now().duration_since(UNIX_EPOCH).unwrap();
+    let hour = now.as_secs() / 3_600 + 1;
+    sleep(Duration::from_secs(hour * 3_600) + after - now).await;
+    hour.cast_signed() * 3_600
+}
+
+fn attempts(world: &World, tick: i64) -> Vec<u32> {
+    world.runs().iter().filter(|run| run.at == tick).map(|run| run.attempt).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_is_run_again_whenever_its_process_died() {
+    for dies_after in [SECOND / 2, 20 * SECOND, 59 * SECOND, 5 * MINUTE, 599 * SECOND] {
+        for late in [None, Some(SECOND), Some(7 * MINUTE)] {
+            let world = World::new();
+            let job = || if let Some(late) = late { hourly().late(late) } else { hourly() };
+            let mut three: Vec<_> = (0..3).map(|_| start(&world, job())).collect();
+            let tick = until(&world, dies_after).await;
+            let by = world.runs()[0].by;
+            drop(three.remove(by as usize));
+            sleep(25 * MINUTE).await;
+            assert_eq!(attempts(&world, tick), [1, 2], "after {dies_after:?}, {late:?}");
+            assert_eq!(world.completed(), [tick]);
+            drop(three);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_whose_lease_is_lost_is_run_again_and_nobody_died() {
+    for overlap in [Overlap::Skip, Overlap::Allow] {
+        let log = Log::of_this_thread(LevelFilter::WARN);
+        let world = World::new();
+        let process = start(&world, hourly().overlap(overlap));
+        let tick = until(&world, 5 * MINUTE).await;
+        world.cut(true);
+        sleep(3 * SECOND).await;
+        world.cut(false);
+        sleep(20 * MINUTE).await;
+        assert_eq!(attempts(&world, tick), [1, 2], "{overlap:?}");
+        assert_eq!(world.completed(), [tick]);
+        assert_eq!(log.lines(&["a run was interrupted", "job"]).len(), 1, "{}", log.text());
+        drop(process);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_starts_finds_a_run_that_was_interrupted_before_and_one_that_will_be() {
+    for away in [3 * SECOND, 50 * MINUTE, 30 * 60 * MINUTE] {
+        let world = World::new();
+        let process = start(&world, hourly());
+        let tick = until(&world, 5 * MINUTE).await;
+        drop(process);
+        sleep(away).await;
+        let process = start(&world, hourly());
+        sleep(25 * MINUTE).await;
+        assert_eq!(attempts(&world, tick), [1, 2], "away {away:?}");
+        drop(process);
+    }
+    // The second process starts during the run, and the first dies later.
+    let world = World::new();
+    let first = start(&world, hourly());
+    let tick = until(&world, 2 * MINUTE).await;
+    let second = start(&world, hourly());
+    sleep(5 * MINUTE).await;
+    drop(first);
+    sleep(25 * MINUTE).await;
+    assert_eq!(attempts(&world, tick), [1, 2]);
+    drop(second);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tick_older_than_its_retention_is_not_run_again() {
+    let world = World::new();
+    let job = || hourly().retention(3 * 60 * MINUTE);
+    let process = start(&world, job());
+    let tick = until(&world, 5 * MINUTE).await;
+    drop(process);
+    sleep(4 * 60 * MINUTE).await;
+    let process = start(&world, job());
+    sleep(25 * MINUTE).await;
+    assert_eq!(attempts(&world, tick), [1]);
+    drop(process);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_edit_of_the_schedule_does_not_leave_the_run_that_it_interrupts() {
+    let world = World::new();
+    let process = start(&world, hourly());
+    let tick = until(&world, 5 * MINUTE).await;
+    drop(process);
+    sleep(4 * SECOND).await;
+    let process = start(&world, Job::new("job", "30 4 * * *"));
+    sleep(25 * MINUTE).await;
+    assert_eq!(attempts(&world, tick), [1, 2]);
+    assert_eq!(world.completed(), [tick]);
+    drop(process);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_not_run_again_is_said() {
+    // The job does not allow it.
+    let log = Log::of_this_thread(LevelFilter::WARN);
+    let world = World::new();
+    let job = || hourly().interrupted(Interrupted::Leave);
+    let two = [start(&world, job()), start(&world, job())];
+    let tick = until(&world, 5 * MINUTE).await;
+    world.cut(true);
+    sleep(3 * SECOND).await;
+    world.cut(false);
+    sleep(20 * MINUTE).await;
+    assert_eq!(attempts(&world, tick), [1]);
+    let said = log.lines(&["the tick is left as it is", &format!("tick={tick}")]);
+    assert!((1..=2).contains(&said.len()), "{}", log.text());
+    let report = two[0].cron.history(&job(), 1).await.unwrap();
+    assert_eq!(report[0].state, TickState::Interrupted);
+    drop(two);
+    // A later tick is due, and the job runs only the latest.
+    let log = Log::of_this_thread(LevelFilter::WARN);
+    let world = World::new();
+    let job = || hourly().overlap(Overlap::CancelPrevious);
+    let process = start(&world, job());
+    let tick = until(&world, 5 * MINUTE).await;
+    drop(process);
+    sleep(70 * MINUTE).await;
+    let process = start(&world, job());
+    sleep(MINUTE).await;
+    assert_eq!(attempts(&world, tick), [1]);
+    assert_eq!(
+        log.lines(&["is not run again", &format!("tick={tick}")]).len(),
+        1,
+        "{}",
+        log.text()
+    );
+    let report = process.cron.history(&job(), 2).await.unwrap();
+    let skipped = |state: &TickState| match state {
+        TickState::Over(run) => run.end == End::Skipped(Skipped::Superseded),
+        _ => false,
+    };
+    assert!(skipped(&report[1].state), "{report:?}");
+    drop(process);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_always_asks_for_another_run_is_asked_for_a_minute() {
+    let kinds: [fn() -> Failed; 2] = [|| Failed::retry("later"), || Failed::no_effect("later")];
+    for failed in kinds {
+        let log = Log::of_this_thread(LevelFilter::WARN);
+        let world = World::new();
+        let asks = move |_: Tick| async move { Err(failed()) };
+        let two = [world.process_with(hourly(), asks), world.process_with(hourly(), asks)];
+        let tick = until(&world, 10 * MINUTE).await;
+        let last = world.runs().last().unwrap().began.cast_signed() / 1_000 - tick;
+        assert!((50..70).contains(&last), "{last} s");
+        assert!(!log.lines(&["ticks were missed", "job"]).is_empty(), "{}", log.text());
+        drop(two);
+        // A process that starts asks once more.
+        let runs = world.runs().len();
+        let third = world.process_with(hourly(), asks);
+        sleep(10 * MINUTE).await;
+        assert!(world.runs().len() <= runs + 1, "{:?}", &world.runs()[runs..]);
+        drop(third);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_tick_that_was_due_during_a_long_run_is_run_after_it() {
+    // The run begins with its tick, some time after it, and in the end of its jitter.
+    for (jitter, minutes) in [(0, 65), (2, 65), (130, 61), (0, 119)] {
+        for restarts in [false, true] {
+            let world = World::new();
+            let job = || hourly().overlap(Overlap::BufferOne).jitter(SECOND * jitter);
+            let long = move |_: Tick| async move {
+                sleep(MINUTE * minutes).await;
+                Ok(())
+            };
+            let mut two = vec![world.process_with(job(), long), world.process_with(job(), long)];
+            let tick = until(&world, 62 * MINUTE).await;
+            if restarts {
+                // The one that does not run the tick is replaced after the next tick.
+                let by = world.runs()[0].by as usize;
+                drop(std::mem::replace(&mut two[1 - by], world.process_with(job(), long)));
+            }
+            sleep(4 * 60 * MINUTE).await;
+            let runs: Vec<_> = world.runs().iter().map(|run| run.at - tick).collect();
+            assert_eq!(runs[..2], [0, 3_600], "{jitter} s, {minutes} min, {restarts}: {runs:?}");
+            drop(two);
+        }
+    }
+}
