@@ -22,6 +22,7 @@ use crate::error::Resource;
 use crate::op::{Ballot, Claim, ClaimEnd, FingerprintBytes, Op, RecordKey};
 use crate::quorum::claim::{Denied, Promise, Record, Refusal};
 use crate::quorum::complete::{Complete, Found, Look, Unstored};
+use crate::quorum::release::Found as Taken;
 use crate::span::operation;
 use crate::time::{Moment, valid_until};
 use crate::token::{FencingToken, OwnerToken};
@@ -100,23 +101,31 @@ impl Held {
     }
 
     /// Gives the claim back on every node that may have the claim. The nodes then do not count the
-    /// attempt.
+    /// attempt. Returns the same as [`end`](Self::end).
     ///
     /// # Cancellation safety
     /// If this future is dropped, the requests are still sent.
-    pub(crate) async fn give_back(self) {
-        self.end(ClaimEnd::Undone).await;
+    pub(crate) async fn give_back(self) -> bool {
+        self.end(ClaimEnd::Undone).await
     }
 
     /// Ends the claim on every node that may have the claim. Other callers of the key then need not
     /// wait for the end of the lease. Waits for the answers of a majority only. The node queues
-    /// repeat the request to the other nodes.
+    /// repeat the request to the other nodes. Returns true if another attempt may have claimed the
+    /// key before.
     ///
     /// # Cancellation safety
     /// If this future is dropped, the requests are still sent.
-    pub(crate) async fn end(self, end: ClaimEnd) {
+    pub(crate) async fn end(self, end: ClaimEnd) -> bool {
+        let held = self.lease.is_valid(self.core.env.now());
         self.stop();
-        self.core.take_back(self.unclaim(end), &self.lease, self.owed_until()).await;
+        let taken = self.core.take_back(self.unclaim(end), &self.lease, self.owed_until()).await;
+        match taken {
+            // Every other claim has a majority, too, and one of these nodes would know of it.
+            Taken::Released => false,
+            Taken::Other => true,
+            Taken::Gone | Taken::Unknown(_) => !held,
+        }
     }
 
     fn unclaim(&self, end: ClaimEnd) -> Op {

@@ -114,6 +114,6 @@ fn joined<T>(
         // The task was cancelled, or it panicked outside of the handler. If the handler was
         // started, other callers find an attempt without a result after the end of the lease.
         let failed = Failed::unknown(format!("its task ended before it did: {e}"));
-        Err(RunError::Handler { key, attempt: 0, failed })
+        Err(RunError::Handler { key, attempt: 0, failed, overtaken: false })
     })
 }

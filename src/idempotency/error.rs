@@ -122,6 +122,9 @@ pub enum RunError {
         attempt: u32,
         /// The handler's error, with its report about the effect.
         failed: Failed,
+        /// True if another attempt may have claimed the key before the handler failed: the claim
+        /// was lost. The handler's error then says nothing about the key, which may have a result.
+        overtaken: bool,
     },
     /// The handler ran, but its result may not be stored on a majority of the nodes.
     NotRecorded(NotRecorded),
@@ -142,13 +145,15 @@ impl RunError {
     /// Returns the next step after the error. After a failure of the handler, call again. If the
     /// handler may have taken effect, the next call applies its policy for such keys, or its probe
     /// (a check for the effect). Give up only if the handler's error is
-    /// [permanent](Failed::permanent).
+    /// [permanent](Failed::permanent) and no other attempt may have taken over.
     pub fn advice(&self) -> Advice {
         match self {
             Self::Config { error, .. } => error.advice(),
             Self::NoQuorum { error, .. } => error.advice(),
             Self::NotInitialised { .. } => Advice::RetryAfter(NOT_INITIALISED),
-            Self::Handler { failed, .. } if failed.is_permanent() => Advice::GiveUp,
+            Self::Handler { failed, overtaken: false, .. } if failed.is_permanent() => {
+                Advice::GiveUp
+            }
             Self::Handler { failed, .. } => {
                 Advice::RetryAfter(failed.retry_after().unwrap_or(Duration::from_secs(1)))
             }
@@ -186,10 +191,16 @@ impl fmt::Display for RunError {
                 nodes.join(", "),
                 commands.first_step()
             ),
+            Self::Handler { key, attempt, overtaken: true, .. } => write!(
+                f,
+                "the handler of {key} failed (attempt {attempt}) after its claim was lost, and \
+                 another attempt may have taken over; call again with the same key to read what \
+                 is stored"
+            ),
             Self::Handler { key, failed, .. } if failed.is_permanent() => {
                 write!(f, "the handler of {key} refused it for good, without effect")
             }
-            Self::Handler { key, attempt, failed } => match failed.effect() {
+            Self::Handler { key, attempt, failed, .. } => match failed.effect() {
                 Effect::None => {
                     write!(f, "the handler of {key} failed without effect, call again")
                 }

@@ -166,7 +166,11 @@ where
             Past::Unknown(decided) => {
                 // The handler does not run. The claim is released, so that this call does not
                 // change the record of the key.
-                held.give_back().await;
+                if held.give_back().await {
+                    // The other attempt may have left a result in the meantime (consumers 5).
+                    let retry_after = Duration::ZERO;
+                    return Ok(ClaimResult::Answered(Outcome::InFlight { retry_after }));
+                }
                 return decided.map(|parked| ClaimResult::Answered(Outcome::Parked(parked)));
             }
         }
@@ -233,8 +237,8 @@ async fn fail<T>(
     number: u32,
     failed: Failed,
 ) -> Result<Outcome<T>, RunError> {
-    held.end(failed.end()).await;
-    Err(RunError::Handler { key: call.name(), attempt: number, failed })
+    let overtaken = held.end(failed.end()).await;
+    Err(RunError::Handler { key: call.name(), attempt: number, failed, overtaken })
 }
 
 /// Claims the key. Repeats the attempt until this call has the claim, the result is found, or the
@@ -417,7 +421,11 @@ where
         Err(e) => {
             // The handler took effect, but its value cannot be converted to JSON. So the key gets
             // no result, and the attempt counts as lapsed (begun, without a result).
-            held.end(ClaimEnd::Lapsed).await;
+            let overtaken = held.end(ClaimEnd::Lapsed).await;
+            if overtaken {
+                let failed = Failed::unknown(e);
+                return Err(RunError::Handler { key: call.name(), attempt, failed, overtaken });
+            }
             return Err(call.codec(e));
         }
     };

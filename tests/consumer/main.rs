@@ -6,6 +6,7 @@ mod broker;
 mod first_day;
 mod held;
 mod incidents;
+mod overtaken;
 mod settle;
 #[path = "../support/mod.rs"]
 mod support;

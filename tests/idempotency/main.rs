@@ -11,6 +11,7 @@ mod first_day;
 mod forgotten;
 mod histories;
 mod large;
+mod overtaken;
 mod policy;
 mod probe;
 mod promises;

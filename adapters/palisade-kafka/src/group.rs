@@ -146,6 +146,11 @@ impl Group {
         self.state().delayed.next_due()
     }
 
+    /// Fails if another consumer got the message's partition.
+    pub(crate) fn has(&self, read: &Read) -> Result<(), BrokerError> {
+        self.state().ours(read).map(|_| ())
+    }
+
     /// Marks a message as finished, so that its offset can be committed. Fails if another consumer
     /// got the message's partition.
     pub(crate) fn finish(&self, read: &Read) -> Result<(), BrokerError> {

@@ -97,6 +97,8 @@ impl Delivery for Message {
         match how {
             Disposition::Ack => self.group.finish(&self.read)?,
             Disposition::Park(why) => {
+                // The next consumer of the partition reads the record again (consumers 5).
+                self.group.has(&self.read)?;
                 self.dead.park(&self.read, why).await?;
                 self.group.finish(&self.read)?;
             }

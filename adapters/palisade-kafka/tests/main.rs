@@ -5,6 +5,9 @@
 #[path = "../../../tests/support/books.rs"]
 #[allow(dead_code, reason = "shared with tests that use all of it")]
 mod books;
+#[path = "../../../tests/support/frozen.rs"]
+#[allow(dead_code, unreachable_pub, missing_docs)]
+mod frozen;
 #[path = "../../../tests/support/held.rs"]
 #[allow(dead_code, unreachable_pub, missing_docs)]
 mod held;
@@ -362,4 +365,19 @@ async fn forgotten_messages_are_held_and_run_once_after_a_decision() {
     let consumer = Consumer::builder(kafka.topic(), held.of.clone());
     let ended = held.consume(consumer, publish, kafka.drained()).await;
     assert_eq!((ended.acked, ended.parked), (25, 0), "{ended:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_kills_its_process_is_put_aside() {
+    let kafka = Kafka::start(1);
+    let topic = kafka.topic();
+    frozen::kills_its_process(
+        async move |of| Consumer::builder(topic.clone(), of),
+        async |key| kafka.publish(key, "10 GBP").await,
+        async || kafka.drained().await,
+    )
+    .await;
+    let dead = kafka.dead();
+    assert_eq!(dead.keys().collect::<Vec<_>>(), ["exhausted"]);
+    assert_eq!(dead["exhausted"].0.as_deref(), Some("poisoned"));
 }

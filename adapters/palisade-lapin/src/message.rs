@@ -164,6 +164,11 @@ impl Message {
     }
 
     async fn apply(&self, how: &Disposition, failures: u32) -> Result<(), Unconfirmed> {
+        // The broker delivers what was not acknowledged on a closed channel again (consumers 5). So
+        // no copy is made of it, and no dead letter.
+        if !self.raw.acker.usable() {
+            return Err(gone());
+        }
         let copied = match how {
             Disposition::Ack => return self.ack().await,
             Disposition::Stop(_) => return self.give_back().await,

@@ -4,6 +4,9 @@
 #[path = "../../../tests/support/books.rs"]
 #[allow(dead_code, reason = "shared with tests that use all of it")]
 mod books;
+#[path = "../../../tests/support/frozen.rs"]
+#[allow(dead_code, unreachable_pub, missing_docs)]
+mod frozen;
 #[path = "../../../tests/support/held.rs"]
 #[allow(dead_code, unreachable_pub, missing_docs)]
 mod held;
@@ -253,4 +256,29 @@ async fn forgotten_messages_are_held_and_run_once_after_a_decision() {
     let ended = held.consume(consumer, publish, std::future::ready(())).await;
     assert_eq!(ended.parked, 0, "{ended:?}");
     assert!(queue.dead().await.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_kills_its_process_is_put_aside() {
+    let queue = Queue::new("kills").await;
+    let publisher = Publisher::new(&queue.uri, &queue.name);
+    let from = palisade_lapin::Queue::new(&queue.uri, &queue.name);
+    frozen::kills_its_process(
+        async move |of| Consumer::builder(from.clone(), of),
+        async |key| publisher.publish(key, SystemTime::now(), b"10 GBP").await.unwrap(),
+        async || {
+            // A message that the consumer has is not ready at the broker. So the queues must stay
+            // empty for a while.
+            let mut quiet = 0;
+            while quiet < 10 {
+                let put_aside = queue.ready(&dead_letters(&queue.name)).await == 1;
+                quiet = if put_aside && left(&queue).await == 0 { quiet + 1 } else { 0 };
+                sleep(Duration::from_millis(100)).await;
+            }
+        },
+    )
+    .await;
+    let letter = queue.dead().await.expect("it is put aside");
+    let id = letter.delivery.properties.message_id().as_ref();
+    assert_eq!(id.map(ShortString::as_str), Some("poisoned"));
 }

@@ -120,11 +120,12 @@ impl Message {
         sent.map_err(|e| BrokerError::passing(format!("{what}: {e}")))
     }
 
-    /// Publishes a copy of the message to the stream of dead letters. Returns when the server has
-    /// confirmed the copy. If the copy is too large for the server, publishes a smaller dead
-    /// letter: only the position of the message in its stream, and the reason.
+    /// Publishes a copy of the message to the stream of dead letters, while this delivery is
+    /// certainly the newest one (consumers 5). Returns when the server has confirmed the copy. If
+    /// the copy is too large for the server, publishes a smaller dead letter: only the position of
+    /// the message in its stream, and the reason.
     async fn park(&self, why: &DeadLetter) -> Result<(), BrokerError> {
-        self.still_ours()?;
+        let patience = self.still_ours()?;
         let origin = format!("{}:{}", self.link.of.stream, self.sequence);
         let mut copied = HeaderMap::new();
         for (name, values) in self.raw.headers.iter().flat_map(HeaderMap::iter) {
@@ -135,15 +136,16 @@ impl Message {
                 }
             }
         }
-        let published = self.publish(Some(copied), why.headers(&origin), &origin).await;
-        let published = match published {
-            Err(e) if is_too_large(&e) => {
+        let whole = self.publish(Some(copied), why.headers(&origin), &origin);
+        let published = match timeout(patience, whole).await {
+            Ok(Err(e)) if is_too_large(&e) => {
                 let alone = why.headers_alone(&origin, self.payload().len());
-                self.publish(None, alone, &origin).await
+                timeout(self.still_ours()?, self.publish(None, alone, &origin)).await
             }
             published => published,
         };
-        published.map_err(|e| failed("a dead letter", e))
+        let what = "a dead letter";
+        published.map_err(|_| no_answer(what))?.map_err(|e| failed(what, e))
     }
 
     /// Publishes a dead letter. `ours` are the headers with the reason. `copied` are the headers of
@@ -169,12 +171,8 @@ impl Message {
             }
         }
         let subject = format!("{}.{}", dead_letters(&of.stream), of.name);
-        let published = async {
-            let sent = self.link.context.publish_with_headers(subject, headers, body).await?;
-            sent.await.map(drop)
-        };
-        let late = |_| PublishError::new(PublishErrorKind::TimedOut);
-        timeout(PATIENCE, published).await.map_err(late)?
+        let sent = self.link.context.publish_with_headers(subject, headers, body).await?;
+        sent.await.map(drop)
     }
 }
 

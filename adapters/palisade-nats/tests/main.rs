@@ -4,6 +4,9 @@
 #[path = "../../../tests/support/books.rs"]
 #[allow(dead_code, reason = "shared with tests that use all of it")]
 mod books;
+#[path = "../../../tests/support/frozen.rs"]
+#[allow(unreachable_pub, missing_docs)]
+mod frozen;
 #[path = "../../../tests/support/held.rs"]
 #[allow(dead_code, unreachable_pub, missing_docs)]
 mod held;
@@ -333,4 +336,40 @@ async fn forgotten_messages_are_held_and_run_once_after_a_decision() {
     let consumer = Consumer::builder(nats.durable(), held.of.clone());
     let ended = held.consume(consumer, publish, nats.drained()).await;
     assert_eq!((ended.acked, ended.parked), (25, 0), "{ended:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_consumer_changes_nothing_of_what_was_taken_over() {
+    let nats = Nats::start().await;
+    let url = format!("127.0.0.1:{}", nats.client.server_info().port);
+    frozen::overtaken(
+        async move |of| {
+            let client = async_nats::connect(&url).await.unwrap();
+            let key = |message: &Message| message.header("order").map(str::to_owned);
+            Consumer::builder(Durable::new(client, STREAM, DURABLE), of).key(key)
+        },
+        async |key| nats.publish(key, "10 GBP").await,
+        async || nats.drained().await,
+        async || nats.dead().await.len(),
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_kills_its_process_is_put_aside() {
+    let nats = Nats::start().await;
+    let url = format!("127.0.0.1:{}", nats.client.server_info().port);
+    frozen::kills_its_process(
+        async move |of| {
+            let client = async_nats::connect(&url).await.unwrap();
+            let key = |message: &Message| message.header("order").map(str::to_owned);
+            Consumer::builder(Durable::new(client, STREAM, DURABLE), of).key(key)
+        },
+        async |key| nats.publish(key, "10 GBP").await,
+        async || nats.drained().await,
+    )
+    .await;
+    let dead = nats.dead().await;
+    let reason = dead[0].headers.get(REASON).map(|v| v.as_str().to_owned());
+    assert_eq!((dead.len(), reason.as_deref()), (1, Some("exhausted")));
 }

@@ -52,6 +52,19 @@ pub enum InboxError {
         /// Namespace and key of the call, separated by `:`.
         key: String,
     },
+    /// The key's row is older than the retention, and the nodes have kept the record of the key
+    /// longer, because it was tried again. The row may be that of an earlier attempt at this
+    /// request. The effect did not run.
+    #[error(
+        "inbox of {key:?}: its row is older than the retention, and may be of an earlier attempt \
+         at this request; if it is, set its `counts_until` to a later time; if it is of an earlier \
+         use of the key, delete it"
+    )]
+    #[non_exhaustive]
+    Outlived {
+        /// Namespace and key of the call, separated by `:`.
+        key: String,
+    },
 }
 
 /// The error of a write that was refused, because the row was changed after the program had read

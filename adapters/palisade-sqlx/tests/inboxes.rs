@@ -1,9 +1,11 @@
 //! Tests of the inbox: an effect and its row are written in one transaction.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use palisade::idempotency::Context;
+use palisade::idempotency::{Call, Context};
 use palisade::{Failed, Idempotency, MemoryNode, Outcome, Probed, Redlock, RunError};
 use palisade_sqlx::InboxError;
 
@@ -282,6 +284,87 @@ async fn a_row_older_than_the_retention_answers_no_probe_and_lets_only_another_r
     assert!(died.run(async |_| Err::<String, BoxError>("died".into())).await.is_err());
     let sold = sell(&keys, &lab.pool, "a piano").await;
     assert_eq!(sold.as_deref(), Ok("receipt of a piano"));
+}
+
+/// Makes the call of an attempt, with the fingerprint of `request` or without one.
+fn call(keys: &Idempotency, request: Option<&str>) -> Call {
+    let call = keys.key("order-7");
+    match request {
+        Some(request) => call.fingerprint(request),
+        None => call,
+    }
+}
+
+/// Runs an attempt without a probe whose handler uses the inbox. Returns the number of the attempt
+/// and the result or the error of the inbox.
+async fn attempt(
+    lab: &Lab,
+    keys: &Idempotency,
+    request: Option<&str>,
+) -> (u32, Result<i64, String>) {
+    let pool = lab.pool.clone();
+    let seen = Arc::new(AtomicU32::new(0));
+    let number = Arc::clone(&seen);
+    let ran = call(keys, request).run(async move |cx: Context| {
+        number.store(cx.attempt(), Relaxed);
+        book(&pool, &cx).await
+    });
+    let ran = ran.await.map(|done| done.into_value().expect("a value"));
+    (seen.load(Relaxed), ran.map_err(|error| cause(&error)))
+}
+
+/// The nodes keep a record for as long as its key is tried again, the row only for its time.
+#[tokio::test]
+async fn an_effect_is_not_repeated_after_its_row_is_over_while_its_record_lives() {
+    let lab = Lab::new().await;
+    let hours = |n: i64| n * 60 * MINUTE;
+    let (chairs, piano) = (Some("two chairs"), Some("a piano"));
+    let mut effects = 0;
+    for (over, first, later) in [
+        (1, chairs, chairs),
+        (MINUTE, chairs, chairs),
+        (hours(90), chairs, chairs),
+        (MINUTE, None, None),
+        (MINUTE, chairs, None),
+        (MINUTE, None, chairs),
+    ] {
+        let keys = of("shop:");
+        let pool = lab.pool.clone();
+        let died = call(&keys, first).run(async move |cx: Context| {
+            book(&pool, &cx).await?;
+            Err::<i64, BoxError>("died behind its commit".into())
+        });
+        assert!(died.await.is_err());
+        effects += 1;
+        for _ in 0..3 {
+            let away = async |_| Err::<i64, BoxError>("the database is away".into());
+            assert!(call(&keys, later).run(away).await.is_err());
+        }
+        sqlx::query(OVER_SINCE).bind(over).execute(&lab.pool).await.expect("a row");
+        for number in [5, 6] {
+            let (at, ran) = attempt(&lab, &keys, later).await;
+            let refused = ran.expect_err("it may have taken effect");
+            assert!(refused.contains("older than the retention"), "{refused}");
+            assert_eq!(
+                (at, lab.effects("order-7").await),
+                (number, effects),
+                "{first:?} {later:?}"
+            );
+        }
+        // A person has found that the row is of an earlier use of the key, and deleted it.
+        sqlx::query("DELETE FROM palisade_inbox").execute(&lab.pool).await.expect("a row");
+        assert_eq!(attempt(&lab, &keys, later).await.0, 7);
+        effects += 1;
+        assert_eq!(lab.effects("order-7").await, effects);
+        // The next case finds this row. Its first attempt uses the key anew.
+        sqlx::query(OVER_SINCE).bind(MINUTE).execute(&lab.pool).await.expect("a row");
+    }
+    // The last row is certainly of another request than this one.
+    let keys = of("shop:");
+    let died = call(&keys, piano).run(async |_| Err::<i64, BoxError>("died".into()));
+    assert!(died.await.is_err());
+    let (at, ran) = attempt(&lab, &keys, piano).await;
+    assert_eq!((at, ran.is_ok()), (2, true), "{ran:?}");
 }
 
 #[tokio::test]

@@ -31,8 +31,11 @@ pub(crate) fn address(stream: &str, cause: &ConfigError) -> BrokerError {
     BrokerError::refused(format!("stream {stream:?}: {cause}")).because(cause.clone())
 }
 
-/// Returns the error for an entry that this consumer can no longer acknowledge or delay, because
-/// another consumer has taken over the entry.
+/// Returns the error for an entry that this delivery can no longer acknowledge or delay.
 pub(crate) fn lost(stream: &str) -> BrokerError {
-    BrokerError::passing(format!("stream {stream:?}: another consumer has taken the entry over"))
+    BrokerError::passing(format!(
+        "stream {stream:?}: the entry is not pending for this delivery any more; another one has \
+         taken it over, or someone acknowledged it or removed the consumer's name (`XGROUP \
+         DELCONSUMER`), and then nobody gets it again"
+    ))
 }

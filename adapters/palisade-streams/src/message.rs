@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use palisade::Failed;
@@ -25,6 +26,8 @@ pub struct Message {
     /// The delivered entry. `deliveries` is the delivery count in Redis. A retry sets this count to
     /// the number of failures so far.
     entry: Entry,
+    /// True if a heartbeat has found the entry gone, so that the log says it once.
+    is_lost: AtomicBool,
 }
 
 impl fmt::Debug for Message {
@@ -36,7 +39,7 @@ impl fmt::Debug for Message {
 
 impl Message {
     pub(crate) fn new(link: &Arc<Link>, entry: Entry) -> Self {
-        Self { link: Arc::clone(link), entry }
+        Self { link: Arc::clone(link), entry, is_lost: AtomicBool::new(false) }
     }
 
     /// Returns the entry's id in the stream. Two copies of one message have different ids.
@@ -71,7 +74,7 @@ impl Message {
     /// Adds a copy of the entry and the reason to the stream of dead letters, and acknowledges the
     /// entry. If the entry is too large, the copy contains only the short fields that identify the
     /// entry.
-    async fn park(&self, why: &DeadLetter) -> Result<(), BrokerError> {
+    async fn park(&self, why: &DeadLetter) -> Result<bool, BrokerError> {
         let Entry { id, fields, too_large, .. } = &self.entry;
         let fits = too_large.is_none() && fields.len() <= COPIED_MAX;
         let names = |(name, value): &&(Vec<u8>, Vec<u8>)| {
@@ -87,7 +90,7 @@ impl Message {
                 "the entry is too large for a dead letter; read it in its stream by `id`";
             letter.push((b"left_out", left_out.as_bytes()));
         }
-        self.link.park(id, &letter).await
+        self.link.park(&self.entry, &letter).await
     }
 }
 
@@ -119,15 +122,16 @@ impl Delivery for Message {
     }
 
     async fn settle(&self, how: &Disposition, failures: u32) -> Result<(), BrokerError> {
-        let id = &self.entry.id;
-        match how {
-            Disposition::Ack => self.link.ack(id).await,
+        let entry = &self.entry;
+        let ours = match how {
+            Disposition::Ack => self.link.ack(entry).await,
             // Sets the delivery count to the number of failures so far. Redis adds one to the count
             // when it delivers the entry again.
-            Disposition::Retry(wait) => self.link.hold(id, *wait, Some(failures)).await,
-            Disposition::Stop(_) => self.link.hold(id, Duration::ZERO, Some(failures)).await,
+            Disposition::Retry(wait) => self.link.hold(entry, *wait, Some(failures)).await,
+            Disposition::Stop(_) => self.link.hold(entry, Duration::ZERO, Some(failures)).await,
             Disposition::Park(why) => self.park(why).await,
-        }
+        };
+        if ours? { Ok(()) } else { Err(self.link.lost()) }
     }
 
     fn heartbeat(&self) -> Option<Duration> {
@@ -135,6 +139,16 @@ impl Delivery for Message {
     }
 
     async fn extend(&self) -> Result<(), BrokerError> {
-        self.link.hold(&self.entry.id, self.link.min_idle, None).await
+        if self.link.hold(&self.entry, self.link.min_idle, None).await? {
+            return Ok(());
+        }
+        let error = self.link.lost();
+        if !self.is_lost.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                target: "palisade::consumer", id = %self.entry.id, %error,
+                "a handler runs for an entry that its consumer does not have any more"
+            );
+        }
+        Err(error)
     }
 }

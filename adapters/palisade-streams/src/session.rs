@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use palisade::idempotency::consumer::{self, BrokerError, Terms};
 use palisade::internal::{Endpoint, Line, open_wide};
-use redis::{RedisError, RedisResult, Script};
+use redis::{RedisError, RedisResult, Script, ScriptInvocation};
 use tokio::time::timeout;
 
 use crate::error::{address, failed, lost};
@@ -83,7 +83,7 @@ pub(crate) struct Link {
     pub(crate) min_idle: Duration,
     talk: Line,
     hold: Script,
-    park: Script,
+    settle: Script,
     leave: Script,
     broken: AtomicBool,
 }
@@ -137,7 +137,7 @@ impl Session {
             min_idle,
             talk,
             hold: Script::new(include_str!("lua/hold.lua")),
-            park: Script::new(include_str!("lua/park.lua")),
+            settle: Script::new(include_str!("lua/settle.lua")),
             leave: Script::new(include_str!("lua/leave.lua")),
             broken: AtomicBool::new(false),
         };
@@ -219,10 +219,10 @@ impl Link {
         failed(&self.stream, e, self.talk.secrets())
     }
 
-    pub(crate) async fn ack(&self, id: &str) -> Result<(), BrokerError> {
-        let mut ack = redis::cmd("XACK");
-        ack.arg(&*self.stream).arg(&*self.group).arg(id);
-        answered(ack.query_async(&mut self.talk.clone())).await.map_err(|e| self.error(&e))
+    pub(crate) async fn ack(&self, of: &Entry) -> Result<bool, BrokerError> {
+        let mut settle = self.settle.key(&*self.stream);
+        self.name(&mut settle, of);
+        self.fenced(&settle).await
     }
 
     /// Sets the idle time of a pending entry. A consumer can then take over the entry after `wait`,
@@ -230,33 +230,46 @@ impl Link {
     /// delivery count.
     pub(crate) async fn hold(
         &self,
-        id: &str,
+        of: &Entry,
         wait: Duration,
         deliveries: Option<u32>,
-    ) -> Result<(), BrokerError> {
+    ) -> Result<bool, BrokerError> {
         let idle = self.min_idle.saturating_sub(wait).as_millis();
         let mut hold = self.hold.key(&*self.stream);
-        hold.arg(&*self.group).arg(&*self.me).arg(id);
+        self.name(&mut hold, of);
         hold.arg(u64::try_from(idle).unwrap_or(u64::MAX)).arg(deliveries.map_or(-1, i64::from));
-        let answer = answered(hold.invoke_async(&mut self.talk.clone())).await;
-        let ours: i64 = answer.map_err(|e| self.error(&e))?;
-        if ours == 1 { Ok(()) } else { Err(lost(&self.stream)) }
+        self.fenced(&hold).await
     }
 
-    /// Adds a dead letter with these fields and acknowledges the entry, in one step.
+    /// Adds a dead letter with these fields and acknowledges the delivery, in one step.
     pub(crate) async fn park(
         &self,
-        id: &str,
+        of: &Entry,
         fields: &[(&[u8], &[u8])],
-    ) -> Result<(), BrokerError> {
-        let mut park = self.park.key(&*self.stream);
-        park.key(dead_letters(&self.stream)).arg(&*self.group).arg(id);
+    ) -> Result<bool, BrokerError> {
+        let mut settle = self.settle.key(&*self.stream);
+        settle.key(dead_letters(&self.stream));
+        self.name(&mut settle, of);
         for (name, value) in fields {
-            park.arg(*name).arg(*value);
+            settle.arg(*name).arg(*value);
         }
-        let parked = answered(park.invoke_async(&mut self.talk.clone())).await;
-        let _: i64 = parked.map_err(|e| self.error(&e))?;
-        Ok(())
+        self.fenced(&settle).await
+    }
+
+    /// Adds the arguments that name one delivery of an entry to this consumer.
+    fn name(&self, script: &mut ScriptInvocation<'_>, of: &Entry) {
+        script.arg(&*self.group).arg(&*self.me).arg(&of.id).arg(of.deliveries);
+    }
+
+    /// Runs a script that changes an entry only for the delivery that has it. Returns false if this
+    /// delivery does not have it any more (consumers 5).
+    async fn fenced(&self, script: &ScriptInvocation<'_>) -> Result<bool, BrokerError> {
+        let answer = answered(script.invoke_async(&mut self.talk.clone())).await;
+        answer.map_err(|e| self.error(&e))
+    }
+
+    pub(crate) fn lost(&self) -> BrokerError {
+        lost(&self.stream)
     }
 
     /// Removes the consumer `name` from the group. Removes all consumers if `name` is empty. A

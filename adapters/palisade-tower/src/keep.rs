@@ -42,17 +42,19 @@ pub enum Keep {
 impl Keep {
     /// Returns the default decision for a response with this status. It follows Stripe's API:
     ///
-    /// - 400, 401, 403, 404, 405, 407, 408, 413, 415, 422, 425 and 429:
-    ///   [`NoEffect`](Self::NoEffect). These statuses mean that the request was refused before any
-    ///   effect, and a corrected request may have the same key. If a handler returns one of these
-    ///   statuses *after* an effect, it must put [`Response`](Self::Response) into the response's
-    ///   extensions.
+    /// - 400, 401, 403, 404, 405, 407, 413, 415, 422, 425 and 429: [`NoEffect`](Self::NoEffect).
+    ///   These statuses mean that the request was refused before any effect, and a corrected
+    ///   request may have the same key. If a handler returns one of these statuses *after* an
+    ///   effect, it must put [`Response`](Self::Response) into the response's extensions.
+    /// - 408 and 499: [`Unknown`](Self::Unknown). A layer that limits the time of a handler answers
+    ///   so after it has dropped the handler in the middle of its work.
     /// - All other statuses: [`Response`](Self::Response). A declined card, for example, is a
     ///   result, too. A 5xx response of the handler is also a result, unless
     ///   [`server_errors`](crate::IdempotencyLayer::server_errors) changes this.
     pub fn by_status(status: StatusCode) -> Self {
         match status.as_u16() {
-            400 | 401 | 403 | 404 | 405 | 407 | 408 | 413 | 415 | 422 | 425 | 429 => Self::NoEffect,
+            400 | 401 | 403 | 404 | 405 | 407 | 413 | 415 | 422 | 425 | 429 => Self::NoEffect,
+            408 | 499 => Self::Unknown,
             _ => Self::Response,
         }
     }
@@ -79,7 +81,8 @@ mod tests {
         for code in 100..1_000 {
             let status = StatusCode::from_u16(code).expect("a status");
             let want = match code {
-                400 | 401 | 403..=405 | 407 | 408 | 413 | 415 | 422 | 425 | 429 => Keep::NoEffect,
+                400 | 401 | 403..=405 | 407 | 413 | 415 | 422 | 425 | 429 => Keep::NoEffect,
+                408 | 499 => Keep::Unknown,
                 _ => Keep::Response,
             };
             assert_eq!(Keep::by_status(status), want, "{code}");

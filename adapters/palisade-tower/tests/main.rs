@@ -1,6 +1,7 @@
 //! Tests of the idempotency layer in an axum server, with a real HTTP client over loopback.
 
 mod cost;
+mod dropped;
 mod duplicates;
 mod example;
 mod hangups;

@@ -197,9 +197,10 @@ fn exit_code(
         }
         Ok(Outcome::Parked(parked)) => Err(Fail::new(PARKED, parked.to_string())),
         Ok(other) => Err(Fail::new(PARKED, format!("nothing was run: {other:?}"))),
-        Err(RunError::Handler { failed, .. }) => match ended {
+        Err(RunError::Handler { failed, overtaken, .. }) => match ended {
             Some(ended) => {
-                let text = format!("no result is stored, because the command {failed}");
+                let lost = if overtaken { "; another run may have taken the key over" } else { "" };
+                let text = format!("no result is stored, because the command {failed}{lost}");
                 ground.say.warn("failed", json!({}), &text);
                 Ok(ended.code())
             }

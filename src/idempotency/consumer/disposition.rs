@@ -56,7 +56,8 @@ pub enum DeadLetterReason {
     /// The handler permanently refused the message
     /// ([`Failed::permanent`](crate::Failed::permanent)).
     Refused,
-    /// The handler failed [`Rules::max_failures`] times for this message.
+    /// The handler failed [`Rules::max_failures`] times for this message, or that many attempts
+    /// left no result because their processes ended in the handler.
     Exhausted,
     /// The handler's result cannot be converted to JSON, or the stored result cannot be parsed.
     Codec,
@@ -145,18 +146,40 @@ impl Rules {
         self.holds_forgotten && parked.undecided
     }
 
+    /// Returns true if the handler may run in this attempt. The attempts before it left no result:
+    /// with `max_failures` of them the message is put aside.
+    pub(super) fn may_run(&self, attempt: u32) -> bool {
+        attempt <= self.max_failures
+    }
+
     fn after_error(&self, e: &RunError, failures: u32) -> Disposition {
         use DeadLetterReason as R;
         match e {
             RunError::Config { .. } => Disposition::park(R::Unreadable, e.to_string()),
             RunError::Codec { .. } => Disposition::park(R::Codec, e.to_string()),
-            RunError::Handler { failed, .. } if failed.is_permanent() => {
+            RunError::Handler { attempt, overtaken: false, .. } if !self.may_run(*attempt) => {
+                let before = attempt - 1;
+                Disposition::park(
+                    R::Exhausted,
+                    format!(
+                        "not run again: {before} attempts began and left no result, because their \
+                         processes ended in the handler or their effect is unknown; look whether \
+                         it took effect, and why they ended; with the same key it runs again only \
+                         under a larger `max_failures`"
+                    ),
+                )
+            }
+            RunError::Handler { failed, overtaken: false, .. } if failed.is_permanent() => {
                 Disposition::park(R::Refused, format!("{e}: {failed}"))
             }
-            RunError::Handler { failed, .. } => {
+            RunError::Handler { attempt, failed, overtaken: false, .. } => {
+                // Attempts that ended with their process are in no count of the broker's.
+                let failures = failures.max(attempt.saturating_sub(1));
                 self.after_failure(failures, failed.retry_after(), &format!("{e}: {failed}"))
             }
-            RunError::NoQuorum { .. }
+            // The key is another attempt's now. So is the message (consumers 5).
+            RunError::Handler { overtaken: true, .. }
+            | RunError::NoQuorum { .. }
             | RunError::NotInitialised { .. }
             | RunError::NotRecorded(_) => match e.advice() {
                 Advice::RetryAfter(wait) => Disposition::Retry(wait.max(self.first_retry)),

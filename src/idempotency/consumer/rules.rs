@@ -59,6 +59,12 @@ impl Rules {
     /// default 10. A delivery is no failure if another consumer runs the handler, or if too few
     /// nodes answer. The documentation of the broker's adapter lists the failures that the adapter
     /// can count.
+    ///
+    /// An attempt whose process ended in the handler counts, too, with every broker: the nodes have
+    /// the number of [attempts](crate::idempotency::Context::attempt) that left no result. After
+    /// `failures` of them the handler does not begin, and the message becomes a dead letter. Its
+    /// key keeps that number for the retention, so a copy of it with the same key needs a larger
+    /// `failures`.
     pub fn max_failures(mut self, failures: u32) -> Self {
         self.max_failures = failures;
         self

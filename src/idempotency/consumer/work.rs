@@ -21,7 +21,7 @@ use super::{
     Delivery, Disposition, Handler, Rules,
 };
 use crate::idempotency::detached::panic_text;
-use crate::idempotency::{Call, Outcome, RunError};
+use crate::idempotency::{Call, Context, Failed, Outcome, RunError};
 use crate::name::check_name;
 
 /// Longest wait for a broker's confirmation of a settlement. Without a confirmation the message
@@ -252,7 +252,7 @@ impl<D: Delivery, H: Handler<D>> Task<D, H> {
             outcome = self.run(call) => outcome,
             never = beat(&*self.delivery) => match never {},
         };
-        let failed = matches!(outcome, Err(RunError::Handler { .. }));
+        let failed = matches!(outcome, Err(RunError::Handler { overtaken: false, .. }));
         let mut disposition = rules.disposition(&outcome, before);
         match &outcome {
             Ok(Outcome::Parked(parked)) if rules.holds(parked) => {
@@ -289,7 +289,13 @@ impl<D: Delivery, H: Handler<D>> Task<D, H> {
 
     async fn run(&self, call: Call) -> Result<Outcome<H::Value>, RunError> {
         let (handler, message) = (Arc::clone(&self.handler), Arc::clone(&self.delivery));
-        let handle = move |cx| async move { handler.handle(cx, message).await };
+        let rules = self.rules.clone();
+        let handle = move |cx: Context| async move {
+            if !rules.may_run(cx.attempt()) {
+                return Err(Failed::no_effect("too many attempts left no result"));
+            }
+            handler.handle(cx, message).await
+        };
         if !self.handler.has_probe() {
             return call.detached().run(handle).await;
         }

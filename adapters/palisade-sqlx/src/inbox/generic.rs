@@ -45,7 +45,9 @@ pub(crate) fn micros(span: Duration) -> i64 {
 /// The SQL statements of the inbox. Each database has its own dialect.
 pub(crate) trait Rows: Database {
     /// Writes the row of the key's record. The row has no result yet. Overwrites a row that is no
-    /// longer valid. Returns false if there is a valid row, or a row in `palisade_inbox_unnamed`.
+    /// longer valid, if it certainly belongs to an earlier use of the key: if this is the first
+    /// attempt at the key, or the row has another fingerprint. Returns false if there is another
+    /// row, or a row in `palisade_inbox_unnamed`.
     /// If another transaction has written the row, waits until that transaction has ended.
     fn enter(
         conn: &mut Self::Connection,
@@ -85,7 +87,12 @@ where
     let sql = |error| InboxError::Sql { key: name(cx), error };
     let mut unit = conn.begin().await.map_err(sql)?;
     if !D::enter(&mut unit, cx).await.map_err(sql)? {
-        let found = read(cx, D::find(&mut unit, cx, true).await)?;
+        let found = D::find(&mut unit, cx, true).await;
+        // The record has lived on by the attempts since the row's effect, which may be theirs.
+        if cx.attempt() > 1 && matches!(&found, Ok(Some(Found { counts: false, .. }))) {
+            return Err(InboxError::Outlived { key: name(cx) }.into());
+        }
+        let found = read(cx, found)?;
         unit.rollback().await.map_err(sql)?;
         // The row was deleted after `enter` had found it and before `find` read it. Its effect may
         // have happened. So the effect does not run here, and the caller gets an error.

@@ -140,14 +140,18 @@ impl Rows for MySql {
     }
 }
 
-/// Overwrites the row of the key's record if the row is no longer valid. Returns false if the row
-/// is valid.
+/// Overwrites the row of the key's record as [`Rows::enter`] says.
 async fn enter_again(conn: &mut MySqlConnection, cx: &Context) -> Result<bool, sqlx::Error> {
     // This read takes only a shared lock. So transactions that find a valid row do not wait for
     // each other. If the row is no longer valid, the `UPDATE` locks it for writing.
     let over = "SELECT 1 FROM palisade_inbox WHERE record = ? \
-                AND counts_until <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND LOCK IN SHARE MODE";
-    let over = sqlx::query(over).bind(record(cx).into_bytes()).bind(micros(cx.elapsed()));
+                AND counts_until <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND \
+                AND (? <= 1 OR fingerprint <> ?) LOCK IN SHARE MODE";
+    let over = sqlx::query(over)
+        .bind(record(cx).into_bytes())
+        .bind(micros(cx.elapsed()))
+        .bind(i64::from(cx.attempt()))
+        .bind(cx.fingerprint().map(<[u8; 32]>::as_slice));
     if over.fetch_optional(&mut *conn).await?.is_none() {
         return Ok(false);
     }

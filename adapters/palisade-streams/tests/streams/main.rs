@@ -7,11 +7,15 @@ mod example;
 #[path = "../../../../tests/support/fake.rs"]
 #[allow(dead_code, unreachable_pub, missing_docs)]
 mod fake;
+#[path = "../../../../tests/support/frozen.rs"]
+#[allow(unreachable_pub, missing_docs)]
+mod frozen;
 #[path = "../../../../tests/support/held.rs"]
 #[allow(dead_code, unreachable_pub, missing_docs)]
 mod held;
 mod hostile;
 mod incident;
+mod late;
 #[path = "../../../../tests/support/hostile.rs"]
 mod letters;
 #[path = "../../../../tests/support/logs.rs"]
@@ -28,10 +32,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use palisade::idempotency::Context;
-use palisade::idempotency::consumer::{ConsumerReport, Rules};
+use palisade::idempotency::consumer::Rules;
 use palisade::{Failed, Idempotency, MemoryNode, Redlock};
 use palisade_streams::{Consumer, Message, Publisher, Stream, redrive};
-use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -119,56 +122,6 @@ async fn a_long_handler_keeps_its_entry() {
     let (a, b) = tokio::join!(a.run(slow, drained(&server, 1)), b.run(slow, drained(&server, 1)));
     let (a, b) = (a.unwrap(), b.unwrap());
     assert_eq!((a.delivered + b.delivered, a.acked + b.acked), (1, 1), "{a:?} {b:?}");
-}
-
-/// Runs a consumer whose handler waits. Meanwhile another consumer takes over the entry.
-async fn late(answer: Result<(), Failed>) -> (Server, ConsumerReport) {
-    let (server, of) = (Server::start(&[]), orders());
-    add(&server, &["order-1"]).await;
-    let (started, begun) = oneshot::channel();
-    let (let_go, gone) = oneshot::channel();
-    let once = Arc::new(Mutex::new(Some((started, gone, answer))));
-    let handler = move |_: Context, _: Arc<Message>| {
-        let once = Arc::clone(&once);
-        async move {
-            let taken = once.lock().unwrap().take();
-            let (started, gone, answer) = taken.ok_or_else(|| Failed::no_effect("again"))?;
-            let _ = started.send(());
-            let _ = gone.await;
-            answer
-        }
-    };
-    let (stop, stopped) = oneshot::channel::<()>();
-    let consumer = consumer(&server, &of);
-    let run = consumer.run(handler, async move {
-        let _ = stopped.await;
-    });
-    let steal = async {
-        begun.await.unwrap();
-        let id = ask(&server, &["XPENDING", "orders", "billing", "-", "+", "1"]);
-        let id = id.lines().next().unwrap().to_owned();
-        ask(&server, &["XCLAIM", "orders", "billing", "other", "0", &id]);
-        // The other consumer, which has taken over the entry, acknowledges it.
-        ask(&server, &["XACK", "orders", "billing", &id]);
-        let_go.send(()).unwrap();
-        sleep(Duration::from_millis(300)).await;
-        stop.send(()).unwrap();
-    };
-    let (ended, ()) = tokio::join!(timeout(Duration::from_secs(30), run), steal);
-    (server, ended.expect("it ends").unwrap())
-}
-
-#[tokio::test]
-async fn who_is_late_takes_nothing_away_from_others() {
-    // The handler asks for a retry of an entry that another consumer has acknowledged.
-    let (server, ended) = late(Err(Failed::no_effect("the bank is closed"))).await;
-    assert_eq!((ended.unsettled, ended.retried), (1, 0), "{ended:?}");
-    let pending = ask(&server, &["XPENDING", "orders", "billing"]);
-    assert!(pending.starts_with('0'), "{pending}");
-    // The handler asks for a dead letter of an entry that another consumer has acknowledged. No
-    // dead letter is added.
-    let (server, _) = late(Err(Failed::permanent("no such customer"))).await;
-    assert_eq!(ask(&server, &["XLEN", "{orders}:dead"]), "0");
 }
 
 #[tokio::test]

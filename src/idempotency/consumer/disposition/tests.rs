@@ -59,7 +59,16 @@ fn rules_may_park_what_is_undecided() {
 }
 
 fn failed(failed: Failed) -> CallResult {
-    Err(RunError::Handler { key: key(), attempt: 1, failed })
+    failed_in(1, failed)
+}
+
+fn failed_in(attempt: u32, failed: Failed) -> CallResult {
+    Err(RunError::Handler { key: key(), attempt, failed, overtaken: false })
+}
+
+/// The claim was lost before the handler failed.
+fn overtaken(failed: Failed) -> CallResult {
+    Err(RunError::Handler { key: key(), attempt: 1, failed, overtaken: true })
 }
 
 fn codec() -> CodecError {
@@ -125,6 +134,9 @@ fn every_outcome_and_every_error_has_one_disposition() {
             failed(Failed::retry("x").after(Duration::from_secs(90))),
             "retry 90000",
         ),
+        ("failed without effect, overtaken", overtaken(Failed::no_effect("x")), "retry 1000"),
+        ("failed, effect unknown, overtaken", overtaken(Failed::unknown("x")), "retry 1000"),
+        ("refused for good, overtaken", overtaken(Failed::permanent("x")), "retry 1000"),
         ("nodes silent", no_quorum(NodeFault::Timeout), "retry 500"),
         ("nodes unreachable", no_quorum(NodeFault::Unreachable), "retry 500"),
         ("nodes refuse the password", no_quorum(NodeFault::Auth), "stop"),
@@ -156,6 +168,25 @@ fn failures_wait_longer_each_time_and_end_as_a_dead_letter() {
     assert_eq!(after(u32::MAX), parked);
 }
 
+/// Attempts whose process died are in the record alone. The broker counts no failure for them.
+#[test]
+fn attempts_that_left_no_result_count_as_failures() {
+    let errors: [fn() -> Failed; 3] =
+        [|| Failed::unknown("x"), || Failed::no_effect("x"), || Failed::retry("x")];
+    for most in [1, 2, 7] {
+        let rules = Rules::default().max_failures(most);
+        for attempt in 1..=most + 2 {
+            for error in errors {
+                let how = short(&rules.disposition(&failed_in(attempt, error()), 0));
+                assert_eq!(how == "park exhausted", attempt >= most, "{attempt} of {most}: {how}");
+            }
+            assert_eq!(rules.may_run(attempt), attempt <= most, "{attempt} of {most}");
+        }
+        let late = rules.disposition(&overtaken(Failed::permanent("x")), u32::MAX);
+        assert_eq!(short(&late), "retry 1000");
+    }
+}
+
 #[test]
 fn a_dead_letter_says_its_reason_its_key_and_what_to_do() {
     let say = |outcome: CallResult| match Rules::default().disposition(&outcome, 9) {
@@ -168,6 +199,9 @@ fn a_dead_letter_says_its_reason_its_key_and_what_to_do() {
     let exhausted = say(failed(Failed::no_effect("bank closed")));
     assert!(exhausted.starts_with("exhausted: failure 10, the last one: the handler of"));
     assert!(exhausted.ends_with("bank closed"), "{exhausted}");
+    let killed = say(failed_in(11, Failed::no_effect("too many")));
+    assert!(killed.starts_with("exhausted: not run again: 10 attempts began and left"), "{killed}");
+    assert!(killed.contains("a larger `max_failures`"), "{killed}");
     let refused = say(failed(Failed::permanent("no such customer")));
     assert!(refused.contains("for good, without effect: no such customer"), "{refused}");
 }
