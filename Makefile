@@ -10,7 +10,8 @@
 #                      Some of them start real servers (Redis, Prometheus).
 # make test-faults     runs the tests of faults, and tests on other servers and with other clients
 #                      The simulator must find each known bug that is put back. Fake servers lie,
-#                      stall and flood. Real processes have faults (as root with netns, else
+#                      stall and flood. Real servers are asked whether they do what the design
+#                      assumes. Real processes have faults (as root with netns, else
 #                      skipped). The tests of the nodes also run on a current Redis and a current
 #                      Valkey. Lock clients of other libraries use the same servers (from PyPI and
 #                      npm; skipped without pip or npm).
@@ -28,8 +29,11 @@
 #                      Each fault is one row. Options: ARGS=--json, or ARGS=--plain for plain writes
 #                      under each setting, too
 # make ordinary        shows what ordinary events cost each ordinary deployment, on real servers
-#                      The events are a start, a restart, a crash and a planned handover.
+#                      The events are a start, a restart, a crash, a planned handover and others.
 #                      Options: ARGS=--json, ARGS='--only "one group:"'
+# make lineage         shows whether clients notice data that are not those they used
+#                      Masters return unchanged, addresses lead to another's servers, replicas copy
+#                      another's data, and backups are made. Option: RUNS=20
 # make console         opens a live view of a demo deployment in the browser
 #                      The demo has orders, locks, an election and a cron job. For a view of your
 #                      own deployment: ARGS='--node redis://10.0.0.1'
@@ -61,6 +65,7 @@ CASES ?= 100000
 SECONDS ?= 60
 SEED ?=
 SHARD ?=
+RUNS ?= 20
 # At least 8 tests run at the same time, because most tests wait for servers most of the time.
 export RUST_TEST_THREADS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$((n > 8 ? n : 8)))
 # Shells that were started before rustup installed the toolchain do not have it on their path.
@@ -75,9 +80,9 @@ ADAPTERS = $(BROKERS) palisade-sqlx palisade-tower broker-demo
 # Packages that are published.
 PUBLISHED = palisade palisade-ops palisade-console palisade-cli palisade-testing $(ADAPTERS:broker-demo=)
 # Packages that contain only tests. They run for minutes.
-FAULTS = hostile nemesis sim
+FAULTS = assumptions hostile nemesis sim
 
-.PHONY: help console console-pictures demo demo-cron demo-sentinel demo-rabbitmq demo-streams demo-nats demo-kafka demo-locks test test-console test-faults test-adapters doctor test-conf nemesis failover-table ordinary bench bench-idempotency soak mutants fuzz minimal lint package doc
+.PHONY: help console console-pictures demo demo-cron demo-sentinel demo-rabbitmq demo-streams demo-nats demo-kafka demo-locks test test-console test-faults test-adapters doctor test-conf nemesis failover-table ordinary lineage bench bench-idempotency soak mutants fuzz minimal lint package doc
 .DEFAULT_GOAL := help
 
 help:
@@ -118,6 +123,7 @@ test-faults:
 	scripts/known-bugs
 	$(CARGO) run --quiet --release -p sim --bin soak -- --seeds 1000
 	$(CARGO) test -p hostile -p nemesis --no-fail-fast
+	$(CARGO) run --quiet -p assumptions
 	scripts/other-servers
 	scripts/other-clients
 	@echo 'make test-faults: everything passed'
@@ -172,6 +178,10 @@ failover-table:
 ordinary:
 	@scripts/need cargo redis
 	@$(CARGO) run --release --quiet -p nemesis -- ordinary $(ARGS)
+
+lineage:
+	@scripts/need cargo redis
+	@$(CARGO) run --release --quiet -p nemesis -- lineage --runs $(RUNS) $(ARGS)
 
 # If this machine or user cannot run it, it is skipped, and make succeeds.
 demo-cron:

@@ -22,6 +22,9 @@ use crate::world::{Failure, Group, Place, Server, World, signal};
 /// this time.
 const STUTTER: Duration = Duration::from_millis(180);
 
+/// Maximum time until another master is promoted.
+const PROMOTED: Duration = Duration::from_secs(15);
+
 /// Action that ends a fault.
 enum Undo {
     Nothing,
@@ -236,6 +239,19 @@ impl Faults {
                 self.world.ask(&master.addr, &["CLIENT", "PAUSE", &length, "ALL"]).await;
             }
             K::StutterMaster => self.stutter(planned, master, stop).await,
+            K::Returning => return self.returning(planned, master, stop).await,
+            K::BackUp => {
+                self.world.ask(&master.addr, &["--rdb", "-"]).await;
+            }
+            K::Reset => {
+                let sentinels = self.world.groups[group].sentinels.iter();
+                // One of them, or all of them.
+                let some = sentinels.skip(if planned.pick & 8 == 0 { 2 } else { 0 });
+                for sentinel in some {
+                    self.world.ask(sentinel, &["SENTINEL", "RESET", name]).await;
+                }
+            }
+            K::Tilt => self.tilt(group, stop).await,
             K::ClockStep => return self.machine(planned, &master.id, Part::Clock),
             K::SlowDisk => return self.machine(planned, &master.id, Part::Disk),
             other => return Err(format!("{} is not done to a master", other.name()).into()),
@@ -286,6 +302,57 @@ impl Faults {
             sleep(STUTTER).await;
             signal(pid, "CONT");
             sleep(STUTTER / 3).await;
+        }
+    }
+
+    /// Freezes the master until another one is promoted, and some seconds longer. Then the first
+    /// master thaws, and the others die. The Sentinels promote the first one, which never learnt
+    /// that it was replaced. The others are restarted at the end of the fault.
+    async fn returning(
+        &self,
+        planned: &PlannedFault,
+        master: &Server,
+        stop: &mut Stop,
+    ) -> Result<Undo, Failure> {
+        let group = planned.group;
+        let pid = self.world.pid(group, &master.id).ok_or("the master does not run")?;
+        signal(pid, "STOP");
+        let begun = Instant::now();
+        let replaced = loop {
+            if self.world.master(group).await.is_some_and(|m| m.id != master.id) {
+                break true;
+            }
+            if begun.elapsed() > PROMOTED || wait(stop, STUTTER).await {
+                break false;
+            }
+        };
+        // From no grant at the new master to some of them after its quarantine.
+        wait(stop, Duration::from_millis(planned.pick >> 16 & 0x3fff)).await;
+        signal(pid, "CONT");
+        if !replaced {
+            return Err("nobody was promoted".into());
+        }
+        wait(stop, Duration::from_millis(1_500)).await;
+        let servers = self.world.groups[group].servers.iter();
+        let others: Vec<_> = servers.filter(|s| s.id != master.id).map(|s| s.id.clone()).collect();
+        for id in &others {
+            if let Some(pid) = self.world.pid(group, id) {
+                signal(pid, "KILL");
+            }
+        }
+        Ok(Undo::Restart(others))
+    }
+
+    /// Stops the group's Sentinels for three seconds. They then begin no failover for 30 s.
+    async fn tilt(&self, group: usize, stop: &mut Stop) {
+        let ids = self.world.groups[group].servers.iter().map(|s| format!("s{}", s.id));
+        let pids: Vec<_> = ids.filter_map(|id| self.world.pid(group, &id)).collect();
+        for pid in &pids {
+            signal(*pid, "STOP");
+        }
+        wait(stop, Duration::from_secs(3)).await;
+        for pid in &pids {
+            signal(*pid, "CONT");
         }
     }
 

@@ -30,6 +30,10 @@ names! {
         EmptyTwo = "two masters without data",
         FailoverTwo = "failover of two groups",
         Handover = "planned handover",
+        Returning = "master returns unchanged",
+        BackUp = "backup of master",
+        Reset = "SENTINEL RESET",
+        Tilt = "Sentinels in tilt",
         KillReplica = "kill replica",
         KillSentinel = "kill Sentinel",
         FreezeReplica = "freeze replica",
@@ -66,6 +70,10 @@ const HEAVY: &[Kind] = &[
     K::EmptyTwo,
     K::FailoverTwo,
     K::Handover,
+    K::Returning,
+    K::BackUp,
+    K::Reset,
+    K::Tilt,
 ];
 
 /// Faults of replicas and Sentinels after which a group needs no failover. Also faults of clients.
@@ -94,7 +102,10 @@ impl Kind {
             | K::FlushTwo
             | K::RestartEmpty
             | K::EmptyTwo
-            | K::RestartMaster => 0..1,
+            | K::RestartMaster
+            | K::BackUp
+            | K::Reset
+            | K::Tilt => 0..1,
             K::KillClient => 300..3_000,
             K::FreezeClient | K::IsolateClient | K::OneWayClient => 500..6_000,
             K::PauseMaster | K::StutterMaster => 2_000..6_000,
@@ -185,6 +196,6 @@ mod tests {
         assert_ne!(row(7), row(8));
         let heavy: BTreeSet<_> = row(7)[..HEAVY.len()].iter().map(|d| d.kind).collect();
         let light: BTreeSet<_> = Lane::light(7).take(LIGHT.len()).map(|d| d.kind).collect();
-        assert_eq!(heavy.len() + light.len(), 27);
+        assert_eq!(heavy.len() + light.len(), 31);
     }
 }

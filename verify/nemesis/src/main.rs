@@ -4,6 +4,7 @@
 //! nemesis --seconds 600             three Sentinel groups, eight clients, faults from a seed
 //! nemesis table                     effects of each fault on one group, as a table
 //! nemesis ordinary                  cost of ordinary events for ordinary deployments
+//! nemesis lineage --runs 20         returning masters, wrong servers, backups: what they break
 //! nemesis cron --seconds 600        ticks of a cron job, with faults of its leader
 //! nemesis locks --seconds 60        all kinds of locks, with faults of servers and clients
 //! nemesis judge target/nemesis/events.jsonl    checks the log of an earlier run again
@@ -15,16 +16,19 @@ mod cron;
 mod cut;
 mod event;
 mod faults;
+mod groups;
 mod handover;
 mod judge;
 mod kind;
 mod ledger;
+mod lineage;
 mod locks;
 mod machine;
 mod names;
 mod ordinary;
 mod report;
 mod runtime;
+mod switch;
 mod table;
 mod timeline;
 mod wire;
@@ -91,6 +95,9 @@ enum Verb {
     Table(table::Args),
     /// Measures the cost of ordinary events for ordinary deployments, on real servers.
     Ordinary(ordinary::Args),
+    /// Lets clients meet data that are not those they used, and looks for two holders and second
+    /// runs.
+    Lineage(lineage::Args),
     /// Runs ticks of one second on three processes, and injects faults into the leading process.
     Cron(cron::Args),
     /// Runs one of the three processes of `nemesis cron`, which starts this command.
@@ -130,6 +137,7 @@ fn main() -> ExitCode {
             .map_err(|why| Cannot(why).into())
             .and_then(|()| table::table(table, &args.out)),
         Some(Verb::Ordinary(ordinary)) => ordinary::ordinary(ordinary),
+        Some(Verb::Lineage(lineage)) => lineage::lineage(lineage),
         Some(Verb::Cron(cron)) => {
             possible().map_err(|why| Cannot(why).into()).and_then(|()| cron::demo(cron, &args.out))
         }

@@ -16,6 +16,9 @@ names! {
         ReplicaLost = "one replica lost",
         Backup = "restored backup",
         Emptied = "emptied",
+        BackedUp = "backup made",
+        Returning = "returning master",
+        Elsewhere = "another's server",
     }
 }
 
@@ -25,11 +28,17 @@ impl Happening {
         matches!(self, Self::First | Self::FirstWithoutInit)
     }
 
+    /// Returns true if the event loses nothing, so that it may cost nothing.
+    pub(super) fn is_free(self) -> bool {
+        self == Self::BackedUp
+    }
+
     /// Returns true if the event can happen to this kind of deployment.
     pub(super) fn happens_to(self, kind: Kind) -> bool {
         match self {
             Self::ReplicaLost => kind.has_replicas(),
-            Self::Backup => !kind.has_replicas(),
+            Self::Backup | Self::Elsewhere => !kind.has_replicas(),
+            Self::Returning => kind.has_replicas(),
             _ => true,
         }
     }

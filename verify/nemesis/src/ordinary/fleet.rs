@@ -3,21 +3,20 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use palisade::{Durability, RedisNode, Redlock, SentinelNode};
 use palisade_ops::{Deployment, HandedOver, Handover, KeyState, Records, Select, init};
-use serde::Deserialize;
 use tokio::task::block_in_place;
 use tokio::time::sleep;
 
 use super::event::Happening;
 use super::server::Server;
+use crate::groups::{Group, Groups, Member, ask, back_up};
 use crate::names::names;
-use crate::world::{Cannot, Failure, good, script, signal, words};
+use crate::switch::Switch;
+use crate::world::{Failure, signal, words};
 
 /// Downtime of a killed server.
 const AWAY: Duration = Duration::from_secs(10);
@@ -27,6 +26,12 @@ const OLD: Duration = Duration::from_secs(25);
 const KEYS_MAX: usize = 100_000;
 /// Maximum time from SIGTERM to the end of a server.
 const ENDS: Duration = Duration::from_secs(10);
+/// Time for which an address leads to another's server: longer than a lease.
+const ELSEWHERE: Duration = Duration::from_secs(20);
+/// Time at the second master before the first one returns: longer than a quarantine.
+const REPLACED: Duration = Duration::from_secs(30);
+/// Maximum time for a step that Sentinels make.
+const STEP: Duration = Duration::from_secs(60);
 
 names! {
     /// A kind of deployment. Each kind is a row of the tables that `nemesis ordinary` prints, in
@@ -70,45 +75,34 @@ impl Kind {
 /// A running deployment. Its servers end when this value is dropped, or when this process ends.
 pub(super) struct Fleet {
     lone: Vec<Server>,
+    /// Address of the first lone server, if it can lead elsewhere.
+    address: Option<Switch>,
     groups: Option<Groups>,
 }
 
-/// Sentinel groups, in the JSON form that `sentinel-conf/up` prints.
-#[derive(Debug, Deserialize)]
-struct Groups {
-    dir: PathBuf,
-    groups: Vec<Group>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Group {
-    name: String,
-    sentinels: Vec<String>,
-    servers: Vec<Member>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Member {
-    id: String,
-    pid: u32,
-}
-
 impl Fleet {
-    /// Starts new servers. They are not initialised yet.
-    pub(super) async fn up(kind: Kind) -> Result<Self, Failure> {
+    /// Starts new servers for an event. They are not initialised yet.
+    pub(super) async fn up(kind: Kind, what: Happening) -> Result<Self, Failure> {
         if kind.has_replicas() {
-            let groups = Some(Groups::up(kind.nodes()).await?);
-            return Ok(Self { lone: Vec::new(), groups });
+            let groups = Some(Groups::up(kind.nodes(), &["--no-marker"]).await?);
+            return Ok(Self { lone: Vec::new(), address: None, groups });
         }
         let start = || (0..kind.nodes()).map(|_| Server::start(kind.arguments())).collect();
-        Ok(Self { lone: block_in_place(start), groups: None })
+        let lone: Vec<Server> = block_in_place(start);
+        let address = match lone.first() {
+            Some(first) if what == Happening::Elsewhere => Some(Switch::to(&first.addr()).await?),
+            _ => None,
+        };
+        Ok(Self { lone, address, groups: None })
     }
 
     /// Creates a `Redlock` handle on these servers with default settings, as an application does.
     pub(super) fn redlock(&self) -> Result<Redlock, Failure> {
         let mut builder = Redlock::builder();
-        for server in &self.lone {
-            builder = builder.node(RedisNode::new(server.url())?);
+        for (n, server) in self.lone.iter().enumerate() {
+            let address = self.address.as_ref().filter(|_| n == 0);
+            let url = address.map_or_else(|| server.url(), |a| format!("redis://{}", a.addr()));
+            builder = builder.node(RedisNode::new(url)?);
         }
         for group in self.groups.iter().flat_map(|g| &g.groups) {
             builder = builder.node(SentinelNode::new(&*group.name, group.sentinels.clone())?);
@@ -122,8 +116,7 @@ impl Fleet {
         let lone = self.lone.iter().take(nodes);
         let all = lone.fold(Deployment::new(), |all, server| all.node(server.url()));
         let groups = self.groups.iter().flat_map(|g| &g.groups).take(nodes);
-        let url = |of: &Group| format!("sentinel://{}/{}", of.sentinels.join(","), of.name);
-        groups.fold(all, |all, group| all.node(url(group)))
+        groups.fold(all, |all, group| all.node(group.url()))
     }
 
     /// Initialises the servers, as `palisade init` does.
@@ -132,13 +125,19 @@ impl Fleet {
         if done.is_done() { Ok(()) } else { Err(done.to_string().into()) }
     }
 
-    /// For the event `Backup`: makes the backup and waits until it is old. For other events: does
-    /// nothing.
+    /// Makes the backup for the event `Backup`, and waits until it is old. Gives a replica the
+    /// priority 0 for the event `Returning`, so that one server only can be promoted.
     pub(super) async fn prepare(&self, what: Happening) -> Result<(), Failure> {
         if what == Happening::Backup {
             let server = self.lone.first().ok_or("no server")?;
             block_in_place(|| copy(server, "backup"))?;
             sleep(OLD).await;
+        }
+        if what == Happening::Returning {
+            let group = self.first_group()?;
+            ask(&group.servers[2].addr, &["CONFIG", "SET", "replica-priority", "0"]).await;
+            // The Sentinels ask for it every ten seconds.
+            sleep(Duration::from_secs(12)).await;
         }
         Ok(())
     }
@@ -187,7 +186,47 @@ impl Fleet {
                 block_in_place(|| server.restart_empty());
                 Ok(())
             }
+            Happening::BackedUp => {
+                let server = self.lone.first().map(Server::addr);
+                let master = match &self.groups {
+                    Some(groups) => groups.master().await.map(|m| m.addr),
+                    None => None,
+                };
+                back_up(&server.or(master).ok_or("no master")?).await
+            }
+            Happening::Returning => self.returning().await,
+            Happening::Elsewhere => {
+                let (address, home) = (self.address.as_ref(), self.lone.first());
+                let (address, home) = address.zip(home).ok_or("no address")?;
+                let foreign = block_in_place(|| Server::start(&["--appendonly", "yes"]));
+                let made = init(&Deployment::new().node(foreign.url()), "").await?;
+                if !made.is_done() {
+                    return Err(made.to_string().into());
+                }
+                address.lead_to(&foreign.addr());
+                sleep(ELSEWHERE).await;
+                address.lead_to(&home.addr());
+                Ok(())
+            }
         }
+    }
+
+    fn first_group(&self) -> Result<&Group, Failure> {
+        self.groups.as_ref().and_then(|g| g.groups.first()).ok_or("no group".into())
+    }
+
+    /// The master is frozen and another one promoted. The first one thaws, the promoted one dies,
+    /// and the Sentinels promote the first one, which never learnt that it was replaced.
+    async fn returning(&self) -> Result<(), Failure> {
+        let groups = self.groups.as_ref().ok_or("no group")?;
+        let first = groups.master().await.ok_or("no master")?;
+        signal(first.pid, "STOP");
+        let promoted = until_master(groups, |m| m.addr != first.addr).await;
+        sleep(REPLACED).await;
+        signal(first.pid, "CONT");
+        sleep(Duration::from_millis(1_500)).await;
+        signal(promoted?.pid, "KILL");
+        until_master(groups, |m| m.addr == first.addr).await.map(|_| ())
     }
 
     /// Restarts the first server, as `systemctl restart` does. With groups, restarts the first
@@ -233,6 +272,19 @@ impl Fleet {
     }
 }
 
+async fn until_master(groups: &Groups, is: impl Fn(&Member) -> bool) -> Result<Member, Failure> {
+    let begun = Instant::now();
+    loop {
+        if let Some(master) = groups.master().await.filter(&is) {
+            return Ok(master);
+        }
+        if begun.elapsed() > STEP {
+            return Err("the Sentinels did not name the master that was waited for".into());
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
 /// Makes a backup of a running server: copies its snapshot and its append-only file.
 fn copy(server: &Server, to: &str) -> Result<(), Failure> {
     if server.cli(&["CONFIG", "GET", "appendonly"]).ends_with("no") {
@@ -271,35 +323,5 @@ async fn end(pid: u32) -> Result<(), Failure> {
             return Err(format!("server {pid} did not end within {ENDS:?}").into());
         }
         sleep(Duration::from_millis(10)).await;
-    }
-}
-
-impl Groups {
-    async fn up(n: usize) -> Result<Self, Failure> {
-        let mut up = tokio::process::Command::new(script("up"));
-        up.args(["--json", "--no-marker", "--groups", &n.to_string()]);
-        up.args(["--owner-pid", &std::process::id().to_string()]).process_group(0);
-        let out = up.output().await?;
-        if out.status.code() == Some(crate::world::CANNOT.into()) {
-            return Err(Cannot(words(&out.stderr)).into());
-        }
-        Ok(serde_json::from_slice(&good("up", out)?.stdout)?)
-    }
-
-    /// Runs `sentinel-conf/break` on the first group.
-    async fn break_(&self, action: &str, more: &[&str]) -> Result<(), Failure> {
-        let mut command = tokio::process::Command::new(script("break"));
-        command.arg(&self.dir).args([action, &self.groups[0].name]).args(more).process_group(0);
-        good(action, command.output().await?)?;
-        Ok(())
-    }
-}
-
-impl Drop for Groups {
-    fn drop(&mut self) {
-        let down = Command::new(script("down")).arg(&self.dir).process_group(0).output();
-        if let Err(e) = down.map_err(Failure::from).and_then(|out| good("down", out)) {
-            eprintln!("nemesis: {e}");
-        }
     }
 }

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use palisade::{Durability, Failed, Idempotency, Outcome, Redlock, RunError, TryAcquire};
+use palisade::{
+    Durability, Failed, Idempotency, LockGuard, Outcome, Redlock, RunError, TryAcquire,
+};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
@@ -90,15 +92,14 @@ impl Seen {
         &self.requests[kind.at()]
     }
 
-    /// Returns the first execution time among the requests of this kind whose keys are not in
-    /// `stored`.
-    pub(super) fn first_lost(&self, kind: Kind, stored: &BTreeSet<String>) -> Option<Instant> {
+    /// Returns the times of executions whose result is not among the `stored` ones.
+    pub(super) fn lost(&self, kind: Kind, stored: &BTreeSet<String>) -> Vec<Instant> {
         let all = self.requests(kind).iter().enumerate();
         let lost = all.filter_map(|(n, (_, end))| match end {
             Some((at, End::Executed)) if !stored.contains(&kind.key(n)) => Some(*at),
             _ => None,
         });
-        lost.min()
+        lost.collect()
     }
 
     /// Returns the execution times of the requests of a kind, sorted.
@@ -155,7 +156,13 @@ struct Orders {
 
 impl Load {
     /// Starts the application, which acquires locks and sends requests.
-    pub(super) fn begin(redlock: &Redlock, durability: Durability) -> Result<Self, Failure> {
+    ///
+    /// `rival` is another handle on the same deployment. The two compete for one lock.
+    pub(super) fn begin(
+        redlock: &Redlock,
+        rival: &Redlock,
+        durability: Durability,
+    ) -> Result<Self, Failure> {
         let seen = Arc::new(Mutex::new(Seen::default()));
         let namespace = |name| redlock.idempotency(name).at_most_once().durability(durability);
         let builders = [namespace(STRICT), namespace("accepting").accept_loss(ACCEPTED)];
@@ -167,6 +174,7 @@ impl Load {
         let mut tasks = JoinSet::new();
         tasks.spawn(locks(redlock.clone(), durability, Arc::clone(&seen)));
         tasks.spawn(orders[0].clone().deliver_old());
+        tasks.spawn(compete([redlock.clone(), rival.clone()], durability, Arc::clone(&seen)));
         let enough = Arc::new(AtomicBool::new(false));
         for orders in &orders {
             tasks.spawn(orders.clone().make(Arc::clone(&enough)));
@@ -215,6 +223,29 @@ impl Load {
         Ok(parked)
     }
 
+    /// Delivers each executed request of the strict namespace again. Its result was seen, so its
+    /// handler may not start again, whatever became of the servers.
+    pub(super) async fn deliver_again(&self) {
+        let orders = &self.orders[0];
+        for kind in Kind::ALL.into_iter().filter(|kind| !kind.accepts) {
+            let executed = self.look(|seen| {
+                let all = seen.requests(kind).iter().enumerate();
+                let done = all.filter(|(_, (_, end))| matches!(end, Some((_, End::Executed))));
+                done.map(|(n, (made, _))| (n, *made)).collect::<Vec<_>>()
+            });
+            for (n, made) in executed {
+                let (key, runs) = (kind.key(n), AtomicU32::new(0));
+                // Before the request was made, so that it is not older than its first delivery.
+                let born = SystemTime::now() - made.elapsed();
+                let _ = orders.run(&key, kind.births.then_some(born), &runs).await;
+                if runs.into_inner() > 0 {
+                    let why = format!("{key} was started again after its result was seen");
+                    lock(&self.seen).broken.push(why);
+                }
+            }
+        }
+    }
+
     /// Makes no more requests, waits until each request has an outcome, and stops all tasks.
     pub(super) async fn end(mut self) -> Seen {
         self.enough.store(true, Ordering::Relaxed);
@@ -253,6 +284,35 @@ async fn locks(redlock: Redlock, durability: Durability, seen: Arc<Mutex<Seen>>)
         }
         sleep(PAUSE).await;
     }
+}
+
+/// Two handles compete for one lock, each of which keeps it until its lease is over. Two guards that
+/// are valid at one moment are two holders.
+async fn compete(handles: [Redlock; 2], durability: Durability, seen: Arc<Mutex<Seen>>) {
+    let guards = [Mutex::new(None::<LockGuard>), Mutex::new(None)];
+    let valid = |n: usize| {
+        let guard = guards[n].lock().unwrap_or_else(PoisonError::into_inner);
+        guard.as_ref().is_some_and(LockGuard::is_valid)
+    };
+    let one = |n: usize| {
+        let mutex = handles[n].mutex("contested").durability(durability).auto_renew(false);
+        let mutex = mutex.build().expect("settings fit together");
+        let (guards, seen, valid) = (&guards, &seen, &valid);
+        async move {
+            for _ in 0_u64.. {
+                if !valid(n)
+                    && let Ok(TryAcquire::Acquired(guard)) = mutex.try_acquire().await
+                {
+                    *guards[n].lock().unwrap_or_else(PoisonError::into_inner) = Some(guard);
+                    if valid(1 - n) && valid(n) {
+                        lock(seen).broken.push("a lock was held twice".to_owned());
+                    }
+                }
+                sleep(PAUSE).await;
+            }
+        }
+    };
+    tokio::join!(one(0), one(1));
 }
 
 impl Orders {

@@ -127,9 +127,10 @@ fn wanted(args: &Args) -> Result<Vec<(Kind, Happening)>, Failure> {
 /// Lets one ordinary event, such as a crash, happen to a new deployment. Returns one row for each
 /// kind of request.
 async fn cell(kind: Kind, what: Happening) -> Result<Vec<Row>, Failure> {
-    let mut fleet = Fleet::up(kind).await?;
+    let mut fleet = Fleet::up(kind, what).await?;
     let redlock = fleet.redlock()?;
-    let load = || Load::begin(&redlock, kind.durability());
+    let rival = fleet.redlock()?;
+    let load = || Load::begin(&redlock, &rival, kind.durability());
     let mut made = SystemTime::now();
     let (begun, load) = if what.is_first() {
         let begun = Instant::now();
@@ -149,6 +150,7 @@ async fn cell(kind: Kind, what: Happening) -> Result<Vec<Row>, Failure> {
     };
     sleep_until(begun + LOOK).await;
     load.until_well(PATIENCE).await?;
+    load.deliver_again().await;
     let parked = load.deliver_backlog(made).await?;
     let health = redlock.health().await;
     let proved = health.nodes.first().and_then(|node| node.losses.last().copied());
@@ -157,13 +159,17 @@ async fn cell(kind: Kind, what: Happening) -> Result<Vec<Row>, Failure> {
     if let Some(first) = seen.broken.first() {
         return Err(format!("{} promises broken, the first: {first}", seen.broken.len()).into());
     }
-    let first_lost = Request::ALL.iter().filter(|kind| !kind.accepts);
-    let first_lost = first_lost.filter_map(|kind| seen.first_lost(*kind, &stored)).min();
-    // The true length of the data loss is measured by requests that were executed before the event.
-    // The results of later requests are stored after the loss. A request that runs during the event
-    // may lose its result in any case.
-    let lost = first_lost.map_or(Duration::ZERO, |at| begun.saturating_duration_since(at));
+    let lost = Request::ALL.iter().filter(|kind| !kind.accepts);
+    let lost: Vec<_> = lost.flat_map(|kind| seen.lost(*kind, &stored)).collect();
+    // The loss ends with the last result that is missing: a server that was promoted in the middle
+    // of the event may have stored results which are lost with it.
+    let (first, last) = (lost.iter().min(), lost.iter().max().copied().max(Some(begun)));
+    let lost = first.zip(last).map_or(Duration::ZERO, |(first, last)| last - *first);
     let all = Request::ALL.into_iter().zip(parked);
     let row = |(of, parked)| Row::of((kind, what), of, &seen, begun).with(parked, proved, lost);
-    Ok(all.map(row).collect())
+    let rows: Vec<Row> = all.map(row).collect();
+    if let Some(cost) = rows.iter().find(|row| what.is_free() && row.costs()) {
+        return Err(format!("nothing was lost, but: {}", serde_json::to_string(cost)?).into());
+    }
+    Ok(rows)
 }

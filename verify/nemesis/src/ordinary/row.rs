@@ -11,6 +11,9 @@ use super::event::Happening;
 use super::fleet::Kind;
 use super::load::{ACCEPTED, End, Kind as Request, Seen};
 
+/// Longest gap without a grant that a busy machine explains, in seconds.
+const BUSY_S: f64 = 5.0;
+
 /// A line of the JSON output: one ordinary event (such as a restart) in one deployment, for one
 /// kind of request.
 #[derive(Clone, Debug, Serialize)]
@@ -92,6 +95,11 @@ impl Row {
             proved_loss_s: Some(0.0),
             true_loss_s: 0.0,
         }
+    }
+
+    /// Returns true if the event cost more than what a busy machine explains.
+    pub(super) fn costs(&self) -> bool {
+        self.parked > 0 || self.no_locks_s > BUSY_S || self.no_new_keys_s > BUSY_S
     }
 
     /// Adds the number of backlog requests that were parked (not run), the loss of data that the

@@ -21,7 +21,8 @@ pub(super) struct Facts {
     /// Address of each process, by the process's run id.
     processes: BTreeMap<Arc<str>, Arc<str>>,
     /// Promotions of each server: the times at which the server accepted its first write after
-    /// being a replica. The server's very first accepted write counts, too.
+    /// being a replica. The server's very first accepted write counts, too. So do the times at which
+    /// the Sentinels name a server again that they had replaced, and that was no replica since.
     promotions: BTreeMap<Arc<str>, Vec<Nanos>>,
 }
 
@@ -54,9 +55,25 @@ impl Facts {
             }
         }
         for (server, answers) in &facts.answers {
-            facts.promotions.insert(Arc::clone(server), promotions(answers));
+            let mut all = promotions(answers);
+            all.extend(facts.returns(server, answers));
+            all.sort_unstable();
+            facts.promotions.insert(Arc::clone(server), all);
         }
         facts
+    }
+
+    /// Returns the times at which the Sentinels promoted a server that called itself a master all the
+    /// time, so that nothing changed there.
+    fn returns(&self, server: &str, answers: &[(Nanos, WriteReply)]) -> Vec<Nanos> {
+        let mut named = self.named.iter().filter(|(_, master)| master.as_deref() == Some(server));
+        let Some((first, _)) = named.next() else { return Vec::new() };
+        let replica = |at: Nanos| {
+            let since = answers.iter().filter(|(when, _)| when > first && *when <= at);
+            since.last().is_some_and(|(_, a)| *a == WriteReply::Replica)
+                || promotions(answers).iter().any(|p| p > first && *p <= at)
+        };
+        named.map(|(at, _)| *at).filter(|at| !replica(*at)).collect()
     }
 
     /// Returns the latest master that a majority of the Sentinels reported, and the time of the

@@ -13,6 +13,8 @@ use crate::world::{Failure, Place, signal};
 /// Time after a planned handover in which leases may still run by the old master's clock. After it,
 /// another handover is certainly possible.
 const SETTLES: Duration = Duration::from_secs(60);
+/// Time after a fault that changes nothing, in which it would show that it does.
+const QUIET: Duration = Duration::from_secs(12);
 
 names! {
     /// A fault of a Sentinel group. Each fault is a row of the failover table, in this order.
@@ -27,6 +29,11 @@ names! {
         Freeze = "freeze and resume",
         Back = "there and back",
         Empty = "restart without data",
+        Returning = "returning master",
+        ReturningAlone = "returning master, alone",
+        TiltedDeath = "master dies in tilt",
+        BackedUp = "backup of the master",
+        Reset = "SENTINEL RESET",
     }
 }
 
@@ -49,6 +56,11 @@ impl Fault {
         matches!(self, Self::Handover | Self::HandoverBack)
     }
 
+    /// Returns true if the fault changes nothing at the master.
+    pub(super) fn is_quiet(self) -> bool {
+        matches!(self, Self::BackedUp | Self::Reset)
+    }
+
     /// Sets the replica priorities that this fault needs. The clients start later.
     pub(super) async fn prepare(self, group: &Group) -> Result<(), Failure> {
         let set = |n: usize, to: &'static str| async move {
@@ -58,6 +70,7 @@ impl Fault {
             // Sentinel prefers a replica with a smaller priority.
             Self::Priority => set(1, "10").await?,
             Self::Back | Self::HandoverBack => set(0, "10").await?,
+            Self::Returning => set(2, "0").await?,
             _ => return Ok(()),
         }
         Ok(())
@@ -117,6 +130,24 @@ impl Fault {
                 group.world.break_(&["restart", group.name(), "--server", "a1"]).await?;
             }
             Self::Freeze => return freeze(group, stop).await,
+            Self::Returning | Self::ReturningAlone => returning(self, group, stop).await?,
+            Self::TiltedDeath => {
+                group.tilt(stop).await?;
+                struck.at = now();
+                group.world.break_(&["kill", group.name(), "--server", "a1"]).await?;
+                group.until_served(self, struck.at, stop).await?;
+                group.world.break_(&["restart", group.name(), "--server", "a1"]).await?;
+            }
+            Self::BackedUp => {
+                group.world.ask(group.server(0), &["--rdb", "-"]).await;
+                stop.wait(QUIET).await?;
+            }
+            Self::Reset => {
+                for sentinel in &group.world.groups[0].sentinels {
+                    group.world.ask(sentinel, &["SENTINEL", "RESET", group.name()]).await;
+                }
+                stop.wait(QUIET).await?;
+            }
             Self::Back => {
                 group.world.break_(&["failover", group.name()]).await?;
                 group.until_named(at, stop).await?;
@@ -177,6 +208,41 @@ async fn freeze(group: &mut Group, stop: &mut Stop) -> Result<Struck, Failure> {
     Ok(Struck { at, healed: None, writes_to_old_master })
 }
 
+/// Freezes the master until another one is promoted and through its quarantine. Then the first one
+/// thaws and the promoted one dies, and the Sentinels promote the first one, which never learnt that
+/// it was replaced. The third server may not be promoted, or dies with the promoted one.
+async fn returning(fault: Fault, group: &mut Group, stop: &mut Stop) -> Result<(), Failure> {
+    let pid = group.world.pid(0, "a1").ok_or("the master does not run")?;
+    let at = now();
+    signal(pid, "STOP");
+    let replaced = async {
+        group.until_named(at, stop).await?;
+        group.until_served(fault, at, stop).await
+    };
+    let replaced = replaced.await;
+    signal(pid, "CONT");
+    replaced?;
+    stop.wait(Duration::from_millis(1_500)).await?;
+    let promoted = group.world.master(0).await.ok_or("no master is named")?;
+    let third = if promoted.id == "a2" { "a3" } else { "a2" };
+    let dies = if fault == Fault::ReturningAlone {
+        vec![&*promoted.id, third]
+    } else {
+        vec![&*promoted.id]
+    };
+    for id in &dies {
+        signal(group.world.pid(0, id).ok_or("a server does not run")?, "KILL");
+    }
+    group.until_named(now(), stop).await?;
+    if fault == Fault::ReturningAlone {
+        group.world.break_(&["restart", group.name(), "--server", third]).await?;
+    }
+    // A quarantine, and the time that a Sentinel takes to lead the third server to the first one.
+    let quarantine = Duration::from_millis(group.shape.max_ttl_ms);
+    stop.wait(quarantine + Duration::from_secs(20)).await?;
+    group.world.break_(&["restart", group.name(), "--server", &promoted.id]).await
+}
+
 impl Fault {
     /// Adds a doubt (a reason why a row of the result table is of no use) if the fault had no
     /// effect. Such a row proves nothing, even if no server granted or renewed a lease wrongly.
@@ -186,7 +252,9 @@ impl Fault {
         let master = facts.master().map(|(_, m)| m.clone());
         let promoted = facts.promoted_after(case.struck);
         let (changed, promotions) = match self {
-            Self::Empty => (false, 0),
+            Self::Empty | Self::BackedUp | Self::Reset => (false, 0),
+            // The second promotion changes nothing, and the first master is named again.
+            Self::Returning | Self::ReturningAlone => (false, 2),
             Self::Back | Self::HandoverBack => (false, 2),
             _ => (true, 1),
         };
@@ -197,7 +265,9 @@ impl Fault {
         }
         // In a split, the locks of clients on the side of the old master expire before the new
         // master accepts writes.
-        if self != Self::Split && !case.all_replicas && row.sitting < 8 {
+        // In tilt, they expire before a Sentinel promotes anyone.
+        let expire = matches!(self, Self::Split | Self::TiltedDeath) || self.is_quiet();
+        if !expire && !case.all_replicas && row.sitting < 8 {
             let doubt = format!("only {} locks were held when the new master began", row.sitting);
             row.doubts.push(doubt);
         }

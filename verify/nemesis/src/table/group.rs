@@ -17,7 +17,7 @@ use crate::cut::{Cut, cut, mend};
 use crate::event::{Event, EventKind, Nanos, now};
 use crate::handover::Running;
 use crate::ledger::{self, Shared};
-use crate::world::{Failure, Place, World};
+use crate::world::{Failure, Place, World, signal};
 
 /// Maximum wait for a state of the group, for example the end of a failover and its quarantine.
 const PATIENCE: Duration = Duration::from_secs(75);
@@ -241,6 +241,21 @@ impl Group {
             (now() > begun.max(ready) + 2_000_000_000).then_some(())
         })
         .await
+    }
+
+    /// Stops all Sentinels for three seconds. They are then in tilt: they begin no failover for 30 s.
+    pub(super) async fn tilt(&self, stop: &mut Stop) -> Result<(), Failure> {
+        let ids = ["sa1", "sa2", "sa3"];
+        let pids: Vec<u32> = ids.iter().filter_map(|id| self.world.pid(0, id)).collect();
+        for pid in &pids {
+            signal(*pid, "STOP");
+        }
+        let waited = stop.wait(Duration::from_secs(3)).await;
+        for pid in &pids {
+            signal(*pid, "CONT");
+        }
+        waited?;
+        stop.wait(Duration::from_millis(500)).await
     }
 
     /// Starts a planned handover of the group to another master.

@@ -163,6 +163,7 @@ async fn row(fault: Fault, shape: Shape, out: &Path, stop: &mut Stop) -> Result<
         fault: fault.name(),
         struck: struck.at,
         healed: struck.healed,
+        quiet: fault.is_quiet(),
         window: shape.window(),
         far,
         all_replicas: shape.all_replicas,

@@ -18,6 +18,7 @@ fn case() -> Case {
         fault: "a fault",
         struck: 5_000 * MS,
         healed: None,
+        quiet: false,
         window: 1_000 * MS,
         far: Vec::new(),
         all_replicas: false,

@@ -34,6 +34,8 @@ pub(super) struct Case {
     /// Time of the fault.
     pub(super) struck: Nanos,
     pub(super) healed: Option<Nanos>,
+    /// True if the fault changes nothing at the master.
+    pub(super) quiet: bool,
     /// Failover window L: the time for which a replaced master may still grant.
     pub(super) window: Nanos,
     /// Clients on the side of the new master during a cut. Empty without a cut.
@@ -164,6 +166,10 @@ fn times(row: &mut Row, case: &Case, facts: &Facts, holds: &[Hold], mut fresh: V
     if before < 50 {
         row.doubts.push(format!("only {before} grants of fresh names before the fault"));
     }
+    if case.quiet {
+        row.seconds_without_grants = longest_gap(case, &fresh);
+        return;
+    }
     let Some((named, master)) = facts.master() else {
         row.doubts.push("no majority of the Sentinels named a master in the end".to_owned());
         return;
@@ -181,10 +187,15 @@ fn times(row: &mut Row, case: &Case, facts: &Facts, holds: &[Hold], mut fresh: V
         row.doubts.push(format!("only {} grants of fresh names after the fault", after.len()));
     }
     row.first_grant_ms = after.first().map(|at| millis(at.saturating_sub(ready)));
+    row.seconds_without_grants = longest_gap(case, &fresh);
+    sitting(row, case, holds, begun);
+}
+
+/// Returns the longest time between two grants since the fault, in seconds.
+fn longest_gap(case: &Case, fresh: &[Nanos]) -> f64 {
     let first = fresh.partition_point(|at| *at < case.struck).saturating_sub(1);
     let gap = fresh[first..].windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0);
-    row.seconds_without_grants = (gap / (10 * MS)) as f64 / 100.0;
-    sitting(row, case, holds, begun);
+    (gap / (10 * MS)) as f64 / 100.0
 }
 
 /// Computes the longest time from the beginning of the new master until a lock that a client keeps
