@@ -1,6 +1,7 @@
 //! The outcomes of the operations of a call under an idempotency key.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::KeyName;
@@ -96,6 +97,9 @@ pub struct Parked {
     /// `losses` of data (`palisade idem decide`). A later call may then have another outcome. False
     /// after a decision to park, and for [`Lapsed`](ParkedReason::Lapsed).
     pub undecided: bool,
+    /// Nodes that gave no grant and may remember the key, if that is the only reason: operators
+    /// have decided to run the keys of all its losses. A later call runs when these nodes answer.
+    pub unheard: Vec<Arc<str>>,
 }
 
 impl fmt::Display for Parked {
@@ -141,7 +145,13 @@ impl Parked {
             self.key.namespace(),
             Loss::names(&self.losses)
         );
-        if self.undecided {
+        if let Some(node) = self.unheard.first() {
+            format!(
+                "decided: run; but {} gave no answer, and may remember this key: it runs when all \
+                 nodes answer (for one that is gone for good: {decide} --run --without {node}`)",
+                self.unheard.join(", ")
+            )
+        } else if self.undecided {
             format!(
                 "undecided: find out whether such keys took effect, then decide for all of them: \
                  {decide} --park` (or `--run`, if none of them did), or resolve this key"

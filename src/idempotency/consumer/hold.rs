@@ -210,6 +210,7 @@ mod tests {
             forgotten_for: Duration::ZERO,
             losses: losses.to_vec(),
             undecided: true,
+            unheard: Vec::new(),
         }
     }
 

@@ -72,11 +72,15 @@ impl Record {
         let remember = self.answers.count(remembers);
         let missing = self.answers.silent() + self.answers.failed();
         let unheard = remember + missing >= self.answers.need();
-        Forgetting { remaining, losses: all, fresh: self.fresh(), unheard }
+        let granted = |answer| matches!(answer, Some(Ok(Reply::Claimed { .. })));
+        let nodes = self.answers.each().enumerate();
+        let not_granted = nodes.filter(|(_, answer)| !granted(*answer)).map(|(node, _)| node);
+        let not_granted = not_granted.collect();
+        Forgetting { remaining, losses: all, fresh: self.fresh(), unheard, not_granted }
     }
 }
 
 /// Returns true if the node granted, and certainly has every claim of the key.
-fn remembers(reply: &Reply) -> bool {
+pub(super) fn remembers(reply: &Reply) -> bool {
     matches!(reply, Reply::Claimed { unsure, .. } if unsure.is_zero())
 }
