@@ -1,7 +1,7 @@
 //! The command `palisade init`.
 
 use clap::Args;
-use palisade_ops::{Init, Initialised};
+use palisade_ops::{Init, Initialised, only_in_memory};
 use serde_json::{Value, json};
 
 use crate::Done;
@@ -59,7 +59,16 @@ impl InitArgs {
         } else {
             palisade_ops::init(&deployment, &self.prefix).await?
         };
-        let text = if self.json { whole(&done).to_string() + "\n" } else { done.to_string() };
+        let in_memory =
+            if done.is_done() { only_in_memory(&deployment).await? } else { Vec::new() };
+        let text = if self.json {
+            let mut whole = whole(&done);
+            whole["only_in_memory"] = in_memory.into();
+            whole.to_string() + "\n"
+        } else {
+            let in_memory = in_memory.iter().map(|sentence| format!("{sentence}\n"));
+            done.to_string() + &in_memory.collect::<String>()
+        };
         Ok(Done { text, code: done.exit_code() })
     }
 }

@@ -23,6 +23,7 @@ mod login;
 mod marker;
 mod masters;
 mod nodes;
+mod on_disk;
 mod promotion;
 mod records;
 mod run_now;
@@ -42,6 +43,7 @@ pub use self::incidents::{DecidedLoss, Incident, Incidents, NodeLoss, OtherLosse
 pub use self::init::{Init, Initialised, init, init_lost};
 pub use self::marker::KeptData;
 pub use self::nodes::{NodeData, nodes};
+pub use self::on_disk::only_in_memory;
 pub use self::records::{
     Audit, Change, KeyChange, KeyFacts, KeyList, KeyState, NodeChange, Purge, Purged, Records,
     Select, namespaces, resolve,

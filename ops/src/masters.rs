@@ -59,6 +59,8 @@ pub(super) struct Master {
     pub(super) run_id: String,
     /// True if the server's settings show that the server is empty after a restart.
     pub(super) keeps_nothing: bool,
+    /// True if the server has no append-only file.
+    pub(super) without_file: bool,
 }
 
 /// Finds the master of each node. The replicas of a group must be connected and online.
@@ -202,6 +204,7 @@ fn master(server: &Server, target: Endpoint, replicas: Vec<String>) -> Master {
         without_backlog: server.info("repl_backlog_active") == Ok("0"),
         run_id: server.info("run_id").unwrap_or_default().to_owned(),
         keeps_nothing: server.info("aof_enabled") == Ok("0") && server.setting("save") == Ok(""),
+        without_file: server.info("aof_enabled") == Ok("0"),
     }
 }
 
