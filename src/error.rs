@@ -198,6 +198,9 @@ pub enum NodeFault {
     TokenAhead,
     /// The kind or the version of the server is not supported.
     Unsupported,
+    /// A key of the request holds another program's value, or a record of a newer version of this
+    /// library. The value is left as it is.
+    ForeignKey,
     /// The server answered with an error that has no own variant in this enum.
     Server,
     /// The library could not parse the server's reply to a request.
@@ -246,6 +249,12 @@ impl NodeError {
     /// or may still execute it, because a time-out does not cancel a request.
     pub fn maybe_executed(fault: NodeFault, detail: impl Into<Arc<str>>) -> Self {
         Self { fault, maybe_executed: true, detail: detail.into(), cause: None }
+    }
+
+    /// Makes the error of a request that needs a key under which another program has a value.
+    pub(crate) fn foreign(key: &str) -> Self {
+        let detail = format!("WRONGTYPE: {key:?}; if a newer palisade wrote it, upgrade this one");
+        Self::not_executed(NodeFault::ForeignKey, detail)
     }
 
     /// Makes the error of a request that reached the node after the request's deadline.
@@ -315,6 +324,7 @@ impl NodeError {
             | F::NotSentinel
             | F::SameServer
             | F::ForeignData
+            | F::ForeignKey
             | F::Unsupported => Advice::Misconfigured,
             F::Closed => Advice::Rebuild,
         }
@@ -357,6 +367,10 @@ impl NodeError {
             }
             F::ClockJump => "the server's clock stepped; its grants do not count for one max_ttl",
             F::Unsupported => "server kind or version is not supported",
+            F::ForeignKey => {
+                "another program's value is under this key: use another namespace, name or \
+                 `prefix`, or delete the key if its value is not needed"
+            }
             F::Server => "server answered with an error",
             F::Protocol => "answer not understood",
             F::Busy => {

@@ -171,14 +171,31 @@ pub async fn decide(
     keys.decide(loss, decision, replace).await
 }
 
-/// Reads one of the two records that can hold a decision about a loss of data, from each node. If
+/// Stores that keys that a loss of data made forgotten run, as decided, also while this node gives
+/// no answer, with the name of the operator and the reason.
+///
+/// # Errors
+/// [`RunError`] if that may not be stored.
+///
+/// # Cancellation safety
+/// As [`decide`].
+pub async fn give_up(
+    keys: &Idempotency,
+    loss: Loss,
+    node: &str,
+    audit: (&str, &str),
+) -> Result<(), RunError> {
+    keys.give_up(loss, node, audit).await
+}
+
+/// Reads a record that can hold a decision about a loss of data, from each node. If
 /// `record` is `None`, reads the losses that affect keys of the namespace.
 ///
 /// # Cancellation safety
 /// Reads only.
 pub async fn ask_each(
     keys: &Idempotency,
-    record: Option<(Loss, Record)>,
+    record: Option<(Loss, Record<'_>)>,
 ) -> Vec<(Arc<str>, Result<Reply, NodeError>)> {
     let op = match record {
         Some((loss, record)) => keys.ask_for_decision(loss, record),

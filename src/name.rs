@@ -51,16 +51,21 @@ const CANDIDATES: &str = "candidates";
 /// (rule quarantine 11 in docs/design).
 pub const SETTLED: &str = "palisade:settled";
 
-/// Checks a user-supplied name. It must not be empty, must have at most 512 bytes, and must not
-/// contain control characters.
+/// Checks a user-supplied name. It must not be empty or blank, must have at most 512 bytes, and
+/// must not contain control characters.
 ///
 /// # Errors
 /// [`ConfigError`] with the field, its value and the broken rule.
 pub fn check_name(field: &'static str, name: &str) -> Result<(), ConfigError> {
-    if name.is_empty() {
-        return Err(ConfigError::new(field, "\"\"", "must not be empty"));
+    if name.chars().all(is_blank) {
+        return Err(ConfigError::new(field, Quoted(name).to_string(), "must not be empty"));
     }
     check_text(field, name)
+}
+
+/// Returns true for white space and for characters of no width.
+fn is_blank(c: char) -> bool {
+    c.is_whitespace() || matches!(c, '\u{200b}'..='\u{200d}' | '\u{2060}' | '\u{feff}')
 }
 
 /// Checks the length and the characters of a prefix or a label, like [`check_name`], but allows the

@@ -12,6 +12,7 @@ mod if_held;
 mod loss;
 mod mode;
 mod not_after;
+mod own_key;
 mod remembered;
 mod slots;
 mod stored;

@@ -45,10 +45,10 @@ const CHANGED: &str = "it has changed since the page showed it; look again";
 pub(crate) struct Request {
     #[serde(flatten)]
     act: Act,
-    /// State of the target as the visitor's web page showed it: the holder, the term of a leader, or
-    /// the claim of a key. (Losses of data are named by the action itself.) If the state has changed
-    /// since, the action is refused. Only programs leave this field out: their action applies to the
-    /// state at the arrival of the request.
+    /// State of the target as the visitor's web page showed it: the holder, the term of a leader,
+    /// or the claim of a key. (Losses of data are named by the action itself.) If the state has
+    /// changed since, the action is refused. Only programs leave this field out: their action
+    /// applies to the state at the arrival of the request.
     #[serde(default)]
     expect: Option<String>,
     #[serde(default)]

@@ -261,6 +261,45 @@ impl Incident {
         }
         Ok(all)
     }
+
+    /// Says that a node is gone for good. A decision to run is about what nodes lost, and says
+    /// nothing of what a node has that gives no answer: a key that this node may remember waits.
+    /// For the losses of this incident it then runs all the same, as long as the node gives no
+    /// answer.
+    ///
+    /// If the node comes back and is silent again, keys run whose results it alone has. So take it
+    /// out of the programs, or delete its data, before it is started again.
+    ///
+    /// # Errors
+    /// [`RunError`] if that may not be stored for a loss. Call the function again in that case.
+    ///
+    /// # Cancellation safety
+    /// As [`decide`](Self::decide).
+    pub async fn give_up(
+        &self,
+        keys: &Idempotency,
+        node: &str,
+        audit: &Audit,
+    ) -> Result<(), RunError> {
+        let (by, reason) = (audit.by(), audit.reason());
+        for loss in self.distinct() {
+            let stored = internal::give_up(keys, loss, node, (by, reason)).await;
+            tracing::warn!(
+                target: "palisade_ops",
+                event = "give_up",
+                prefix = internal::prefix_of(keys),
+                namespace = keys.namespace(),
+                loss = %loss,
+                node,
+                by,
+                reason,
+                done = stored.is_ok(),
+                "a node was given up for a loss of data by an operator"
+            );
+            stored?;
+        }
+        Ok(())
+    }
 }
 
 /// Returns, for each node, the losses because of which keys without a birth (`created_at`) count as
@@ -278,8 +317,7 @@ async fn losses(keys: &Idempotency) -> Vec<(Arc<str>, Result<(Vec<Loss>, Duratio
 
 /// Returns the number of nodes that have stored the decision.
 async fn copies(keys: &Idempotency, loss: Loss, decided: &Decided) -> usize {
-    let mut most = 0;
-    for record in [Record::First, Record::Replaced] {
+    for nth in 0..8 {
         let has = |(_, answer): &(_, Result<Reply, _>)| match answer {
             Ok(Reply::Record { state: Some(state), .. }) => {
                 let value = state.record.as_ref().and_then(|record| record.value.as_deref());
@@ -287,10 +325,13 @@ async fn copies(keys: &Idempotency, loss: Loss, decided: &Decided) -> usize {
             }
             _ => false,
         };
-        let answers = ask_each(keys, Some((loss, record))).await;
-        most = most.max(answers.iter().filter(|one| has(one)).count());
+        let answers = ask_each(keys, Some((loss, Record::Nth(nth)))).await;
+        let on = answers.iter().filter(|one| has(one)).count();
+        if on > 0 {
+            return on;
+        }
     }
-    most
+    0
 }
 
 impl fmt::Display for Incident {

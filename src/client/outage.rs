@@ -84,7 +84,7 @@ impl Finding {
             | F::PastDeadline
             | F::Unsupported => Self::Down,
             // A fault of this kind may concern only the key of this lock, and not the whole node.
-            F::NoPermission | F::Server | F::Protocol => Self::Free,
+            F::NoPermission | F::ForeignKey | F::Server | F::Protocol => Self::Free,
             F::Busy | F::Closed => Self::NotAsked,
             // The server works. Either locks that the server granted are still held, or replicas of
             // the server are missing.

@@ -233,7 +233,11 @@ pub struct Taken {
 impl Taken {
     fn what_to_do(&self) -> &'static str {
         match (self.foreign, self.retry_after) {
-            (false, _) => "raise `acquire_timeout`, or look for a stuck holder",
+            (false, Some(_)) => "raise `acquire_timeout`, or look for a stuck holder",
+            (false, None) => {
+                "its key never expires, unlike any that palisade writes (PERSIST, RESTORE): delete \
+                 the key if no process holds the lock"
+            }
             (true, None) => {
                 "another program's value is under its key: use another name or `prefix`, or delete \
                  the key if no program needs it"

@@ -67,8 +67,13 @@ impl Call {
     ///
     /// The fingerprint is SHA-256 over the canonical form of `request`. This form is JSON without
     /// white space. The members of every object are sorted by the bytes of their names. Numbers and
-    /// strings have the form that `serde_json` prints. If `request` cannot be converted to JSON,
-    /// the operations of the call return an error.
+    /// strings have the form that `serde_json` prints. If `request` cannot be converted to JSON, or
+    /// has a number that is not finite, the operations of the call return an error.
+    ///
+    /// The first fingerprint stays with the record. Calls without a fingerprint are not compared:
+    /// such a call gets the result of any request under its key, and a record that no call with a
+    /// fingerprint has used gives its result to every request. So set it in all calls of a
+    /// namespace, or in none.
     pub fn fingerprint<R: Serialize + ?Sized>(mut self, request: &R) -> Self {
         self.fingerprint = super::canonical::fingerprint(request).map(Some);
         self
@@ -180,7 +185,9 @@ impl Call {
     ///
     /// The handler runs inside this future. During the handler its claim is renewed. If no renewal
     /// succeeds before the lease ends, [`Context::lost`] resolves, and another caller may run the
-    /// handler. The result is stored as JSON.
+    /// handler. The result is stored as JSON. A value that JSON does not keep (a number that is not
+    /// finite, `Some(None)`) is an error of this call, and the attempt lapses: it took effect and
+    /// left no result.
     ///
     /// If the handler fails, the kind of its error decides about the next call. After an ordinary
     /// error the handler may or may not have taken effect, so the next call applies its policy or

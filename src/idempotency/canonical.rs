@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use super::CodecError;
+use super::{CodecError, lossless};
 use crate::op::FingerprintBytes;
 
 /// Returns SHA-256 over the canonical form of a request.
@@ -24,6 +24,7 @@ pub(super) fn of_bytes(request: &[u8]) -> FingerprintBytes {
 
 fn canonical<T: Serialize + ?Sized>(of: &T) -> Result<Vec<u8>, CodecError> {
     let refuse = |e| CodecError::new("the request has no fingerprint", &e);
+    lossless::check(of, false).map_err(refuse)?;
     let mut value = serde_json::to_value(of).map_err(refuse)?;
     // `serde_json` sorts the members itself, unless a crate of the build enables its feature
     // `preserve_order`.
@@ -85,6 +86,11 @@ mod tests {
     fn what_json_cannot_say_is_refused() {
         let odd = BTreeMap::from([((1, 2), 3)]);
         assert!(fingerprint(&odd).unwrap_err().to_string().contains("no fingerprint"));
+        for number in [f64::NAN, f64::INFINITY] {
+            let order =
+                Order { zone: 1, account: "a", lines: vec![[("qty", number)].into()], note: None };
+            assert!(fingerprint(&order).unwrap_err().to_string().contains("no NaN"));
+        }
     }
 
     #[test]

@@ -70,9 +70,9 @@ pub(super) struct Decisions(SyncMutex<Lately>);
 
 #[derive(Debug, Default)]
 struct Lately {
-    /// Decisions by the fields `from` and `began` of the [`Loss`]. These two fields identify a loss
-    /// of data.
-    known: BTreeMap<(u64, u64), Known>,
+    /// Decisions by the fields `from` and `began` of the [`Loss`], which identify it, and by the
+    /// node for [`Record::Without`].
+    known: BTreeMap<(u64, u64, Option<usize>), Known>,
     /// Time of the last warning about a decision that could not be read.
     warned: Option<Moment>,
 }
@@ -86,15 +86,15 @@ struct Known {
 }
 
 impl Decisions {
-    fn get(&self, loss: Loss, now: Moment) -> Option<Known> {
-        let lately = self.0.lock();
-        lately.known.get(&(loss.from, loss.began)).copied().filter(|known| now < known.at + FRESH)
+    fn get(&self, loss: Loss, without: Option<usize>, now: Moment) -> Option<Known> {
+        let (lately, of) = (self.0.lock(), (loss.from, loss.began, without));
+        lately.known.get(&of).copied().filter(|known| now < known.at + FRESH)
     }
 
-    fn put(&self, loss: Loss, decision: Option<Decision>, at: Moment) {
+    fn put(&self, loss: Loss, without: Option<usize>, decision: Option<Decision>, at: Moment) {
         let mut lately = self.0.lock();
         lately.known.retain(|_, known| at < known.at + FRESH);
-        lately.known.insert((loss.from, loss.began), Known { decision, at });
+        lately.known.insert((loss.from, loss.began, without), Known { decision, at });
     }
 
     /// Returns true if the next warning about a decision that could not be read is due.
@@ -108,45 +108,85 @@ impl Decisions {
     }
 }
 
-/// One of the two records for the decisions about a loss of data.
+/// A record for decisions about a loss of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Record {
-    /// The record of the first operator's decision about the loss of data.
-    First,
-    /// The record of a later operator's decision to run the keys, which replaces a first decision
-    /// to park (not to run) them.
-    Replaced,
+pub enum Record<'a> {
+    /// The decisions one after the other, from 0. The last one is valid. Nothing follows a decision
+    /// to run.
+    Nth(u32),
+    /// That keys run although this node gives no answer.
+    Without(&'a str),
+}
+
+/// Largest number of decisions about one loss of data.
+const MOST: u32 = 8;
+
+/// Reason for which operators' decisions do not allow to run a forgotten key.
+#[derive(Debug)]
+pub(super) struct Undecided {
+    /// The losses without a decision, or all if only `unheard` is the reason.
+    pub(super) losses: Vec<Loss>,
+    /// Nodes that may remember the key and whose silence no decision covers.
+    pub(super) unheard: Vec<Arc<str>>,
 }
 
 impl Idempotency {
     /// Returns the operators' decision for a key that is forgotten (too few nodes can exclude an
     /// earlier use) because of `losses` of data: its handler runs, or the key is parked. The key is
     /// parked if an operator decided so for any of the losses. The handler runs if operators
-    /// decided so for all of the losses.
+    /// decided so for all of the losses, and no node may remember the key: what was decided about
+    /// the losses says nothing of what the nodes `unheard` have, unless an operator has given them
+    /// up.
     ///
     /// # Errors
-    /// The losses without an operator's decision; an empty list if `losses` is empty.
+    /// [`Undecided`]; without losses if `losses` is empty.
     ///
     /// # Cancellation safety
     /// May be dropped at any time, because it only reads.
-    pub(super) async fn decision(&self, losses: &[Loss]) -> Result<Decision, Vec<Loss>> {
-        let all = join_all(losses.iter().map(|loss| self.decision_about(*loss))).await;
+    pub(super) async fn decision(
+        &self,
+        losses: &[Loss],
+        unheard: &[usize],
+    ) -> Result<Decision, Undecided> {
+        let all = join_all(losses.iter().map(|loss| self.decision_about(*loss, None))).await;
         if all.contains(&Some(Decision::Park)) {
             return Ok(Decision::Park);
         }
         let open = losses.iter().zip(&all).filter(|(_, decision)| decision.is_none());
         let open: Vec<Loss> = open.map(|(loss, _)| *loss).collect();
-        if losses.is_empty() || !open.is_empty() { Err(open) } else { Ok(Decision::Run) }
+        if losses.is_empty() || !open.is_empty() {
+            return Err(Undecided { losses: open, unheard: Vec::new() });
+        }
+        let mut missing = Undecided { losses: Vec::new(), unheard: Vec::new() };
+        for node in unheard {
+            let all = losses.iter().map(|loss| self.decision_about(*loss, Some(*node)));
+            let all = join_all(all).await;
+            if all.contains(&None) {
+                missing.unheard.push(self.core.name(*node));
+                missing.losses = losses.to_vec();
+            }
+        }
+        if missing.unheard.is_empty() { Ok(Decision::Run) } else { Err(missing) }
     }
 
-    async fn decision_about(&self, loss: Loss) -> Option<Decision> {
-        if let Some(known) = self.decisions.get(loss, self.core.env.now()) {
+    async fn decision_about(&self, loss: Loss, without: Option<usize>) -> Option<Decision> {
+        if let Some(known) = self.decisions.get(loss, without, self.core.env.now()) {
             return known.decision;
         }
-        match self.decided(loss).await {
+        let read = match without {
+            None => self.decided(loss).await,
+            Some(node) => {
+                let record = self.record(loss, Record::Without(&self.core.name(node)), None);
+                record.lookup::<Decided>().await.map(|status| match status {
+                    Status::Stored(covered) => Some(covered),
+                    _ => None,
+                })
+            }
+        };
+        match read {
             Ok(decided) => {
                 let decision = decided.map(|decided| decided.decision);
-                self.decisions.put(loss, decision, self.core.env.now());
+                self.decisions.put(loss, without, decision, self.core.env.now());
                 decision
             }
             Err(error) => {
@@ -163,8 +203,8 @@ impl Idempotency {
         }
     }
 
-    /// Reads the valid decision about a loss of data: the second decision if it replaced the first.
-    /// `None` if no majority of the nodes has a decision.
+    /// Reads the valid decision about a loss of data: the last one. `None` if no majority of the
+    /// nodes has a decision, or if nodes may have lost a later one, or are storing it.
     ///
     /// # Errors
     /// Too few nodes answered, or the stored decision cannot be parsed.
@@ -172,17 +212,20 @@ impl Idempotency {
     /// # Cancellation safety
     /// May be dropped at any time, because it only reads.
     pub(crate) async fn decided(&self, loss: Loss) -> Result<Option<Decided>, RunError> {
-        let first = self.record(loss, Record::First).lookup::<Decided>().await?;
-        let Status::Stored(first) = first else { return Ok(None) };
-        if first.decision == Decision::Run {
-            return Ok(Some(first));
+        let mut last = None;
+        for nth in 0..MOST {
+            match self.record(loss, Record::Nth(nth), last.as_ref()).lookup::<Decided>().await? {
+                Status::Stored(run) if run.decision == Decision::Run => return Ok(Some(run)),
+                Status::Stored(park) => last = Some(park),
+                Status::Absent | Status::Lapsed { .. } => break,
+                Status::Forgotten { .. }
+                | Status::Running { .. }
+                | Status::Unsettled
+                | Status::NotKept
+                | Status::Mismatch => return Ok(None),
+            }
         }
-        Ok(match self.record(loss, Record::Replaced).lookup().await? {
-            Status::Stored(replaced) => Some(replaced),
-            Status::Absent | Status::Forgotten { .. } | Status::Lapsed { .. } => Some(first),
-            // An operator's decision is being stored, or too few nodes have it.
-            Status::Running { .. } | Status::Unsettled | Status::NotKept | Status::Mismatch => None,
-        })
+        Ok(last)
     }
 
     /// Stores an operator's decision about the loss of data, if the loss has no decision yet. With
@@ -202,17 +245,47 @@ impl Idempotency {
         decision: (Decision, &str, &str),
         replace: bool,
     ) -> Result<(Decided, bool), RunError> {
-        let (first, ours) = self.settle(loss, Record::First, decision).await?;
-        if ours || first.decision == Decision::Run {
-            return Ok((first, ours));
-        }
-        match self.record(loss, Record::Replaced).lookup().await? {
-            Status::Stored(replaced) => Ok((replaced, false)),
-            _ if replace && decision.0 == Decision::Run => {
-                self.settle(loss, Record::Replaced, decision).await
+        let mut last: Option<Decided> = None;
+        for nth in 0..MOST {
+            let call = self.record(loss, Record::Nth(nth), last.as_ref());
+            let status = call.clone().lookup::<Decided>().await?;
+            let (settled, is_new) = match (status, &last) {
+                (Status::Stored(settled), _) => (settled, false),
+                (Status::Absent | Status::Lapsed { .. }, Some(park))
+                    if decision.0 == Decision::Park || !replace =>
+                {
+                    return Ok((park.clone(), false));
+                }
+                // It is the first decision or replaces one; or nodes may have lost a later one, and
+                // the operator says again what is to hold.
+                _ => self.settle(call, decision).await?,
+            };
+            if is_new || settled.decision == Decision::Run {
+                return Ok((settled, is_new));
             }
-            _ => Ok((first, false)),
+            last = Some(settled);
         }
+        let call = self.record(loss, Record::Nth(MOST), None);
+        last.map(|last| (last, false))
+            .ok_or_else(|| call.no_quorum(vec![NodeOutcome::Refused; self.core.n()]))
+    }
+
+    /// Stores that keys that the loss made forgotten run, as decided, also while this node gives no
+    /// answer.
+    ///
+    /// # Errors
+    /// [`RunError`] if that may not be stored.
+    ///
+    /// # Cancellation safety
+    /// As [`decide`](Self::decide).
+    pub(crate) async fn give_up(
+        &self,
+        loss: Loss,
+        node: &str,
+        (by, reason): (&str, &str),
+    ) -> Result<(), RunError> {
+        let call = self.record(loss, Record::Without(node), None);
+        self.settle(call, (Decision::Run, by, reason)).await.map(drop)
     }
 
     /// Returns the prefix of all Redis keys of this `Redlock` handle on the nodes.
@@ -242,11 +315,11 @@ impl Idempotency {
         }
     }
 
-    /// Returns a lookup of one of the two records for the operators' decisions about the loss of
-    /// data.
-    pub(crate) fn ask_for_decision(&self, loss: Loss, place: Record) -> Op {
+    /// Returns a lookup of a record for decisions about the loss of data.
+    pub(crate) fn ask_for_decision(&self, loss: Loss, place: Record<'_>) -> Op {
+        let key = self.record(loss, place, None).key;
         Op::Lookup {
-            key: record_key(&self.core.config.prefix, DECISIONS, &self.record(loss, place).key),
+            key: record_key(&self.core.config.prefix, DECISIONS, &key),
             retention: KEPT,
             fingerprint: None,
             born: None,
@@ -254,25 +327,15 @@ impl Idempotency {
         }
     }
 
-    /// Stores an operator's decision, with the present time, in one of the two records of the loss
-    /// of data, if the record has no decision yet. Returns the stored decision, and true if it is
-    /// the decision of this call.
-    ///
-    /// # Errors
-    /// [`RunError`] if the decision may not be stored.
-    ///
-    /// # Cancellation safety
-    /// If the future is dropped, the decision may or may not be stored. A second call with the same
-    /// decision is safe.
+    /// Stores an operator's decision, with the present time, if its record has none yet. Returns
+    /// the stored decision, and true if it is the decision of this call.
     async fn settle(
         &self,
-        loss: Loss,
-        place: Record,
+        call: Call,
         (decision, by, reason): (Decision, &str, &str),
     ) -> Result<(Decided, bool), RunError> {
         let (by, reason) = (by.to_owned(), reason.to_owned());
         let decided = Decided { decision, by, reason, at: self.core.env.wall_micros() / 1_000 };
-        let call = self.record(loss, place);
         // `resolve` stores the decision even if the nodes may have lost an earlier decision. The
         // lost decision then counts as never made.
         match call.clone().resolve(&decided).await? {
@@ -282,18 +345,25 @@ impl Idempotency {
         }
     }
 
-    /// Returns the call that reads or stores one of the two records for the operators' decisions
-    /// about the loss of data.
-    fn record(&self, loss: Loss, place: Record) -> Call {
-        let suffix = if place == Record::Replaced { "+run" } else { "" };
+    /// Returns the call that reads or stores a record for decisions about the loss of data. `after`
+    /// is the decision before it: the record is made after that one and after the loss, so only
+    /// nodes that lost data since may have lost it.
+    fn record(&self, loss: Loss, place: Record<'_>, after: Option<&Decided>) -> Call {
+        let suffix = match place {
+            Record::Nth(0) => String::new(),
+            Record::Nth(nth) => format!("+{nth}"),
+            // What is behind the last slash names no namespace.
+            Record::Without(node) => format!("+without-{}", node.replace('/', "|")),
+        };
         let name = format!("{}/{}-{}{suffix}", self.namespace, loss.from, loss.began);
+        let apart = (2 * self.core.config.clock_error).as_millis() as u64 + 2;
         let of = Self {
             namespace: DECISIONS.into(),
             lease: self.core.config.ttl,
             retention: KEPT,
             durability: Durability::Primary,
             max_result: MAX_RESULT_MAX,
-            in_use_since: None,
+            in_use_since: after.map(|decided| decided.at.max(loss.to.saturating_add(apart))),
             accepted_loss: Duration::ZERO,
             reports_forgotten: false,
             ..self.clone()
@@ -322,8 +392,8 @@ mod tests {
     fn a_decision_is_known_for_a_loss_whose_window_was_raised() {
         let (decisions, now) = (Decisions::default(), Moment::from_nanos(7));
         let loss = Loss::between(5, 9);
-        decisions.put(loss, Some(Decision::Run), now);
-        let known = |loss| decisions.get(loss, now).map(|known| known.decision);
+        decisions.put(loss, None, Some(Decision::Run), now);
+        let known = |loss| decisions.get(loss, None, now).map(|known| known.decision);
         assert_eq!(known(Loss { to: 12_009, ..loss }), Some(Some(Decision::Run)));
         assert_eq!(known(Loss::between(5, 10)), None);
     }
@@ -333,9 +403,9 @@ mod tests {
         let (decisions, first) = (Decisions::default(), Moment::from_nanos(7));
         let later = first + FRESH / 2;
         let (one, other) = (Loss::between(5, 9), Loss::between(11, 12));
-        decisions.put(one, Some(Decision::Run), first);
-        decisions.put(other, None, later);
-        let knows = |now| [one, other].map(|loss| decisions.get(loss, now).is_some());
+        decisions.put(one, None, Some(Decision::Run), first);
+        decisions.put(other, None, None, later);
+        let knows = |now| [one, other].map(|loss| decisions.get(loss, None, now).is_some());
         assert_eq!(knows(later), [true, true]);
         assert_eq!(knows(first + FRESH), [false, true]);
         assert_eq!(knows(later + FRESH), [false, false]);

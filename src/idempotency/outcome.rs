@@ -1,6 +1,7 @@
 //! The outcomes of the operations of a call under an idempotency key.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::KeyName;
@@ -118,6 +119,9 @@ pub struct Parked {
     pub undecided: bool,
     /// The commands with which an operator acts on the nodes.
     pub commands: Commands,
+    /// Nodes that gave no grant and may remember the key, if that is the only reason: operators
+    /// have decided to run the keys of all its losses. A later call runs when these nodes answer.
+    pub unheard: Vec<Arc<str>>,
 }
 
 impl fmt::Display for Parked {
@@ -159,7 +163,14 @@ impl Parked {
             return "find out whether it took effect, then resolve the key or rerun it".to_owned();
         }
         let (namespace, losses) = (self.key.namespace(), Loss::names(&self.losses));
-        if self.undecided {
+        if let Some(node) = self.unheard.first() {
+            format!(
+                "decided: run; but {} gave no answer, and may remember this key: it runs when all \
+                 nodes answer (for one that is gone for good: `{} --without {node}`)",
+                self.unheard.join(", "),
+                self.commands.run(namespace, &losses)
+            )
+        } else if self.undecided {
             format!(
                 "undecided, so it waits: if none of the requests that wait took effect, `{}`; if \
                  some did, or nobody can tell, let them wait, give the calls `created_at`, by which \

@@ -82,6 +82,7 @@ mod tests {
                 losses: Vec::new(),
                 fresh: Vec::new(),
                 unheard: false,
+                not_granted: Vec::new(),
             });
             Doubt { lapsed, forgotten }
         };

@@ -23,6 +23,7 @@ use serde::de::DeserializeOwned;
 use tracing::Instrument as _;
 
 use super::in_flight::WAIT;
+use super::lossless;
 use super::policy::Forgotten;
 use super::store::{Store, store};
 use super::unknown_past::{Doubt, Past, by_decision, past};
@@ -487,9 +488,14 @@ fn replayed<T: DeserializeOwned>(call: &Call, kept: Option<&[u8]>) -> Result<Out
     decode(bytes).map(Outcome::Replayed).map_err(|e| call.codec(e))
 }
 
-pub(super) fn encode<T: Serialize>(value: &T) -> Result<Arc<[u8]>, CodecError> {
+/// Converts a value to JSON. Fails also if a replay could not return the same value.
+pub(super) fn encode<T: Serialize + DeserializeOwned>(value: &T) -> Result<Arc<[u8]>, CodecError> {
     let refuse = |e| CodecError::new("the result cannot be stored as JSON", &e);
-    serde_json::to_vec(value).map(Arc::from).map_err(refuse)
+    lossless::check(value, true).map_err(refuse)?;
+    let bytes = serde_json::to_vec(value).map_err(refuse)?;
+    let refuse = |e| CodecError::new("the result could not be read back from JSON", &e);
+    let _: T = serde_json::from_slice(&bytes).map_err(refuse)?;
+    Ok(Arc::from(bytes))
 }
 
 pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {

@@ -4,10 +4,9 @@
 
 use std::future::Future;
 
-use super::operator_decision::Decision;
+use super::operator_decision::{Decision, Undecided};
 use super::{Call, Context, Parked, ParkedReason, Probed, RunError};
 use crate::client::claim::Held;
-use crate::op::Loss;
 use crate::quorum::claim::{Forgetting, Promise};
 
 /// Reasons for which a handler may have taken effect in an earlier attempt.
@@ -91,27 +90,27 @@ where
 /// the losses of data because of which the key is forgotten (an earlier use is possible). If `runs`
 /// is false, the key is parked (its handler does not run) even after a decision to run.
 pub(super) async fn by_decision<T>(call: &Call, doubt: &Doubt, runs: bool) -> Past<T> {
-    let losses = doubt.forgotten.as_ref().map_or(&[][..], |forgotten| &forgotten.losses);
+    let none = (&[][..], &[][..]);
+    let known = doubt.forgotten.as_ref();
+    let (losses, unheard) = known.map_or(none, |f| (&f.losses[..], &f.not_granted[..]));
     // The future is boxed, because it is rarely used and would enlarge the future of every call.
-    match Box::pin(call.of.decision(losses)).await {
+    match Box::pin(call.of.decision(losses, unheard)).await {
         Ok(Decision::Run) if runs => Past::Clear,
-        Err(_) if doubt.forgotten.as_ref().is_some_and(|f| !f.fresh.is_empty()) => {
+        Err(Undecided { unheard, .. })
+            if unheard.is_empty() && known.is_some_and(|f| !f.fresh.is_empty()) =>
+        {
             Past::Unknown(Err(call.not_initialised(doubt)))
         }
         decision => Past::Unknown(Ok(parked(call, doubt, ParkedReason::Forgotten, decision.err()))),
     }
 }
 
-/// Builds the report of a parked key, whose handler does not run. `undecided` contains the losses
-/// of data without an operator's decision, if these losses are the reason.
-fn parked(
-    call: &Call,
-    doubt: &Doubt,
-    reason: ParkedReason,
-    undecided: Option<Vec<Loss>>,
-) -> Parked {
+/// Builds the report of a parked key, whose handler does not run. `open` contains what no operator
+/// has decided, if that is the reason.
+fn parked(call: &Call, doubt: &Doubt, reason: ParkedReason, open: Option<Undecided>) -> Parked {
     let forgotten = doubt.forgotten.as_ref();
-    let (is_undecided, all) = (undecided.is_some(), || forgotten.map(|f| f.losses.clone()));
+    let (is_undecided, all) = (open.is_some(), || forgotten.map(|f| f.losses.clone()));
+    let (undecided, unheard) = open.map(|open| (open.losses, open.unheard)).unzip();
     let losses = match reason {
         // If no operator has decided about some losses of data, the report contains only these. So
         // an operator does not decide again about the other losses.
@@ -126,6 +125,7 @@ fn parked(
         losses,
         undecided: is_undecided,
         commands: call.of.core.commands.with_retention(call.of.retention),
+        unheard: unheard.unwrap_or_default(),
     };
     tracing::debug!(target: "palisade::idempotency", key = %parked.key, ?reason, "parked");
     parked

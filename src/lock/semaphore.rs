@@ -312,8 +312,7 @@ fn view(reply: Result<Reply, NodeError>) -> NodePermits {
             NodePermits::Unknown(NodeOutcome::quarantined(remaining, began))
         }
         Ok(Reply::Holder(Some(_)) | Reply::Readers(_)) => {
-            let detail = "WRONGTYPE: the semaphore's key holds another program's value";
-            failed(NodeError::not_executed(NodeFault::Server, detail))
+            failed(NodeError::not_executed(NodeFault::ForeignKey, "WRONGTYPE"))
         }
         Ok(_) => failed(NodeError::not_executed(NodeFault::Protocol, "not an answer to this")),
         Err(e) => failed(e),

@@ -77,9 +77,12 @@ fn a_main_key_leads_back_to_its_name() {
 
 #[test]
 fn bad_names_are_reported_with_field_value_and_rule() {
-    for (name, rule) in
-        [("", "must not be empty"), ("a\nb", "no control characters"), ("\u{7f}", "control")]
-    {
+    for (name, rule) in [
+        ("", "must not be empty"),
+        (" \u{a0}\u{feff}", "must not be empty"),
+        ("a\nb", "no control characters"),
+        ("\u{7f}", "control"),
+    ] {
         let text = check_name("name", name).unwrap_err().to_string();
         assert!(text.contains("name") && text.contains(rule), "{text}");
     }

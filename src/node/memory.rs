@@ -175,7 +175,10 @@ impl MemoryNode {
                 if h.late && !op.is_undo() {
                     return Err(NodeError::past_deadline());
                 }
-                Ok(inner.data.apply(&h, op, &mut hints))
+                match op.own_key().filter(|key| inner.data.is_foreign(&h, key)) {
+                    Some(key) => Err(NodeError::foreign(key)),
+                    None => Ok(inner.data.apply(&h, op, &mut hints)),
+                }
             })
             .collect();
         drop(state);
@@ -204,6 +207,11 @@ impl State {
 }
 
 impl Data {
+    fn is_foreign(&mut self, h: &Header, key: &str) -> bool {
+        let value = self.locks.0.live(key, h.now).and_then(|entry| entry.held.as_ref());
+        value.is_some_and(|held| held.owner.is_none())
+    }
+
     fn apply(&mut self, h: &Header, op: &Op, hints: &mut Vec<NodeSignal>) -> Reply {
         match op {
             Op::Acquire { mode, keys, owner, ttl, proposal, if_held } => {

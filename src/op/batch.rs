@@ -59,13 +59,7 @@ impl Op {
 
     /// Returns the keys of an op on several locks; `None` for any other op.
     pub(crate) fn several(&self) -> Option<&LockKeys> {
-        match self {
-            Self::Acquire { keys, .. }
-            | Self::Raise { keys, .. }
-            | Self::Extend { keys, .. }
-            | Self::Release { keys, .. } => Some(keys).filter(|keys| keys.is_many()),
-            _ => None,
-        }
+        self.lock_keys().filter(|keys| keys.is_many())
     }
 
     /// Returns the size in bytes of the data that the op asks the node to store, or of the keys of

@@ -7,6 +7,9 @@ use super::{FingerprintBytes, RecordKey};
 use crate::token::{FencingToken, OwnerToken};
 
 /// Fields of [`Op::Claim`](super::Op::Claim), the request to claim an idempotency key.
+///
+/// Another program's value under a record's key fails every op on the record
+/// ([`NodeFault::ForeignKey`](crate::error::NodeFault::ForeignKey)) and stays as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// Key of the idempotency record.

@@ -90,6 +90,8 @@ pub struct Forgetting {
     /// True if a majority would certainly have every claim of the key, provided that each node that
     /// has not answered, or failed, has every claim.
     pub unheard: bool,
+    /// Nodes that did not grant. Each of them may remember the key.
+    pub not_granted: Vec<usize>,
 }
 
 /// Reason for which a claim was not granted.
@@ -243,8 +245,12 @@ impl Record {
             Progress::Wait(at) if !self.lost => Step::Wait(at),
             Progress::Send(asks, by) => Step::Send(asks, by),
             // Too few nodes certainly have every claim. So a node without an answer may have a
-            // result that the other nodes have lost.
-            Progress::Decided(Ok(token)) if self.relaxed && self.awaits(now) => {
+            // result that the other nodes have lost. Or the answer of such a node may show that an
+            // attempt, which a minority has counted, never began.
+            Progress::Decided(Ok(token))
+                if (self.relaxed || self.attempt(false) > self.attempt(true))
+                    && self.awaits(now) =>
+            {
                 self.won = Some(token);
                 Step::Wait(self.by())
             }
@@ -259,7 +265,7 @@ impl Record {
             Progress::Decided(Ok(token)) if self.shown().next().is_none() => {
                 Step::Decided(Ok(Promise {
                     token,
-                    attempt: self.attempt(),
+                    attempt: self.attempt(false),
                     adopt: self.adopt.clone(),
                     steps: self.steps().cloned(),
                     forgotten: self.relaxed.then(|| self.forgotten()),
@@ -272,15 +278,25 @@ impl Record {
         }
     }
 
-    /// Returns the largest number of claims in the grants. Each earlier attempt that ran had grants
-    /// of a majority, and this majority shares a node with the majority of this claim. So some node
-    /// has counted the attempt.
-    fn attempt(&self) -> u32 {
-        let counts = self.answers.replies().map(|reply| match reply {
-            Reply::Claimed { attempt, .. } => *attempt,
-            _ => 0,
-        });
-        counts.max().unwrap_or(0).max(1)
+    /// Returns the largest number of claims that a majority of the nodes may have counted. Each
+    /// earlier attempt that ran had grants of a majority. A node that was away when an attempt was
+    /// given back counts it for ever, and alone. A node without an answer may have counted any
+    /// attempt, unless `heard`; one that lost data may have forgotten it.
+    fn attempt(&self, heard: bool) -> u32 {
+        let known = |r: &Reply| forgotten::remembers(r) && attempt_of(r) > 0;
+        let silent = if heard { self.answers.silent() } else { 0 };
+        let unknown = self.answers.n() - self.answers.count(known) - silent;
+        let may_be = |count: u32| {
+            self.answers.count(|r| known(r) && attempt_of(r) >= count) + unknown
+                >= self.answers.need()
+        };
+        self.answers
+            .replies()
+            .map(attempt_of)
+            .filter(|count| may_be(*count))
+            .max()
+            .unwrap_or(1)
+            .max(1)
     }
 
     /// Returns the refusal that follows from the answers, for a claim that failed.
@@ -374,6 +390,13 @@ impl Machine for Record {
     fn on_time(&mut self, now: Moment) -> Step {
         let step = self.grants.on_time(now);
         self.judge(now, step)
+    }
+}
+
+fn attempt_of(reply: &Reply) -> u32 {
+    match reply {
+        Reply::Claimed { attempt, .. } => *attempt,
+        _ => 0,
     }
 }
 

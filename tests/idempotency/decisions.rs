@@ -6,11 +6,13 @@
 use std::time::Duration;
 
 use palisade::idempotency::{Decision, Parked, ParkedReason, Probed};
+use palisade::node::spi::{LockNode as _, Reply};
 use palisade::{Idempotency, MemoryNode, Outcome, Redlock};
 use palisade_ops::{Audit, DecidedLoss, Incident, incidents};
 use tokio::time::sleep;
 
 use crate::support::idem::{Effects, World, at, secs};
+use crate::support::wrap::Wrap;
 
 /// Time after which a process has certainly read the decisions again.
 const READ_AGAIN: Duration = Duration::from_secs(6);
@@ -159,6 +161,143 @@ async fn a_parked_key_names_all_losses_and_one_decision_about_them_lets_it_run()
         sleep(READ_AGAIN).await;
         assert!(run(&of, "k", &effects).await.is_executed());
     }
+}
+
+/// One node of three was away for one order, and another one is emptied: so a minority lost data,
+/// no key is parked, and the decision to run is about what that node lost. It does not run what the
+/// third node has, when that one is silent for a moment.
+#[tokio::test(start_paused = true)]
+async fn a_decision_to_run_does_not_run_what_a_silent_node_may_have() {
+    for (away, emptied, silent) in [(1, 0, 2), (0, 2, 1), (2, 1, 0)] {
+        let (w, effects) = (World::new(3), Effects::default());
+        let h = w.handle(0);
+        let of = h.orders();
+        h.faults[away].cut();
+        assert_eq!(run(&of, "k", &effects).await.into_value(), Some(1));
+        h.faults[away].heal();
+        sleep(secs(60)).await;
+        w.lose(&[emptied], MemoryNode::restart_empty).await;
+        assert!(run(&of, "other", &effects).await.is_executed(), "a minority parks nothing");
+        let _ = decide(&of, Decision::Run, false).await;
+        sleep(secs(600)).await;
+        h.faults[silent].cut();
+        for key in ["k", "new"] {
+            let Outcome::Parked(parked) = run(&of, key, &effects).await else { panic!("{key}") };
+            assert!(parked.undecided && parked.reason == ParkedReason::Forgotten, "{parked}");
+            let name = format!("node-{silent}");
+            assert_eq!(parked.unheard.iter().map(|node| &**node).collect::<Vec<_>>(), [&*name]);
+            assert!(parked.to_string().contains(&format!("--without {name}`")), "{parked}");
+        }
+        h.faults[silent].heal();
+        assert_eq!(run(&of, "k", &effects).await, Outcome::Replayed(1));
+        assert!(run(&of, "new", &effects).await.is_executed());
+        assert_eq!(effects.count(), 3);
+    }
+}
+
+/// The silence of a node that an operator has given up holds no key back. That of another node
+/// does.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_was_given_up_is_not_waited_for_and_each_other_one_is() {
+    let (w, effects) = (World::new(5), Effects::default());
+    let h = w.handle(0);
+    let of = h.orders();
+    w.lose(&[0, 1], MemoryNode::restart_empty).await;
+    h.faults[4].cut();
+    let unheard = async |key: &str| match run(&of, key, &effects).await {
+        Outcome::Parked(parked) => parked.unheard.iter().map(ToString::to_string).collect(),
+        other => vec![format!("{other:?}")],
+    };
+    let _ = decide(&of, Decision::Run, false).await;
+    sleep(READ_AGAIN).await;
+    assert_eq!(unheard("a").await, ["node-4"]);
+    let audit = Audit::new("alice", "its disk is dead").unwrap();
+    last(&of).await.give_up(&of, "node-4", &audit).await.unwrap();
+    sleep(READ_AGAIN).await;
+    assert!(run(&of, "a", &effects).await.is_executed());
+    h.faults[4].heal();
+    h.faults[3].cut();
+    assert_eq!(unheard("b").await, ["node-3"]);
+    h.faults[3].heal();
+    assert!(run(&of, "b", &effects).await.is_executed());
+    assert_eq!(effects.count(), 2);
+}
+
+/// To run replaced to park, and nodes lost that: all that had it, or a majority. What the operators
+/// decided is not known, so the keys wait, and each of the two decisions can be made again.
+#[tokio::test(start_paused = true)]
+async fn a_park_whose_replacement_may_be_lost_is_undecided() {
+    for (is_on_two, again) in [true, false]
+        .into_iter()
+        .flat_map(|two| [Decision::Park, Decision::Run].map(|again| (two, again)))
+    {
+        let (w, effects) = (World::new(3), Effects::default());
+        let h = w.handle(0);
+        let of = h.orders();
+        w.lose(&[0, 1, 2], MemoryNode::restart_empty).await;
+        let first = last(&of).await;
+        let audit = Audit::new("alice", "looked at the ledger").unwrap();
+        let _ = first.decide(&of, Decision::Park, false, &audit).await.unwrap();
+        sleep(secs(60)).await;
+        let before = [w.nodes[0].snapshot(), w.nodes[1].snapshot()];
+        if is_on_two {
+            h.faults[2].cut();
+        }
+        let _ = first.decide(&of, Decision::Run, true, &audit).await.unwrap();
+        sleep(secs(60)).await;
+        h.faults[2].heal();
+        w.nodes[0].restore(before[0].clone());
+        w.nodes[1].restore(before[1].clone());
+        sleep(secs(60)).await;
+        let lost = last(&of).await;
+        assert_ne!(lost.name(), first.name());
+        let _ = lost.decide(&of, Decision::Run, false, &audit).await.unwrap();
+        sleep(READ_AGAIN).await;
+        assert!(is_undecided(&of, "k").await, "{is_on_two}");
+        let decided = first.decide(&of, again, true, &audit).await.unwrap();
+        // Where a node still has the replacement, that stands.
+        let stands = if is_on_two { again } else { Decision::Run };
+        assert!(decided.iter().all(|one| one.stands.decision == stands), "{decided:?}");
+        sleep(READ_AGAIN).await;
+        let outcome = run(&of, "k", &effects).await;
+        match stands {
+            Decision::Run => assert!(outcome.is_executed(), "{outcome:?}"),
+            Decision::Park => {
+                assert!(matches!(&outcome, Outcome::Parked(p) if !p.undecided), "{outcome:?}");
+                let _ = first.decide(&of, Decision::Run, true, &audit).await.unwrap();
+                sleep(READ_AGAIN).await;
+                assert!(run(&of, "k", &effects).await.is_executed());
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_contradicts_a_result_runs_nothing_whatever_was_decided() {
+    let (w, effects) = (World::new(3), Effects::default());
+    // The last node counts one attempt only, as one that is sent the result after its grant.
+    let last = Wrap::new(w.nodes[2].clone(), |node, batch, deadline| async move {
+        let mut replies = node.call(batch, deadline).await;
+        for reply in replies.items.iter_mut().flatten() {
+            if let Reply::Claimed { record: Some(_), attempt, .. } = reply {
+                *attempt = 1;
+            }
+        }
+        replies
+    });
+    let of = orders(&w.over(&w.nodes[..2], 0).node(last).build().unwrap());
+    assert!(run(&of, "k", &effects).await.is_executed());
+    w.lose(&[0, 1], MemoryNode::restart_empty).await;
+    let _ = decide(&of, Decision::Run, false).await;
+    sleep(READ_AGAIN).await;
+    for found in [Probed::NotFound, Probed::Unknown] {
+        let call = of.key("k").probe(move |_| std::future::ready(found.clone()));
+        let outcome = call.run(|_| effects.act(Duration::ZERO)).await.unwrap();
+        let Outcome::Parked(parked) = outcome else { panic!("{outcome:?}") };
+        assert_eq!((parked.reason, parked.undecided), (ParkedReason::Forgotten, false));
+    }
+    assert_eq!(effects.count(), 1);
+    assert_eq!(run(&of, "k", &effects).await, Outcome::Replayed(1), "without a probe it is one");
 }
 
 #[tokio::test(start_paused = true)]

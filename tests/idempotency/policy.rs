@@ -181,6 +181,54 @@ impl Case {
     }
 }
 
+/// A node is away while an attempt without effect is given back, and counts that attempt alone.
+/// Later it is among the first that answer.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_was_away_when_an_attempt_was_given_back_parks_nothing() {
+    for failed in [Failed::no_effect, Failed::retry] {
+        for (nodes, away) in [(3, &[0][..]), (3, &[2]), (5, &[0, 1])] {
+            let (w, effects) = (World::new(nodes), Effects::default());
+            let h = w.handle(0);
+            let of = h.orders();
+            for round in 0..3 {
+                let ended = of.key("k").run(async |_| {
+                    away.iter().for_each(|node| h.faults[*node].cut());
+                    Err::<u32, _>(failed("closed"))
+                });
+                assert!(ended.await.is_err(), "{round}");
+                tokio::time::sleep(secs(150)).await;
+                away.iter().for_each(|node| h.faults[*node].heal());
+            }
+            let out = of.key("k").run(|_| effects.act(Duration::ZERO)).await.unwrap();
+            assert!(
+                matches!(out, Outcome::Executed { attempt: 1, .. }),
+                "{nodes} {away:?}: {out:?}"
+            );
+        }
+    }
+}
+
+/// An attempt that began is counted by a majority, so it is found whichever nodes answer.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_began_is_found_by_any_majority() {
+    for missed in 0..3 {
+        for silent in 0..3 {
+            let (w, effects) = (World::new(3), Effects::default());
+            let h = w.handle(0);
+            let of = h.orders();
+            h.faults[missed].cut();
+            assert!(of.key("k").run(|_| boom()).await.is_err());
+            tokio::time::sleep(secs(150)).await;
+            h.faults[missed].heal();
+            h.faults[silent].cut();
+            let out = of.key("k").run(|_| effects.act(Duration::ZERO)).await.unwrap();
+            let is_found = matches!(&out, Outcome::Parked(p) if p.reason == ParkedReason::Lapsed);
+            assert!(is_found, "{missed} {silent}: {out:?}");
+            assert_eq!(effects.count(), 0);
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn every_combination_of_past_policy_and_probe() {
     let mut cases = 0;

@@ -9,6 +9,30 @@ use palisade::{Failed, Idempotency, Outcome, Probed, RunError};
 use crate::support::idem::{Effects, World, boom, secs};
 
 #[tokio::test(start_paused = true)]
+async fn a_value_that_json_does_not_keep_is_an_error_of_the_run_that_made_it() {
+    let of = World::new(3).orders();
+    for (key, value) in [("nan", f64::NAN), ("inf", f64::INFINITY)] {
+        let out = of.key(key).run(async |_| Ok::<_, String>(vec![Some(value)])).await;
+        assert!(matches!(out, Err(RunError::Codec { .. })), "{out:?}");
+        let again = of.key(key).run(async |_| Ok::<_, String>(vec![Some(1.5)])).await.unwrap();
+        assert!(matches!(again, Outcome::Parked(_)), "it took effect: {again:?}");
+        assert!(of.key(key).resolve(&value).await.is_err());
+    }
+    let nested = |key: &'static str, value: Option<Option<u8>>| {
+        of.key(key).run(async move |_| Ok::<_, String>(value))
+    };
+    assert!(matches!(nested("some", Some(None)).await, Err(RunError::Codec { .. })));
+    for (key, value) in [("none", None), ("both", Some(Some(7)))] {
+        assert!(nested(key, value).await.unwrap().is_executed());
+        assert_eq!(nested(key, Some(Some(9))).await.unwrap(), Outcome::Replayed(value));
+    }
+    for blank in ["", " ", "\u{feff}", "\u{2003}\u{200b}"] {
+        let out = of.key(blank).run(async |_| Ok::<_, String>(1)).await;
+        assert!(matches!(out, Err(RunError::Config { .. })), "{blank:?}: {out:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn executed_then_replayed() {
     for n in [1, 3, 5] {
         let w = World::new(n);

@@ -66,10 +66,10 @@ impl IdempotencyKey {
     /// Parses the value of an `Idempotency-Key` header.
     ///
     /// # Errors
-    /// The key is empty, or it is longer than 255 bytes, or the value has neither of the two
-    /// accepted forms. The first form is a string in quotation marks (RFC 8941, 3.3.3). The second
-    /// form is a bare key: printable ASCII without spaces, quotation marks, backslashes, commas and
-    /// semicolons.
+    /// The key is empty or blank, or it is longer than 255 bytes, or the value has neither of the
+    /// two accepted forms. The first form is a string in quotation marks (RFC 8941, 3.3.3). The
+    /// second form is a bare key: printable ASCII without spaces, quotation marks, backslashes,
+    /// commas and semicolons.
     pub fn parse(value: &HeaderValue) -> Result<Self, InvalidKey> {
         let text = value.to_str().map_err(|_| InvalidKey("only printable ASCII is allowed"))?;
         let text = text.trim_matches([' ', '\t']);
@@ -78,7 +78,7 @@ impl IdempotencyKey {
             None => (token(text)?.to_owned(), true),
         };
         match key.len() {
-            0 => Err(InvalidKey("it is empty")),
+            _ if key.trim().is_empty() => Err(InvalidKey("it is empty")),
             1..=KEY_MAX => Ok(Self { key, bare }),
             _ => Err(InvalidKey("it is longer than 255 bytes")),
         }
@@ -215,6 +215,8 @@ mod tests {
             "",
             "  ",
             "\"\"",
+            "\" \"",
+            "\"   \";v=1",
             "\"a",
             "a\"",
             "\"a\\x\"",

@@ -265,6 +265,7 @@ fn one_command_decides_about_every_key_that_a_loss_made_forgotten() {
     assert_eq!(park.code, 0, "{} {}", park.out, park.err);
     assert!(park.out.contains("park, stored on 1 of 1 nodes"), "{}", park.out);
     assert!(park.out.contains("keys of \"once\" under the prefix \"\""), "{}", park.out);
+    assert!(park.out.contains("`BGSAVE` there saves it now"), "{}", park.out);
     let unnamed =
         ["idem", "decide", "--namespace", "once", "--loss", &loss, "--run", "--reason", " "];
     let unnamed = ground.run(&unnamed);
@@ -282,10 +283,14 @@ fn one_command_decides_about_every_key_that_a_loss_made_forgotten() {
     assert_eq!(run.code, 2, "{}", run.out);
     assert!(run.out.contains("park was decided before by alice"), "{}", run.out);
     assert!(run.out.contains("--replace does"), "{}", run.out);
+    ground.server.cli(&["CONFIG", "SET", "appendonly", "yes"]);
     for _ in 0..2 {
         let run = decide(&ground, &loss, &["--run", "--replace"]);
         assert_eq!(run.code, 0, "{} {}", run.out, run.err);
+        assert!(!run.out.contains("BGSAVE"), "its file has it: {}", run.out);
     }
+    let without = decide(&ground, &loss, &["--run", "--without", "gone"]);
+    assert!(without.code == 2 && without.err.contains("every node answered"), "{}", without.err);
     assert_eq!(decide(&ground, &loss, &["--park"]).code, 2, "it is final");
     for key in ["new", "lost", "before"] {
         assert_eq!(once(&ground, key).0, 0, "{key}");

@@ -211,6 +211,7 @@ mod tests {
             losses: losses.to_vec(),
             undecided: true,
             commands: holding.of.core.commands.clone(),
+            unheard: Vec::new(),
         }
     }
 

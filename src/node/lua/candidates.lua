@@ -11,7 +11,7 @@ if kind == 'E' then
   local most, longest = 64, 1024
   local owner, text = ARGV[a + 1], ARGV[a + 3]
   local list = look(KEYS[k + 1], most * (longest + 64))
-  if list and type(list) ~= 'string' then return put(WRONG_TYPE) end
+  if list and (type(list) ~= 'string' or list == '') then return put(WRONG_TYPE) end
   list = list or ''
   if not has_room(#list + #text) then return end
   -- `who`, `till`, `what`: owners, ends and texts of the entries that have not expired, in the

@@ -11,11 +11,8 @@
 local function claim(k, a, id, now_ms)
   local KEYS, ARGV, call = KEYS, ARGV, redis.call
   local key, fp, latest = KEYS[k + 1], ARGV[a + 6], ARGV[a + 8]
-  local h = redis.pcall('HMGET', key, 'fence', 'till', 'att', 'rf', 'fp')
-  if h[1] ~= false or h[2] or h[3] or h[4] or h[5]
-    or (latest ~= '' and tonumber(latest) < now_ms)
-  then
-    return h
+  if call('EXISTS', key) == 1 or (latest ~= '' and tonumber(latest) < now_ms) then
+    return redis.pcall('HMGET', key, 'fence', 'till', 'att', 'rf', 'fp')
   end
   local till = string.format('%.0f', now_ms + ARGV[a + 3])
   if fp == '' then

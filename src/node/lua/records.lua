@@ -23,10 +23,12 @@ local key = KEYS[k + 1]
 -- such a record, because it treats the record as another program's.
 local h = try('HMGET', key, 'own', 'fence', 'till', 'att', 'rf', 'g', 'fp', 'w')
 local steps = not h.err and h[5] and string.match(h[5], '^s(%d+)$')
--- Fencing tokens are below 2^53, because doubles represent every whole number below that.
+-- Fencing tokens are below 2^53, because doubles represent every whole number below that. Each
+-- write leaves a record with the five fields that are asked for here. A hash that lacks one is
+-- another program's.
 if h.err or not (is_whole(h[2], 1, 9007199254740992) and is_whole(h[3], 0, 9007199254740992)
   and is_whole(h[4], 0, 1000000000) and is_whole(steps or h[5], 1, 9007199254740992)
-  and (h[2] or not h[5]))
+  and (h[1] and h[2] and h[3] and h[4] and h[6] or redis.call('EXISTS', key) == 0))
 then
   return put(WRONG_TYPE)
 end

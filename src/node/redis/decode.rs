@@ -14,6 +14,7 @@ use super::encode::runs;
 use super::judging::Judging;
 use super::seen::{Noted, Seen};
 use crate::error::{NodeError, NodeFault};
+use crate::name::LockKeys;
 use crate::node::lost_claims::{LostClaims, Unsure};
 use crate::op::{
     Facts, Holder, IfHeld, Listed, LockMode, MAX_LISTED, Op, QuarantineId, Queued, Readers,
@@ -123,7 +124,7 @@ fn reply(
     (facts, lost_claims): (&Facts, &LostClaims),
 ) -> Result<Reply, Trouble> {
     let reply = match (op, code) {
-        (_, WRONG_TYPE) => return Err(wrong_type()),
+        (_, WRONG_TYPE) => return Err(Trouble::Op(wrong_type(op))),
         (_, NO_PERMISSION) => return Err(no_permission()),
         (_, LATE) if !op.is_undo() => return Err(Trouble::Op(NodeError::past_deadline())),
         (
@@ -239,12 +240,11 @@ fn has_fingerprint(op: &Op) -> bool {
     )
 }
 
-/// Returns the error for a key whose value is another program's, or of a newer version of this
-/// library.
-fn wrong_type() -> Trouble {
-    let detail = "WRONGTYPE: a key of this op holds another program's value, or the record \
-                  of a newer version of this library: then upgrade this program";
-    Trouble::Op(NodeError::not_executed(NodeFault::Server, detail))
+/// Returns the error for a key whose value is another program's. Of a lock, that is its fence key.
+fn wrong_type(op: &Op) -> NodeError {
+    let locks = op.lock_keys().into_iter().flat_map(LockKeys::all);
+    let keys: Vec<&str> = op.own_key().into_iter().chain(locks.map(LockKeys::fence)).collect();
+    NodeError::foreign(&keys.join(" or "))
 }
 
 /// Returns the error of a call for reading whose Redis user may not run all commands that locks

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::{Forgetting, Record};
 use crate::op::Reply;
+use crate::quorum::Answer;
 
 impl Record {
     /// Returns true if a node that may have lost claims has granted, and the nodes that certainly
@@ -72,11 +73,14 @@ impl Record {
         let remember = self.answers.count(remembers);
         let missing = self.answers.silent() + self.answers.failed();
         let unheard = remember + missing >= self.answers.need();
-        Forgetting { remaining, losses: all, fresh: self.fresh(), unheard }
+        let granted = |answer: Option<&Answer>| matches!(answer, Some(Ok(Reply::Claimed { .. })));
+        let nodes = self.answers.each().enumerate().filter(|(_, answer)| !granted(*answer));
+        let not_granted = nodes.map(|(node, _)| node).collect();
+        Forgetting { remaining, losses: all, fresh: self.fresh(), unheard, not_granted }
     }
 }
 
 /// Returns true if the node granted, and certainly has every claim of the key.
-fn remembers(reply: &Reply) -> bool {
+pub(super) fn remembers(reply: &Reply) -> bool {
     matches!(reply, Reply::Claimed { unsure, .. } if unsure.is_zero())
 }

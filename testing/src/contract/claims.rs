@@ -1,12 +1,15 @@
 //! Test cases for claims of a record (what a node stores under an idempotency key): claim, raise,
 //! extend and unclaim.
 
-use palisade::node::spi::{ClaimEnd, OwnerToken, RecordKey, RecordState, Reply};
+use palisade::error::NodeFault;
+use palisade::node::spi::{
+    ClaimEnd, Enlist, LockKeys, Op, OwnerToken, RecordKey, RecordState, Reply,
+};
 
 use super::bench::{Bench, LONG, SHORT, TOKEN_MAX};
 use super::ops::{
-    claim, claim_force, claim_print, complete, complete_with, end_claim, extend_claim,
-    extend_claim_print, lookup, lookup_print, raise_claim, unclaim,
+    acquire, claim, claim_force, claim_print, complete, complete_with, end_claim, extend_claim,
+    extend_claim_print, lookup, lookup_print, raise_claim, steps, unclaim,
 };
 use super::{Case, list};
 
@@ -31,6 +34,7 @@ pub(super) fn cases() -> Vec<Case> {
         Nothing: what_may_be_repeated_leaves_its_fingerprint,
         Nothing: a_claim_can_lapse_before_its_time,
         Nothing: ballots_are_exact_up_to_the_largest,
+        Foreign: another_programs_value_is_no_record_and_stays,
     ]
 }
 
@@ -57,6 +61,41 @@ pub(super) async fn take_over(b: &Bench, key: &RecordKey, next: OwnerToken) -> (
     {
         Reply::Claimed { fence, attempt, .. } => (fence, attempt),
         other => b.broken("claimed", &other),
+    }
+}
+
+async fn another_programs_value_is_no_record_and_stays(b: Bench) {
+    let Some(put) = b.hooks.put_foreign.clone() else { return };
+    for ttl in [None, Some(2 * LONG)] {
+        let (r, a, t) = (b.key(), b.owner(), b.low().await);
+        put(r.to_string(), ttl).await;
+        for op in [
+            claim(&r, a, SHORT),
+            claim_force(&r, a, SHORT),
+            extend_claim(&r, a, t, SHORT),
+            steps(&r, a, t, b"[]"),
+            complete(&r, a, t, b"out"),
+            raise_claim(&r, a, t),
+            unclaim(&r, a),
+            lookup(&r),
+            Op::Enlist(Enlist { key: r.clone(), owner: a, ttl: SHORT, entry: None, news: false }),
+        ] {
+            match b.send(vec![op.clone()]).await.items.remove(0) {
+                Err(e) if e.fault() == NodeFault::ForeignKey && !e.is_ambiguous() => {
+                    b.check(e.to_string().contains(&*r), "the error names the key", &e);
+                }
+                other => b.broken("another program's value is no record", &(op, other)),
+            }
+        }
+        // A lock of this name shows whether the value is there, and when it expires.
+        match b.ask(acquire(&LockKeys::new(&r), a, SHORT)).await {
+            Reply::Held { foreign: true, remaining } => {
+                let is_kept = remaining.is_none() == ttl.is_none()
+                    && remaining.is_none_or(|rest| rest > LONG);
+                b.check(is_kept, "its expiry stays", &remaining);
+            }
+            other => b.broken("the value of another program stays", &other),
+        }
     }
 }
 

@@ -37,6 +37,9 @@ async fn wrong_rules_about_records_are_caught() {
     .await;
     asks!("does not compare fingerprints", "another_fingerprint_is_a_mismatch",
         Op::Claim(c) => c.fingerprint = None);
+    asks!("takes another program's value for no record",
+        "another_programs_value_is_no_record_and_stays",
+        Op::Lookup { key, .. } => *key = format!("{key}'").into());
     tells!("hides the record from a repair", "force_is_granted_on_top_of_a_result",
         _, Reply::Claimed { record, .. } => *record = None);
     tells!("cuts values at a zero byte", "values_keep_every_byte",

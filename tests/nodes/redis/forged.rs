@@ -125,7 +125,7 @@ async fn a_forged_field_of_a_record_spoils_its_own_op_only() {
             for done in [false, true] {
                 for op in about_record("r", me) {
                     put(&mut con, &[b"DEL", b"r"]).await;
-                    let honest = format!("HSET r own {} fence 5 till {now} att 1", me.as_str());
+                    let honest = format!("HSET r own {} fence 5 till {now} att 1 g x", me.as_str());
                     let honest: Vec<_> = honest.split(' ').map(str::as_bytes).collect();
                     put(&mut con, &honest).await;
                     if done {
@@ -268,8 +268,8 @@ async fn a_huge_value_is_not_carried_around() {
     assert_eq!((holder.owner, holder.meta), (Some(me), None));
     server.cli(&["del", "{l}:meta"]);
     // No client can store a result as large as this one, which has 12 MiB.
-    let fields: [&[u8]; 12] =
-        [b"HSET", b"r", b"own", b"", b"fence", b"5", b"till", b"0", b"att", b"1", b"rf", b"5"];
+    let fields = "HSET r own x fence 5 till 0 att 1 g x rf 5".split(' ');
+    let fields: Vec<_> = fields.map(str::as_bytes).collect();
     put(&mut con, &fields).await;
     put(&mut con, &[b"HSET", b"r", b"val", &vec![b'x'; 12 << 20]]).await;
     for op in about_record("r", me).into_iter().take(5) {

@@ -79,6 +79,46 @@ async fn a_record_that_another_claims_steps_reached_is_kept_for_their_retention(
     is_kept_for(&server, DAY);
 }
 
+/// Claims `r` on the short path of the script, for which the client has to know the data history.
+async fn claimed(node: &RedisNode, of: Claim) -> Ballot {
+    let (owner, retention) = (of.owner, of.retention);
+    one(node, LONG, Op::Claim(Claim { key: "first".into(), ..of.clone() })).await.unwrap();
+    let Ok(Reply::Claimed { fence, .. }) = one(node, LONG, Op::Claim(of)).await else {
+        panic!("not claimed")
+    };
+    let token = FencingToken::new(fence);
+    Ballot { key: "r".into(), owner, token, retention, fingerprint: None }
+}
+
+#[tokio::test]
+async fn of_one_claim_the_longest_list_of_steps_stays_in_any_order() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    let ballot = claimed(&node, claim("r", owner())).await;
+    let mut longest = "";
+    for list in ["[1]", "[1,2,3]", "[1,2]", "[]", "[1,2,3,4]", "[1,2,3]", "[1]"] {
+        let list_of = list.as_bytes().into();
+        let steps = Op::Steps { ballot: ballot.clone(), list: list_of };
+        assert_eq!(one(&node, LONG, steps).await, Ok(Reply::Done), "{list}");
+        longest = if list.len() > longest.len() { list } else { longest };
+        assert_eq!(server.cli(&["hget", "r", "val"]), longest, "after {list}");
+    }
+}
+
+#[tokio::test]
+async fn a_record_is_kept_for_its_retention_after_an_extended_lease() {
+    let (server, hour) = (Server::start(&[]), Duration::from_secs(3_600));
+    let node = fresh(&server);
+    let of = Claim { retention: 5 * hour, ..claim("r", owner()) };
+    let ballot = claimed(&node, of).await;
+    for lease in [TTL, 7 * hour, 3 * hour] {
+        let extend = Op::ExtendClaim { ballot: ballot.clone(), lease, reassert: None };
+        assert_eq!(one(&node, LONG, extend).await, Ok(Reply::Done));
+        let left = Duration::from_millis(server.cli(&["pttl", "r"]).parse().unwrap());
+        assert!(left > 5 * hour + lease, "{lease:?}: {left:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_record_with_a_number_that_is_not_ours_is_neither_replayed_nor_claimed() {
     let server = Server::start(&[]);
@@ -215,8 +255,9 @@ async fn an_answer_is_not_as_large_as_all_results_that_are_asked_for() {
     let node = fresh(&server);
     let keep = |name: &str, length: usize| {
         let value = "x".repeat(length);
-        let fields = ["own", "", "fence", "5", "till", "0", "att", "1", "rf", "5", "val", &value];
-        assert_eq!(server.cli(&[&["hset", name], &fields[..]].concat()), "6");
+        let fields = ["own", "", "fence", "5", "till", "0", "att", "1", "g", "x", "rf", "5"];
+        let fields = [&["hset", name], &fields[..], &["val", &value]].concat();
+        assert_eq!(server.cli(&fields), "7");
     };
     let lookup = |name: &&str| Op::Lookup {
         key: (*name).into(),

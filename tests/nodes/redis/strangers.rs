@@ -1,7 +1,7 @@
 //! Values of other programs under the keys of a lock and its side keys (fence and queue). Such a
 //! value can fail the op that reads it, but no other op.
 
-use palisade::node::spi::NodeSignal;
+use palisade::node::spi::{Enlist, NodeSignal};
 
 use super::*;
 
@@ -53,6 +53,61 @@ async fn a_fence_of_tomorrow_keeps_no_caller_out_until_tomorrow() {
     let token = guard.fencing_token().get();
     assert!(token < SystemEnv.wall_micros() + 2_000_000, "{token}");
     assert!(guard.release().await.is_ok());
+}
+
+/// Another program's hash at the key of a record, with fields of any names, is neither adopted nor
+/// given an expiry. The same holds for values of the right type at the other keys.
+#[tokio::test]
+async fn a_strangers_value_of_the_right_type_is_neither_adopted_nor_given_an_expiry() {
+    let server = Server::start(&[]);
+    let redlock = palisade::Redlock::builder().node(fresh(&server)).build().unwrap();
+    let orders = redlock.idempotency("orders").at_most_once().build().unwrap();
+    let run = async |key: &str| orders.key(key).run(async |_| Ok::<_, String>(7)).await;
+    assert!(run("ours").await.unwrap().is_executed());
+    let key = "idem:orders:theirs";
+    for fields in [
+        &["order", "77", "total", "12"][..],
+        &["own", "bob"],
+        &["fence", "7"],
+        &["own", "bob", "fence", "7", "val", "x"],
+        &["fence", "7", "till", "0", "att", "1"],
+        &["rf", "s7", "val", "[]"],
+        &["w", "1"],
+        &["fp", "x", "g", "y", "val", "z"],
+    ] {
+        server.cli(&[&["hset", key], fields].concat());
+        let before = server.cli(&["hgetall", key]);
+        for ttl in ["-1", "90000"] {
+            if ttl != "-1" {
+                server.cli(&["pexpire", key, ttl]);
+            }
+            let refused = run("theirs").await.expect_err("it is another program's");
+            let text = refused.to_string();
+            assert!(text.contains(key) && text.contains("delete the key"), "{text}");
+            assert_eq!(refused.advice(), palisade::error::Advice::Misconfigured, "{text}");
+            assert!(orders.key("theirs").lookup::<u32>().await.is_err());
+            assert!(orders.key("theirs").resolve(&8).await.is_err());
+            assert_eq!(server.cli(&["hgetall", key]), before, "{fields:?}");
+            let rest: i64 = server.cli(&["pttl", key]).parse().unwrap();
+            assert!(rest <= ttl.parse().unwrap(), "{fields:?}: {rest}");
+        }
+        server.cli(&["del", key]);
+    }
+    assert!(run("theirs").await.unwrap().is_executed(), "it was deleted, as the text says");
+    // An owner token whose expiry somebody removed.
+    let mutex = redlock.mutex("m").acquire_timeout(Duration::from_millis(300)).build().unwrap();
+    let _guard = mutex.acquire().await.unwrap();
+    server.cli(&["persist", "m"]);
+    let taken = mutex.acquire().await.unwrap_err().to_string();
+    assert!(taken.contains("its key never expires"), "{taken}");
+    // An empty text is no list of candidates.
+    let key = "{e}:candidates";
+    server.cli(&["set", key, ""]);
+    let (owner, entry) = (owner(), Some(b"x"[..].into()));
+    let op = Op::Enlist(Enlist { key: key.into(), owner, ttl: TTL, entry, news: false });
+    let refused = one(&fresh(&server), LONG, op).await.unwrap_err();
+    assert!(refused.to_string().contains(key), "{refused}");
+    assert_eq!(server.cli(&["pttl", key]), "-1");
 }
 
 #[tokio::test]

@@ -39,9 +39,10 @@ wait; it first prints what that is, with the command that decides it. Requests f
 within 5 s, messages that are held within a minute: all keys of the namespace that these losses made
 forgotten. A program that accepts
 losses of this length (`accept_loss`) needs no decision. --park may be replaced by --run later
-(--replace); --run is final, because keys have run since. Exit code: 0 done, or all nodes were read;
-2 another decision stands, or there is no such loss, or not all nodes were read; 64 wrong use; 69
-not reached.";
+(--replace); --run is final, because keys have run since. It says nothing of what a node has that
+gives no answer: keys wait for that node, unless it is gone for good (--without). Exit code: 0 done,
+or all nodes were read; 2 another decision stands, or there is no such loss, or not all nodes were
+read; 64 wrong use; 69 not reached.";
 
 /// Lists the losses of data by which nodes have forgotten keys, and the decision about each loss.
 #[derive(Debug, Args)]
@@ -92,6 +93,9 @@ pub(crate) struct DecideArgs {
     /// Run the keys even if an earlier decision parked them
     #[arg(long, conflicts_with = "parks")]
     replace: bool,
+    /// Name of a node that is gone for good: keys run as decided, although it may remember them
+    #[arg(long, value_name = "NODE", requires = "runs")]
+    without: Vec<String>,
     /// Time for which results are kept in the namespace
     #[arg(long, value_name = "SPAN", default_value = "1d")]
     retention: Span,
@@ -338,6 +342,10 @@ impl DecideArgs {
             Ok(incident) => incident,
             Err(other) => return Err(not_these(&other, &seen, retention)),
         };
+        if seen.unread.is_empty() && !self.without.is_empty() {
+            let why = "--without: every node answered, and no key waits for one that is gone";
+            return Err(Fail::new(REFUSED, why));
+        }
         let settled = incident.decide(&keys, decision, replace, &audit).await;
         let prefix = &*ground.redlock.config().prefix;
         let done = settled
@@ -350,8 +358,16 @@ impl DecideArgs {
         for one in &all {
             let _ = writeln!(text, "{}", settlement(one, decision, seen.nodes));
         }
+        for node in self.without.iter().filter(|_| done) {
+            incident.give_up(&keys, node, &audit).await.map_err(failed)?;
+            let _ = writeln!(text, "keys run although {node} may remember them");
+        }
         for (node, why) in &seen.unread {
-            let _ = writeln!(text, "not read; if it lost data, decide again: {node}: {why}");
+            let _ = writeln!(
+                text,
+                "not read; keys wait for it, as long as it may remember them (--without, if it is \
+                 gone for good), and if it lost data, decide again: {node}: {why}"
+            );
         }
         if done {
             let _ = writeln!(

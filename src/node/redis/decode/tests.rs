@@ -101,7 +101,8 @@ fn a_strangers_key_spoils_its_own_op_only() {
     all.extend([Value::Int(-5), Value::Int(1)]);
     let got = read(Value::Array(all), &ops()[..2]).unwrap();
     let e = got.items[0].as_ref().unwrap_err();
-    assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Server, false));
+    assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::ForeignKey, false));
+    assert!(e.to_string().contains("\"{k}:fence\""), "{e}");
     assert_eq!(got.items[1], Ok(Reply::Done));
 }
 

@@ -1,0 +1,32 @@
+//! The keys of an op: one key of its own, or the keys of locks.
+
+use super::{Ballot, Claim, Enlist, Op};
+use crate::name::LockKeys;
+
+impl Op {
+    /// Returns the key of the record or of the list of candidates; `None` for an op on locks.
+    pub(crate) fn own_key(&self) -> Option<&str> {
+        match self {
+            Self::Enlist(Enlist { key, .. })
+            | Self::Claim(Claim { key, .. })
+            | Self::RaiseClaim { key, .. }
+            | Self::ExtendClaim { ballot: Ballot { key, .. }, .. }
+            | Self::Complete { ballot: Ballot { key, .. }, .. }
+            | Self::Steps { ballot: Ballot { key, .. }, .. }
+            | Self::Unclaim { key, .. }
+            | Self::Lookup { key, .. } => Some(key),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn lock_keys(&self) -> Option<&LockKeys> {
+        match self {
+            Self::Acquire { keys, .. }
+            | Self::Raise { keys, .. }
+            | Self::Extend { keys, .. }
+            | Self::Release { keys, .. }
+            | Self::Inspect { keys, .. } => Some(keys),
+            _ => None,
+        }
+    }
+}
