@@ -302,6 +302,13 @@ impl ReplyCollector {
         self.state.lock().holdings.switched(node, quarantine)
     }
 
+    /// Returns true if the requests collected here renew a grant, and may overtake the other
+    /// requests to the node; see [`Holdings::may_overtake`].
+    pub(crate) fn may_overtake(&self, node: usize) -> bool {
+        let grant = self.grant.as_ref().map(|(grant, _)| grant);
+        grant.is_some_and(|grant| grant.state.lock().holdings.may_overtake(node))
+    }
+
     /// Records that a request to extend the lease is sent to the node; see [`Holdings::extended`].
     pub(crate) fn extended(&self, node: usize) {
         self.state.lock().holdings.extended(node);

@@ -9,6 +9,7 @@ mod crowded;
 mod defects;
 mod degrade;
 mod end;
+mod extensions;
 mod fair;
 mod hand_over;
 mod logs;
