@@ -371,13 +371,18 @@ impl Worker {
             };
             let Some(pending) = next else { break };
             if pending.deadline <= now && !pending.is_owed() {
-                let why = "not sent: the queue was busy until the deadline";
+                // If the last batch was answered, the request waited for requests of this process.
+                let (fault, why) = if self.in_touch {
+                    (NodeFault::Busy, "not sent: the queue was busy until the deadline")
+                } else {
+                    (NodeFault::Timeout, "not sent: the requests before it got no answer")
+                };
                 // An extension may have passed a claim that the node deferred, so what undoes that
                 // claim is sent.
                 if !is_again {
                     gathered.leave_out(&pending.op);
                 }
-                refuse(pending, NodeFault::Timeout, why, now);
+                refuse(pending, fault, why, now);
                 continue;
             }
             bytes += pending.op.payload();
