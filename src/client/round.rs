@@ -49,6 +49,7 @@ impl Core {
         deadline: Moment,
         replies: &Arc<ReplyCollector>,
     ) {
+        self.renewer.keep_running();
         if self.closing.refuses(&op) {
             let origin = Origin::local(self.env.now());
             return replies.post(node, Err(handle_closed()), &origin);
