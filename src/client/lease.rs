@@ -101,6 +101,8 @@ struct State {
     longest_renewal: Duration,
     /// True if the renewer renews the lease no more, because its holder hands it over.
     sealed: bool,
+    /// True if a node refused the last renewal, and no majority confirmed it.
+    refused: bool,
     /// Runtime on which the lease was granted, for the renewer; `None` once that runtime has ended.
     runtime: Option<Handle>,
 }
@@ -153,6 +155,7 @@ impl Lease {
             renewing: None,
             longest_renewal: Duration::ZERO,
             sealed: false,
+            refused: false,
             runtime: Handle::try_current().ok(),
         };
         Self {
@@ -298,6 +301,10 @@ impl Lease {
         s.phase == (Phase::Held { troubled: true }) || s.until.since(now) < self.ttl / 2
     }
 
+    pub(crate) fn is_refused(&self) -> bool {
+        self.state.lock().refused
+    }
+
     pub(crate) fn runtime_besides(&self, ended: Id) -> Option<Handle> {
         let mut s = self.state.lock();
         s.runtime = s.runtime.take().filter(|runtime| runtime.id() != ended);
@@ -346,6 +353,7 @@ impl Lease {
     /// Logs the first failed renewal, and the first successful renewal after that.
     pub(crate) fn renewed(&self, now: Moment, failed: Option<&NoQuorum>) {
         let mut s = self.state.lock();
+        s.refused = failed.is_some_and(NoQuorum::is_refused);
         if failed.is_none()
             && let Some(began) = s.renewing.take()
         {

@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 
 use crate::client::Core;
 use crate::client::lease::Lease;
-use crate::client::renewal_queue::RenewalQueue;
+use crate::client::renewal_queue::{RenewalQueue, Turn};
 use crate::config::renew_every;
 use crate::error::ExtendError;
 use crate::span::operation;
@@ -319,7 +319,9 @@ impl Run {
                     // over, `lose` does nothing.
                     lease.lose(now);
                 } else if !closed && lease.may_be_renewed(now) {
-                    queue.push(lease.owner, (lease.until(), lease.ttl), lease);
+                    let (refused, until) = (lease.is_refused(), lease.until());
+                    let turn = Turn { refused, until, owner: lease.owner };
+                    queue.push(turn, lease.ttl, lease);
                 }
             }
             while let Some(lease) = queue.next() {
@@ -329,7 +331,7 @@ impl Run {
             let Some(pause) = renewer.sleep_for(now, !renewals.is_empty()) else { return };
             tokio::select! {
                 biased;
-                Some(decided) = renewals.next(), if !renewals.is_empty() => queue.finished(decided),
+                Some(in_time) = renewals.next(), if !renewals.is_empty() => queue.finished(in_time),
                 () = renewer.wake.notified() => {}
                 () = tokio::time::sleep(pause) => {}
             }
@@ -347,7 +349,7 @@ fn due(core: &Core, lease: &Lease, from: Moment) -> Moment {
 }
 
 /// Renews a lease once, and schedules the next renewal. Returns false if the renewal got too few
-/// answers in time.
+/// answers in time; a refusal is an answer.
 async fn renew(core: Weak<Core>, lease: Arc<Lease>) -> bool {
     let Some(core) = core.upgrade() else { return true };
     let started = core.env.now();
@@ -384,7 +386,7 @@ async fn renew(core: Weak<Core>, lease: Arc<Lease>) -> bool {
             // between two tries prevents a busy loop.
             let pause = (left / 8).max(Duration::from_millis(1));
             core.renewer.schedule(Arc::clone(&lease), now + pause);
-            false
+            why.is_refused()
         }
     }
 }

@@ -175,6 +175,14 @@ impl Pending {
         self.post(reply, origin);
     }
 
+    /// Tells the caller's collector that the node has answered, and that the answer waits for
+    /// replicas.
+    pub(super) fn awaits_replicas(&self) {
+        if let Some(replies) = &self.reply_to {
+            replies.awaits_replicas(self.node);
+        }
+    }
+
     /// Posts a grant that needed the confirmation of replicas. Posts the error instead if too few
     /// replicas confirmed the grant.
     pub(super) fn answer_confirmed(
