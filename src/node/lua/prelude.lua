@@ -12,8 +12,8 @@
 -- Leaves   variables that main.lua uses: time (reply to TIME), now_us (the clock in µs), info
 --          (reply to INFO), at (position in info of the data history's name), marker (value of the
 --          marker), expected (true if marker, data history and clock are as the client expects)
--- Ops do not catch the errors of their writes. (is_kept in locks.lua catches one error, but then
--- its next write fails.) If the server refuses writes (NOREPLICAS, READONLY, MISCONF, OOM), the
+-- Ops do not catch the errors of their writes, or their next write is not caught. (wake.lua may
+-- leave a waiter as it was.) If the server refuses writes (NOREPLICAS, READONLY, MISCONF, OOM), the
 -- first write fails, so the server refuses the whole batch and nothing takes effect. Reads use
 -- `try` (pcall), so that a key of another program (WRONGTYPE) fails one op and not the batch. The
 -- SET … GET with which an acquire sets the fence uses `try`, too: the server has accepted the write
