@@ -213,6 +213,21 @@ pub enum NodeFault {
     Closed,
 }
 
+/// How far a request with a fault came, which says what the fault proves about the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Reach {
+    /// Nothing answered.
+    Unreachable,
+    /// The node serves requests, and answered this one with an error.
+    Answered,
+    /// This process did not send the request, so the fault proves nothing about the node.
+    NotAsked,
+    /// The node answered, and it grants nothing to anybody until its state or a setting changes.
+    /// What it has granted may still be held.
+    Refused,
+}
+
 /// A node's fault with its cause. Cloning is cheap, because all requests of a batch may fail with
 /// the same fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -280,6 +295,35 @@ impl NodeError {
     /// Returns the kind of fault.
     pub fn fault(&self) -> NodeFault {
         self.fault
+    }
+
+    /// Returns how far the request came.
+    pub fn reach(&self) -> Reach {
+        use NodeFault as F;
+        match self.fault {
+            F::Unreachable | F::Timeout | F::Disconnected | F::NoSentinel | F::NoAgreement => {
+                Reach::Unreachable
+            }
+            F::NoPermission | F::ForeignKey | F::Server | F::Protocol => Reach::Answered,
+            F::Busy | F::Closed => Reach::NotAsked,
+            F::NotMaster
+            | F::Loading
+            | F::NoReplicas
+            | F::HandingOver
+            | F::NotDurable
+            | F::MinReplicasMissing
+            | F::Eviction
+            | F::Tls
+            | F::Auth
+            | F::UnknownMaster
+            | F::NotSentinel
+            | F::SameServer
+            | F::ForeignData
+            | F::PastDeadline
+            | F::ClockJump
+            | F::TokenAhead
+            | F::Unsupported => Reach::Refused,
+        }
     }
 
     /// Returns true if the node may have executed the request, or may still execute it, for example

@@ -195,7 +195,11 @@ impl Attempt for LockAttempt<'_> {
                 return None;
             }
             if let Some(fair) = &mut self.fair {
-                fair.unanswered(self.core.env.now());
+                if Prospect::after(loss) == Prospect::NotDurable {
+                    fair.not_durable();
+                } else {
+                    fair.unanswered(self.core.env.now());
+                }
             }
             if self.waits_for_quarantine
                 && let Some(left) = why.quarantine()

@@ -79,6 +79,7 @@ impl Core {
             }
             Extension::Unknown(outcomes) if lease.is_valid(self.env.now()) => {
                 lease.left_open(failovers);
+                let outcomes = replies.at_deadline(outcomes);
                 Err(ExtendError::Unknown(self.no_quorum(outcomes).of(lease.resource())))
             }
             _ => lost(),

@@ -87,6 +87,11 @@ impl Fair<'_> {
             self.ticket = None;
         }
     }
+
+    /// Drops the call's ticket, because the nodes do not reach its durability (fair 4).
+    pub(super) fn not_durable(&mut self) {
+        self.ticket = None;
+    }
 }
 
 /// Returns the refusal of a call if another call of the same `Redlock` handle has the lock.

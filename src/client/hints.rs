@@ -148,13 +148,9 @@ impl Hints {
     }
 
     /// Returns the value that a node stores in place of an owner token while it reserves a lock or
-    /// a slot for this line (kind of waiters) of the `Redlock` handle. A node reserves a lock for
-    /// the readers of all handles together.
+    /// a slot for this line (kind of waiters, not readers) of the `Redlock` handle.
     pub(crate) fn reservation(&self, line: Line) -> OwnerToken {
-        match line {
-            Line::Shared => OwnerToken::READERS,
-            _ => OwnerToken::reserved_for(self.line_id(line)),
-        }
+        OwnerToken::reserved_for(self.line_id(line))
     }
 
     /// Registers a caller for hints (wake-up messages) about the key. If `queued` is `Some`, it

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::runtime::{Handle, Id};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
@@ -100,6 +101,10 @@ struct State {
     longest_renewal: Duration,
     /// True if the renewer renews the lease no more, because its holder hands it over.
     sealed: bool,
+    /// True if a node refused the last renewal, and no majority confirmed it.
+    refused: bool,
+    /// Runtime on which the lease was granted, for the renewer; `None` once that runtime has ended.
+    runtime: Option<Handle>,
 }
 
 /// Time and cause of a lease's end.
@@ -150,6 +155,8 @@ impl Lease {
             renewing: None,
             longest_renewal: Duration::ZERO,
             sealed: false,
+            refused: false,
+            runtime: Handle::try_current().ok(),
         };
         Self {
             subject,
@@ -194,8 +201,6 @@ impl Lease {
         self.state.lock().mode = mode;
     }
 
-    /// Returns the lock mode (exclusive, shared or a slot) in which the lease is extended and
-    /// released.
     pub(crate) fn mode(&self) -> LockMode {
         self.state.lock().mode
     }
@@ -211,7 +216,6 @@ impl Lease {
         Achieved { replicas: self.state.lock().kept, ..Achieved::at_least(self.replies.level()) }
     }
 
-    /// Records the durability that a later round of requests reached for the lease.
     pub(crate) fn keep(&self, achieved: Achieved) {
         self.state.lock().kept = achieved.replicas;
     }
@@ -297,6 +301,16 @@ impl Lease {
         s.phase == (Phase::Held { troubled: true }) || s.until.since(now) < self.ttl / 2
     }
 
+    pub(crate) fn is_refused(&self) -> bool {
+        self.state.lock().refused
+    }
+
+    pub(crate) fn runtime_besides(&self, ended: Id) -> Option<Handle> {
+        let mut s = self.state.lock();
+        s.runtime = s.runtime.take().filter(|runtime| runtime.id() != ended);
+        s.runtime.clone()
+    }
+
     /// Returns the time at which the lease ended, and if it was lost; `None` if the lease has not
     /// been declared lost or ended.
     pub(crate) fn over_since(&self) -> Option<Over> {
@@ -317,7 +331,6 @@ impl Lease {
         s.renewing.map_or(s.longest_renewal, |began| s.longest_renewal.max(end.since(began)))
     }
 
-    /// Counts the lease as held in the metrics until the end of the lease.
     pub(crate) fn count(&self) {
         let mut s = self.state.lock();
         if s.is_held() && !std::mem::replace(&mut s.counted, true) {
@@ -340,6 +353,7 @@ impl Lease {
     /// Logs the first failed renewal, and the first successful renewal after that.
     pub(crate) fn renewed(&self, now: Moment, failed: Option<&NoQuorum>) {
         let mut s = self.state.lock();
+        s.refused = failed.is_some_and(NoQuorum::is_refused);
         if failed.is_none()
             && let Some(began) = s.renewing.take()
         {
@@ -433,7 +447,6 @@ impl Lease {
         self.state.lock().slot
     }
 
-    /// Counts a failover of a node that had confirmed the lease.
     pub(crate) fn failed_over(&self) {
         self.state.lock().verdicts.failed_over();
     }

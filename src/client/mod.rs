@@ -27,7 +27,7 @@ use crate::error::{Commands, NoQuorum, NodeError, NodeFault, NodeOutcome};
 use crate::metrics::Meters;
 use crate::name::LockKeys;
 use crate::node::{LockNode, NamedEvent, NodeEvent, NodeEvents, NodeMetrics, NodeSignal};
-use crate::op::{Holder, LockMode, Op, Terms};
+use crate::op::{Holder, LockMode, Op, Place, Terms};
 use crate::quorum::leader::{Leading, Sight};
 use crate::quorum::majority;
 use crate::sync::SyncMutex;
@@ -338,17 +338,34 @@ impl Core {
         let _ = self.events.send(NamedEvent { node: Arc::clone(&self.names[node]), event });
     }
 
-    /// Gives back a lock that a node has reserved for this `Redlock` handle or for readers, because
-    /// no caller of this handle waits for the lock any more. The next handle in the node's queue
-    /// then gets the lock. A fair caller also gives up its place (rule fair 4 in docs/design).
-    pub(crate) fn pass_on(&self, node: usize, key: &str, line: Line, mode: LockMode) {
+    /// Gives back a lock that a node has reserved for this `Redlock` handle, because no caller of
+    /// this handle waits for the lock any more. The next handle in the node's queue then gets the
+    /// lock. A fair caller also gives up its place (rule fair 4 in docs/design).
+    pub(crate) fn pass_on(self: &Arc<Self>, node: usize, key: &str, line: Line, mode: LockMode) {
         let (owner, meta) = (self.hints.reservation(line), line == Line::Fair);
         let mode = match mode {
             LockMode::Exclusive | LockMode::Shared => LockMode::Exclusive,
             LockMode::Slot(slots) => LockMode::Slot(slots),
         };
         let op = Op::Release { mode, keys: LockKeys::new(key), owner, meta };
-        self.send(node, op, self.node_deadline(self.env.now()), &ReplyCollector::new(self.n()));
+        let give = move |core: &Self| {
+            let deadline = core.node_deadline(core.env.now());
+            core.send(node, op, deadline, &ReplyCollector::new(core.n()));
+        };
+        if line != Line::Shared {
+            return give(self);
+        }
+        // The name is reserved for the readers of all handles. So this release comes when that is
+        // over, and wakes the next waiter if no reader came (readers 10).
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let core = Arc::downgrade(self);
+        let later = async move {
+            tokio::time::sleep(Place::RESERVED_MAX).await;
+            if let Some(core) = core.upgrade() {
+                give(&core);
+            }
+        };
+        self.env.spawn(&runtime, Box::pin(later));
     }
 
     /// Requests the facts (clock, identity, data history) of a node that may have become another
@@ -365,7 +382,7 @@ impl Core {
 async fn forward_hints<T>(
     node: Weak<dyn LockNode>,
     target: Weak<T>,
-    deliver: impl Fn(&T, Option<NodeSignal>),
+    deliver: impl Fn(&Arc<T>, Option<NodeSignal>),
 ) {
     let Some(mut events) = node.upgrade().map(|n| n.events()) else { return };
     loop {

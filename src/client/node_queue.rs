@@ -166,7 +166,7 @@ impl NodeQueue {
         pending.count(&self.load);
         let full = || format!("{QUEUE_MAX} requests wait already");
         let mut queues = self.queues.lock();
-        let pending = match queues.as_ref().map(|queues| queues.of(&pending.op)) {
+        let pending = match queues.as_ref().map(|queues| queues.of(&pending)) {
             // An undo operation (a release or an unclaim) frees a lock or a claim for other
             // callers. So the channel has reserved places for undo operations.
             Some(open) if open.capacity() <= QUEUE_MAX && !pending.op.is_undo() => {
@@ -218,7 +218,7 @@ impl NodeQueue {
         };
         self.settings.env.spawn(&runtime, Box::pin(worker.run()));
         // `try_send` cannot fail, because the new channel is empty.
-        let _ = new.of(&pending.op).try_send(pending);
+        let _ = new.of(&pending).try_send(pending);
         *queues = Some(new);
     }
 
@@ -301,9 +301,9 @@ impl Worker {
             let mut next = if room { self.owed_batch(now) } else { None };
             // Several callers may have received answers just now. The node queue's task lets these
             // callers run first, so that their next requests are sent in one batch. A single caller
-            // and the extension of a lease are not delayed.
+            // and the renewal of a lease are not delayed.
             let crowded = last > 1 || !under_way.is_empty();
-            let waits = self.incoming.len() > 0 && !self.incoming.has_extension();
+            let waits = self.incoming.len() > 0 && !self.incoming.has_renewal();
             if next.is_none() && open && crowded && waits && !yielded {
                 yielded = true;
                 let_others_run().await;
@@ -372,7 +372,8 @@ impl Worker {
         let waiting = again + self.incoming.len();
         let (mut gathered, mut bytes) = (BatchOrder::for_up_to(waiting.min(most)), 0);
         while gathered.len() < most {
-            let next = if again > 0 {
+            let is_again = again > 0;
+            let next = if is_again {
                 again -= 1;
                 self.again.pop_front()
             } else {
@@ -380,9 +381,18 @@ impl Worker {
             };
             let Some(pending) = next else { break };
             if pending.deadline <= now && !pending.is_owed() {
-                let why = "not sent: the queue was busy until the deadline";
-                gathered.leave_out(&pending.op);
-                refuse(pending, NodeFault::Timeout, why, now);
+                // If the last batch was answered, the request waited for requests of this process.
+                let (fault, why) = if self.in_touch {
+                    (NodeFault::Busy, "not sent: the queue was busy until the deadline")
+                } else {
+                    (NodeFault::Timeout, "not sent: the requests before it got no answer")
+                };
+                // An extension may have passed a claim that the node deferred, so what undoes that
+                // claim is sent.
+                if !is_again {
+                    gathered.leave_out(&pending.op);
+                }
+                refuse(pending, fault, why, now);
                 continue;
             }
             bytes += pending.op.payload();

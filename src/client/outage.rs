@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use crate::error::{Advice, NoQuorum, NodeError, NodeFault, NodeOutcome};
+use crate::error::{Advice, NoQuorum, NodeOutcome, Reach};
 use crate::name::LockKeys;
 use crate::time::Moment;
 
@@ -30,7 +30,8 @@ pub(crate) enum Finding {
     /// Too few nodes serve requests. None of the nodes that serve requests reports a holder of this
     /// lock.
     Free,
-    /// A node reports that another owner holds this lock.
+    /// A node reports that another owner holds this lock, or answers an error that does not show
+    /// whether one does.
     Held,
     /// The requests were not sent, because this process has too many requests or closed the
     /// `Redlock` handle.
@@ -51,7 +52,13 @@ impl Finding {
             // A node in quarantine refuses: it may have lost data, so another owner may hold the
             // lock.
             NodeOutcome::Quarantined { .. } => Self::Refused,
-            NodeOutcome::Failed(error) => Self::of_fault(error),
+            NodeOutcome::Failed(error) => match error.reach() {
+                Reach::Unreachable => Self::Down,
+                // The error may concern the key of this lock alone.
+                Reach::Answered => Self::Held,
+                Reach::NotAsked => Self::NotAsked,
+                Reach::Refused => Self::Refused,
+            },
         });
         found.max().unwrap_or(Self::Refused)
     }
@@ -60,36 +67,6 @@ impl Finding {
     /// finding.
     pub(crate) fn permits(self) -> bool {
         self <= Self::Free
-    }
-
-    fn of_fault(error: &NodeError) -> Self {
-        use NodeFault as F;
-        match error.fault() {
-            F::Unreachable
-            | F::Timeout
-            | F::Disconnected
-            | F::NotMaster
-            | F::Loading
-            | F::NoReplicas
-            | F::MinReplicasMissing
-            | F::Eviction
-            | F::Tls
-            | F::Auth
-            | F::NoSentinel
-            | F::UnknownMaster
-            | F::NotSentinel
-            | F::NoAgreement
-            | F::SameServer
-            | F::ForeignData
-            | F::PastDeadline
-            | F::Unsupported => Self::Down,
-            // A fault of this kind may concern only the key of this lock, and not the whole node.
-            F::NoPermission | F::ForeignKey | F::Server | F::Protocol => Self::Free,
-            F::Busy | F::Closed => Self::NotAsked,
-            // The server works. Either locks that the server granted are still held, or replicas of
-            // the server are missing.
-            F::HandingOver | F::NotDurable | F::ClockJump | F::TokenAhead => Self::Refused,
-        }
     }
 }
 
@@ -232,7 +209,7 @@ impl Outage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::{Began, Commands};
+    use crate::error::{Began, Commands, NodeError, NodeFault};
 
     const S: Duration = Duration::from_secs(1);
     const AFTER: Duration = Duration::from_millis(500);
@@ -278,14 +255,17 @@ mod tests {
         let (down, fault) = (failed(NodeFault::Timeout), failed);
         for (outcomes, found) in [
             (vec![down.clone(), down.clone(), NodeOutcome::Silent], Finding::Down),
-            (vec![down.clone(), fault(NodeFault::NotMaster)], Finding::Down),
-            (vec![down.clone(), fault(NodeFault::Auth)], Finding::Down),
+            (vec![down.clone(), fault(NodeFault::NoAgreement)], Finding::Down),
             (vec![down.clone(), NodeOutcome::Granted], Finding::Free),
-            (vec![down.clone(), fault(NodeFault::Server)], Finding::Free),
+            (vec![down.clone(), fault(NodeFault::Server)], Finding::Held),
             (vec![down.clone(), NodeOutcome::Granted, held.clone()], Finding::Held),
             (vec![down.clone(), NodeOutcome::Refused], Finding::Held),
             (vec![down.clone(), held.clone(), fault(NodeFault::Busy)], Finding::NotAsked),
             (vec![down.clone(), held, quarantined], Finding::Refused),
+            (vec![down.clone(), fault(NodeFault::NotMaster)], Finding::Refused),
+            (vec![down.clone(), fault(NodeFault::Loading)], Finding::Refused),
+            (vec![down.clone(), fault(NodeFault::NoReplicas)], Finding::Refused),
+            (vec![down.clone(), fault(NodeFault::Auth)], Finding::Refused),
             (vec![down.clone(), fault(NodeFault::HandingOver)], Finding::Refused),
             (vec![down.clone(), fault(NodeFault::ClockJump)], Finding::Refused),
             (vec![down, fault(NodeFault::NotDurable)], Finding::Refused),

@@ -5,7 +5,8 @@
 //! can answer in that time, the queue of requests to the node would refuse the rest, and all of
 //! these renewals would be tried again together. So the limit allows only as many renewals in
 //! flight as the nodes answer. The other leases wait in this queue. The lease that ends first is in
-//! front.
+//! front. Leases whose last renewal a node refused, for example because replicas are missing, stand
+//! behind all others.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,11 +18,20 @@ use crate::token::OwnerToken;
 /// requests that a node queue has in flight.
 const LIMITS: (usize, usize) = (32, 512);
 
-/// Leases of one renewer with a due renewal. The lease that ends first is in front.
+/// Position of a lease in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Turn {
+    /// True if a node refused the last renewal.
+    pub(super) refused: bool,
+    pub(super) until: Moment,
+    pub(super) owner: OwnerToken,
+}
+
+/// Leases of one renewer with a due renewal.
 #[derive(Debug)]
 pub(super) struct RenewalQueue<T> {
-    /// The leases and their ttls, ordered by the end of the lease and then by its owner token.
-    due: BTreeMap<(Moment, OwnerToken), (Duration, T)>,
+    /// The leases and their ttls.
+    due: BTreeMap<Turn, (Duration, T)>,
     in_flight: usize,
     limit: usize,
 }
@@ -33,8 +43,8 @@ impl<T> RenewalQueue<T> {
 
     /// Adds a lease with a due renewal. A second entry for the same lease replaces the first entry,
     /// if the lease still ends at the same time (`until`).
-    pub(super) fn push(&mut self, owner: OwnerToken, (until, ttl): (Moment, Duration), lease: T) {
-        self.due.insert((until, owner), (ttl, lease));
+    pub(super) fn push(&mut self, turn: Turn, ttl: Duration, lease: T) {
+        self.due.insert(turn, (ttl, lease));
     }
 
     /// Takes the lease to renew next; `None` if no renewal is due, or if as many renewals are in
@@ -49,18 +59,19 @@ impl<T> RenewalQueue<T> {
     }
 
     /// Records the end of a renewal, and adapts the limit on the renewals in flight. If the renewal
-    /// got enough answers in time, the limit grows by one. Otherwise the limit is halved.
-    pub(super) fn finished(&mut self, decided: bool) {
+    /// was answered in time, the limit grows by one. Otherwise the limit is halved.
+    pub(super) fn finished(&mut self, in_time: bool) {
         self.in_flight -= 1;
-        let limit = if decided { self.limit + 1 } else { self.limit / 2 };
+        let limit = if in_time { self.limit + 1 } else { self.limit / 2 };
         self.limit = limit.clamp(LIMITS.0, LIMITS.1);
     }
 
     /// Returns true if the first lease that waits for its renewal has less than 5/8 of its ttl
-    /// left. The renewal was due with 3/4 of the ttl left; 5/8 is midway between 3/4 and 1/2.
+    /// left. The renewal was due with 3/4 of the ttl left; 5/8 is midway between 3/4 and 1/2. A
+    /// lease whose renewal was refused does not count: other requests are not to blame for it.
     pub(super) fn is_late(&self, now: Moment) -> bool {
-        let first = self.due.first_key_value();
-        first.is_some_and(|((until, _), (ttl, _))| until.since(now) < *ttl / 8 * 5)
+        let first = self.due.first_key_value().filter(|(turn, _)| !turn.refused);
+        first.is_some_and(|(turn, (ttl, _))| turn.until.since(now) < *ttl / 8 * 5)
     }
 }
 
@@ -70,8 +81,9 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(16);
 
-    fn owner(number: u128) -> OwnerToken {
-        OwnerToken::from_random(number)
+    fn turn(number: u128, until: u64) -> Turn {
+        let owner = OwnerToken::from_random(number);
+        Turn { refused: false, until: at(until), owner }
     }
 
     fn at(s: u64) -> Moment {
@@ -82,18 +94,19 @@ mod tests {
     fn the_lease_that_ends_first_is_renewed_first() {
         let mut queue = RenewalQueue::new();
         for (number, until) in [(1, 9), (2, 7), (3, 8), (4, 7)] {
-            queue.push(owner(number), (at(until), TTL), number);
+            queue.push(turn(number, until), TTL, number);
         }
         // A failover makes the renewal of lease 3 due a second time.
-        queue.push(owner(3), (at(8), TTL), 3);
+        queue.push(turn(3, 8), TTL, 3);
+        queue.push(Turn { refused: true, ..turn(5, 1) }, TTL, 5);
         let order: Vec<_> = std::iter::from_fn(|| queue.next()).collect();
-        assert_eq!(order, [2, 4, 3, 1]);
+        assert_eq!(order, [2, 4, 3, 1, 5]);
     }
 
     #[test]
     fn no_more_are_in_flight_than_are_answered() {
         let mut queue = RenewalQueue::new();
-        (0..100_000).for_each(|n| queue.push(owner(n), (at(9), TTL), n));
+        (0..100_000).for_each(|n| queue.push(turn(n, 9), TTL, n));
         let leave = |queue: &mut RenewalQueue<u128>| std::iter::from_fn(|| queue.next()).count();
         assert_eq!(leave(&mut queue), 512);
         assert_eq!(leave(&mut queue), 0);
@@ -114,10 +127,12 @@ mod tests {
         let mut queue = RenewalQueue::new();
         assert!(!queue.is_late(at(0)));
         // The lease was granted at 0 s. Its renewal is due at 4 s.
-        queue.push(owner(1), (at(16), TTL), ());
-        queue.push(owner(2), (at(17), TTL), ());
+        queue.push(Turn { refused: true, ..turn(3, 2) }, TTL, ());
+        queue.push(turn(1, 16), TTL, ());
+        queue.push(turn(2, 17), TTL, ());
         assert!(!queue.is_late(at(6)));
         assert!(queue.is_late(at(6) + Duration::from_millis(1)));
         assert!(queue.next().is_some() && !queue.is_late(at(7)));
+        assert!(queue.next().is_some() && !queue.is_late(at(30)), "a refused one is not late");
     }
 }

@@ -9,16 +9,17 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use tokio::runtime::{Handle, Id};
 use tokio::sync::Notify;
 
 use crate::client::Core;
 use crate::client::lease::Lease;
-use crate::client::renewal_queue::RenewalQueue;
+use crate::client::renewal_queue::{RenewalQueue, Turn};
 use crate::config::renew_every;
 use crate::error::ExtendError;
 use crate::span::operation;
@@ -43,6 +44,9 @@ pub(crate) struct Renewer {
     /// True if due renewals of leases wait too long before they are sent. Acquires and claims are
     /// refused while this is true.
     late: AtomicBool,
+    /// True if no task renews the leases that there are: its runtime ended, and no other was known.
+    stopped: AtomicBool,
+    core: OnceLock<Weak<Core>>,
 }
 
 #[derive(Debug, Default)]
@@ -71,6 +75,17 @@ impl Schedule {
             self.due.remove(&old);
         }
         slot
+    }
+
+    /// Makes the renewals due that the last task had taken, which ended with that task: those with
+    /// an entry at their lease's deadline.
+    fn put_back(&mut self, now: Moment) {
+        let taken = self.due.iter().filter(|((at, _), lease)| *at >= lease.until());
+        let taken: Vec<_> = taken.map(|(_, lease)| Arc::clone(lease)).collect();
+        for lease in taken {
+            let slot = self.slot(&lease, now);
+            self.due.insert(slot, lease);
+        }
     }
 }
 
@@ -102,19 +117,46 @@ impl Renewer {
     pub(crate) fn add(&self, core: &Arc<Core>, lease: &Arc<Lease>) {
         self.schedule(Arc::clone(lease), due(core, lease, core.env.now()));
         core.failovers.check(lease);
+        let _ = self.core.set(Arc::downgrade(core));
+        if let Ok(runtime) = Handle::try_current()
+            && self.start(core, &runtime)
+        {
+            core.listen();
+        }
+    }
+
+    /// Starts the renewer's task on `runtime`. Returns false if a task runs already.
+    fn start(&self, core: &Arc<Core>, runtime: &Handle) -> bool {
         let mut s = self.schedule.lock();
         if s.running.is_some() {
-            return;
+            return false;
         }
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        self.stopped.store(false, Ordering::Relaxed);
         s.runs += 1;
         s.running = Some(s.runs);
-        let run = Run { renewer: Arc::clone(&core.renewer), number: s.runs };
+        s.put_back(core.env.now());
+        let run = Run {
+            renewer: Arc::clone(&core.renewer),
+            core: Arc::downgrade(core),
+            number: s.runs,
+            runtime: runtime.id(),
+        };
         // The mutex is released before the task is spawned. If the runtime is shutting down,
         // `spawn` drops the task, and the drop of the task locks the mutex.
         drop(s);
-        core.env.spawn(&runtime, Box::pin(run.run(Arc::downgrade(core))));
-        core.listen();
+        core.env.spawn(runtime, Box::pin(run.run()));
+        true
+    }
+
+    /// Starts the renewer's task on this runtime, if the runtime of the last task has ended and no
+    /// other one was known then. Called by whatever a holder does.
+    pub(crate) fn keep_running(&self) {
+        if self.stopped.load(Ordering::Relaxed)
+            && let Ok(runtime) = Handle::try_current()
+            && let Some(core) = self.core.get().and_then(Weak::upgrade)
+        {
+            self.start(&core, &runtime);
+        }
     }
 
     /// Adds a lease without automatic renewal, so that failovers are reported to its holder.
@@ -226,28 +268,46 @@ impl Renewer {
     }
 }
 
-/// One run of the renewer's task, which renews leases. If the task ends, for example with its
-/// runtime, the next added lease starts another task.
+/// One run of the renewer's task, which renews leases. If the task ends with its runtime, it starts
+/// again on a runtime on which another lease was granted.
 struct Run {
     renewer: Arc<Renewer>,
+    core: Weak<Core>,
     number: u64,
+    runtime: Id,
 }
 
 impl Drop for Run {
     fn drop(&mut self) {
-        let mut s = self.renewer.schedule.lock();
-        if s.running == Some(self.number) {
-            s.running = None;
-            s.asleep_until = None;
-            self.renewer.late.store(false, Ordering::Relaxed);
+        let renewer = &self.renewer;
+        let mut s = renewer.schedule.lock();
+        if s.running != Some(self.number) {
+            return;
+        }
+        s.running = None;
+        s.asleep_until = None;
+        renewer.late.store(false, Ordering::Relaxed);
+        renewer.stopped.store(!s.due.is_empty(), Ordering::Relaxed);
+        let mut other = None;
+        // All leases are asked, so that none names a runtime that has ended to the next drop.
+        for lease in s.due.values() {
+            other = lease.runtime_besides(self.runtime).or(other);
+        }
+        drop(s);
+        if let (Some(core), Some(runtime)) = (self.core.upgrade(), other) {
+            renewer.start(&core, &runtime);
         }
     }
 }
 
 impl Run {
-    async fn run(self, core: Weak<Core>) {
-        let renewer = &*self.renewer;
+    async fn run(self) {
+        let (renewer, core) = (&*self.renewer, &self.core);
         let (mut renewals, mut queue) = (FuturesUnordered::new(), RenewalQueue::new());
+        // The tasks that listen may have ended with the runtime of an earlier run.
+        if let Some(core) = core.upgrade() {
+            core.listen();
+        }
         loop {
             let (now, closed) = match core.upgrade() {
                 Some(core) => (core.env.now(), core.closing.is_over()),
@@ -259,17 +319,19 @@ impl Run {
                     // over, `lose` does nothing.
                     lease.lose(now);
                 } else if !closed && lease.may_be_renewed(now) {
-                    queue.push(lease.owner, (lease.until(), lease.ttl), lease);
+                    let (refused, until) = (lease.is_refused(), lease.until());
+                    let turn = Turn { refused, until, owner: lease.owner };
+                    queue.push(turn, lease.ttl, lease);
                 }
             }
             while let Some(lease) = queue.next() {
-                renewals.push(renew(Weak::clone(&core), lease));
+                renewals.push(renew(Weak::clone(core), lease));
             }
             renewer.late.store(queue.is_late(now), Ordering::Relaxed);
             let Some(pause) = renewer.sleep_for(now, !renewals.is_empty()) else { return };
             tokio::select! {
                 biased;
-                Some(decided) = renewals.next(), if !renewals.is_empty() => queue.finished(decided),
+                Some(in_time) = renewals.next(), if !renewals.is_empty() => queue.finished(in_time),
                 () = renewer.wake.notified() => {}
                 () = tokio::time::sleep(pause) => {}
             }
@@ -287,7 +349,7 @@ fn due(core: &Core, lease: &Lease, from: Moment) -> Moment {
 }
 
 /// Renews a lease once, and schedules the next renewal. Returns false if the renewal got too few
-/// answers in time.
+/// answers in time; a refusal is an answer.
 async fn renew(core: Weak<Core>, lease: Arc<Lease>) -> bool {
     let Some(core) = core.upgrade() else { return true };
     let started = core.env.now();
@@ -324,7 +386,7 @@ async fn renew(core: Weak<Core>, lease: Arc<Lease>) -> bool {
             // between two tries prevents a busy loop.
             let pause = (left / 8).max(Duration::from_millis(1));
             core.renewer.schedule(Arc::clone(&lease), now + pause);
-            false
+            why.is_refused()
         }
     }
 }

@@ -329,6 +329,16 @@ impl<'a> Retry<'a> {
                 waiting.pass_wake_up();
             }
         }
+        if prospect == Prospect::NotDurable && self.wait == Wait::Fair {
+            self.give_up_places();
+        }
+    }
+
+    /// Removes the places of this fair call from the nodes' queues.
+    fn give_up_places(&self) {
+        for node in 0..self.core.n() {
+            self.core.pass_on(node, self.key, Line::Fair, LockMode::Exclusive);
+        }
     }
 
     /// Waits until the next attempt may be made. Returns the next step: the attempt, or the end of
@@ -355,8 +365,8 @@ impl<'a> Retry<'a> {
             // (a wake-up message) that has arrived already is taken.
             self.woken = self.hint().now_or_never().is_some();
         } else if self.wait == Wait::Fair && prospect == Prospect::NotDurable {
-            // A fair caller keeps its place in the nodes' queues, so the roll-back of its own
-            // grants wakes it. It makes a pause without hints, and drops those that came.
+            // The roll-back of its own grants may wake this caller. It makes a pause without hints,
+            // and drops those that came.
             self.leave(pause).await;
             if let Some(waiting) = &self.waiting {
                 waiting.forget_wake_ups();
@@ -464,17 +474,14 @@ impl Drop for Retry<'_> {
         if self.owes_wake_up {
             waiting.leave_wake_up();
         }
-        let nodes = match self.wait {
-            // A fair call may have a place in the queue of each node. The release that `pass_on`
-            // sends removes this place.
-            Wait::Fair if self.attempts > 0 => (0..self.core.n()).collect(),
-            _ => waiting.unused(),
-        };
+        if self.wait == Wait::Fair && self.attempts > 0 {
+            return self.give_up_places();
+        }
         let mode = match self.wait {
             Wait::Queue(mode) => mode,
             _ => LockMode::Exclusive,
         };
-        for node in nodes {
+        for node in waiting.unused() {
             self.core.pass_on(node, self.key, waiting.line(), mode);
         }
     }

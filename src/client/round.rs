@@ -18,6 +18,7 @@ use crate::client::lease::Lease;
 use crate::client::node_queue::Pending;
 use crate::client::{Core, handle_closed};
 use crate::durability::{Achieved, Durability};
+use crate::error::{NodeError, NodeFault, NodeOutcome};
 use crate::op::{Op, QuarantineId, Reply};
 use crate::quorum::holdings::{Holdings, Known, Quarantine};
 use crate::quorum::vote::Servers;
@@ -49,6 +50,7 @@ impl Core {
         deadline: Moment,
         replies: &Arc<ReplyCollector>,
     ) {
+        self.renewer.keep_running();
         if self.closing.refuses(&op) {
             let origin = Origin::local(self.env.now());
             return replies.post(node, Err(handle_closed()), &origin);
@@ -192,6 +194,8 @@ struct State {
     /// Smallest number of replicas that have a grant of this round of requests; `None` at the
     /// durability level `Primary`, which needs no replica.
     kept: Option<u32>,
+    /// Bit set of the nodes that granted, and whose replicas were then asked.
+    awaits_replicas: u32,
 }
 
 impl ReplyCollector {
@@ -227,6 +231,7 @@ impl ReplyCollector {
             inbox: VecDeque::with_capacity(n),
             waker: None,
             kept: None,
+            awaits_replicas: 0,
         });
         Self { level, takes_back: false, until, grant: None, state }
     }
@@ -241,6 +246,24 @@ impl ReplyCollector {
     pub(crate) fn keep(&self, replicas: u32) {
         let mut s = self.state.lock();
         s.kept = Some(s.kept.map_or(replicas, |least| least.min(replicas)));
+    }
+
+    pub(crate) fn awaits_replicas(&self, node: usize) {
+        self.state.lock().awaits_replicas |= 1 << node;
+    }
+
+    /// Returns the outcomes of a round that ended at its deadline, in which a node whose replicas had
+    /// not confirmed until then counts as not durable.
+    pub(crate) fn at_deadline(&self, mut outcomes: Vec<NodeOutcome>) -> Vec<NodeOutcome> {
+        let awaits = self.state.lock().awaits_replicas;
+        for (node, outcome) in outcomes.iter_mut().enumerate() {
+            if awaits & 1 << node != 0 && *outcome == NodeOutcome::no_answer() {
+                let detail = "the replicas had not confirmed it in time";
+                let error = NodeError::maybe_executed(NodeFault::NotDurable, detail);
+                *outcome = NodeOutcome::Failed(error);
+            }
+        }
+        outcomes
     }
 
     /// Returns the durability that every grant of this round of requests has reached.
@@ -300,6 +323,13 @@ impl ReplyCollector {
     /// confirmation of the lease was in an earlier history; see [`Holdings::switched`].
     pub(crate) fn switched(&self, node: usize, quarantine: Quarantine) -> bool {
         self.state.lock().holdings.switched(node, quarantine)
+    }
+
+    /// Returns true if the requests collected here renew a grant, and may overtake the other
+    /// requests to the node; see [`Holdings::may_overtake`].
+    pub(crate) fn may_overtake(&self, node: usize) -> bool {
+        let grant = self.grant.as_ref().map(|(grant, _)| grant);
+        grant.is_some_and(|grant| grant.state.lock().holdings.may_overtake(node))
     }
 
     /// Records that a request to extend the lease is sent to the node; see [`Holdings::extended`].

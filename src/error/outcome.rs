@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Advice, Began, Commands, ConfigError, NodeError, NodeFault, Resource};
+use super::{Advice, Began, Commands, ConfigError, NodeError, NodeFault, Reach, Resource};
 use crate::op::{Holder, Queued, Reply};
 use crate::token::OwnerToken;
 
@@ -149,6 +149,16 @@ impl NoQuorum {
         // Without a fault, all nodes were silent. Then the advice is the same as for a time-out.
         let silence = Advice::RetryAfter(Duration::from_millis(500));
         wait.map(Advice::RetryAfter).or(seen).unwrap_or(silence)
+    }
+
+    /// Returns true if a node answered and did not grant, so that the call did not fail for lack of
+    /// time alone.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.nodes.iter().any(|(_, outcome)| match outcome {
+            NodeOutcome::Granted | NodeOutcome::Silent => false,
+            NodeOutcome::Failed(e) => matches!(e.reach(), Reach::Answered | Reach::Refused),
+            _ => true,
+        })
     }
 
     /// Returns true if the call had failed for certain: even with the votes of all silent nodes,

@@ -137,7 +137,8 @@ impl DegradingMutex {
     /// The errors of [`Mutex::acquire`]. The call returns an error and no degraded guard if an
     /// answer shows that the lock may be held, or if the cause is not an outage:
     /// - another owner has the lock, or one of the nodes that answer reports another owner
-    /// - a node is in quarantine, closed for a handover, or answers and refuses in another way
+    /// - a node is in quarantine, closed for a handover, or answers and refuses in another way, for
+    ///   example because replicas are missing ([`Reach`](crate::error::Reach))
     /// - the settings of a node, of its user or of this program are wrong, for example a password
     /// - requests were not sent, because too many requests of this process wait for the nodes
     /// - the handle is [closed](crate::Redlock::close)

@@ -72,6 +72,7 @@ pub(crate) fn remaining(core: &Core, lease: &Lease) -> Duration {
 /// Returns true if the lease has ended. In this case it also marks the lease as lost, so that a
 /// renewal whose answer arrives later does not make it valid again.
 pub(crate) fn is_lost(core: &Core, lease: &Lease) -> bool {
+    core.renewer.keep_running();
     let now = core.env.now();
     let over = !lease.is_valid(now);
     if over {

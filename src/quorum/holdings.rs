@@ -69,6 +69,9 @@ struct Holding {
     /// an extension, the first answer does not show the state of the node.
     answered: bool,
     may_hold: bool,
+    /// Round of the last request that may wait behind all others in the node queue; `None` once
+    /// that request has been answered.
+    behind: Option<u64>,
     confirmed_until: Moment,
     /// Round (grant or renewal) in which the node last confirmed the lease, and the node's data
     /// history (the sequence of writes behind its data) in that round.
@@ -99,6 +102,7 @@ impl Holdings {
         let holding = Holding {
             answered: false,
             may_hold: true,
+            behind: Some(0),
             confirmed_until: Moment::default(),
             confirmed_in: None,
             slot: None,
@@ -127,7 +131,15 @@ impl Holdings {
     /// again. So if the answer to the acquire (the first request) arrives later, it does not show
     /// the state of the node.
     pub fn extended(&mut self, node: usize) {
-        (self.nodes[node].may_hold, self.nodes[node].answered) = (true, true);
+        let of = &mut self.nodes[node];
+        (of.may_hold, of.answered) = (true, true);
+        of.behind = of.behind.map(|_| self.rounds);
+    }
+
+    /// Returns true if an extension may overtake the other requests to the node: no request of the
+    /// attempt, and no earlier extension, can be among them.
+    pub fn may_overtake(&self, node: usize) -> bool {
+        self.nodes[node].behind.is_none()
     }
 
     /// Records the node's answer to the request of the round `round` (0 is the grant, 1 the first
@@ -142,6 +154,7 @@ impl Holdings {
     ) {
         let of = &mut self.nodes[node];
         let is_yes = reply.as_ref().is_ok_and(Reply::is_grant);
+        of.behind = of.behind.filter(|last| round < *last);
         if round == 0 && !std::mem::replace(&mut of.answered, true) {
             of.may_hold = is_yes || matches!(reply, Err(e) if e.is_ambiguous());
         }
@@ -207,7 +220,8 @@ mod tests {
     /// first the events, each with a time in ms, and then the state of the node. `yes`, `no`,
     /// `fault`, `unsent` and `quarantined` are answers (`yes.2` answers the second renewal), and
     /// `slot1` is the grant of a permit. `won` means that the attempt has won slot 0. At `ext` an
-    /// extension is sent, and at `switch` the node begins another data history.
+    /// extension is sent (at `stray` one of the attempt itself), and at `switch` the node begins
+    /// another data history.
     #[test]
     fn what_a_node_holds() {
         let table = include_str!("testdata/holdings.txt");
@@ -220,6 +234,10 @@ mod tests {
                 let (what, round) = what.split_once('.').unwrap_or((what, "0"));
                 let (time, round): (u64, u64) = (time.parse().unwrap(), round.parse().unwrap());
                 let reply = match what {
+                    "stray" => {
+                        holdings.extended(0);
+                        continue;
+                    }
                     "ext" => {
                         renewals += 1;
                         assert_eq!(holdings.next_round(), renewals);
@@ -260,6 +278,9 @@ mod tests {
                 got.push(format!("quarantine ends {}", quarantine.ends.as_nanos() / 1_000_000));
             }
             got.extend(switched.map(|before| format!("confirmed before: {before}")));
+            if !holdings.may_overtake(0) {
+                got.push("stays behind".to_owned());
+            }
             assert_eq!(got.join(", "), expect, "{line}");
         }
     }

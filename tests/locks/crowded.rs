@@ -2,13 +2,13 @@
 //! some of the waiters of a name send requests.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use palisade::error::{AcquireError, Advice, NodeError, NodeFault, NodeOutcome};
 use palisade::node::MemoryNode;
 use palisade::node::spi::{Batch, BoxFuture, IfHeld, LockNode, NodeSignal, Op, Replies};
-use palisade::{LockGuard, Moment, Redlock, TryAcquire};
+use palisade::{Durability, LockGuard, Moment, Redlock, TryAcquire};
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -115,6 +115,51 @@ async fn locks_that_are_held_come_before_new_ones() {
         sleep(Duration::from_millis(500)).await;
     }
     assert!(held.iter().all(LockGuard::is_valid));
+}
+
+/// A replica dies, so the leases that need it cannot be renewed. The others are renewed as ever, and
+/// new locks that need no replica are acquired.
+#[tokio::test(start_paused = true)]
+async fn leases_that_cannot_be_renewed_hinder_no_others() {
+    for (others, durable) in [(20, 400), (300, 700), (1_000, 1_000)] {
+        let world = Timed::new(1);
+        let lacks = Arc::<AtomicBool>::default();
+        let lacking = Arc::clone(&lacks);
+        let node = slow(world.nodes[0].clone(), Duration::from_millis(2), &Arc::default());
+        let node = node.barrier(move |_| {
+            let lacking = lacking.load(Ordering::Relaxed);
+            async move {
+                if lacking {
+                    sleep(Duration::from_millis(250)).await;
+                    return Err(NodeError::maybe_executed(NodeFault::NotDurable, "no replica"));
+                }
+                Ok(1)
+            }
+        });
+        let redlock = world.settings().node(node).ttl(Duration::from_secs(5)).build().unwrap();
+        let (held, _) = hold(&redlock, others).await;
+        let mut all = JoinSet::new();
+        for n in 0..durable {
+            let mutex = redlock.mutex(format!("durable-{n}")).durability(Durability::Replicas(1));
+            let mutex = mutex.build().unwrap();
+            all.spawn(async move { mutex.acquire().await.expect("a replica has it") });
+        }
+        let durable = all.join_all().await;
+        lacks.store(true, Ordering::Relaxed);
+        let begun = Instant::now();
+        for n in 0.. {
+            let lost = held.iter().filter(|guard| !guard.is_valid()).count();
+            assert_eq!(lost, 0, "of {others} after {:?}", begun.elapsed());
+            let new = redlock.mutex(format!("new-{n}")).build().unwrap();
+            let tried = new.try_acquire().await;
+            assert!(matches!(tried, Ok(TryAcquire::Acquired(_))), "{tried:?}");
+            if begun.elapsed() > Duration::from_secs(12) {
+                break;
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+        assert!(durable.iter().all(|guard| !guard.is_valid()), "no replica confirms them");
+    }
 }
 
 /// The renewals of locks that were acquired together are spread over a sixteenth of their ttl.

@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use palisade::{FencingToken, MemoryNode, NodeView, RwLock, TryAcquire};
+use palisade_testing::fault::{Fault, Odds};
 use tokio::time::{sleep, timeout};
 
 use crate::nodes::{Nodes, is_taken, seldom};
+use crate::support::memory::Timed;
 
 impl Nodes {
     fn lock(&self) -> RwLock {
@@ -295,6 +297,56 @@ async fn a_reader_that_gave_up_does_not_swallow_the_release_for_the_next_writer(
         held.release().await.unwrap();
         let got = timeout(Duration::from_secs(15), writer).await.expect("it is woken");
         assert!(got.unwrap().unwrap() - released < Duration::from_secs(10));
+    }
+}
+
+/// A reader of one handle has timed out, and its place is still in the queue, in front of a reader
+/// of another handle, which waits, and of a writer that came later. The releases reach the nodes,
+/// and the hints the handles, at random.
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_gave_up_does_not_give_the_turn_of_other_readers_to_a_writer() {
+    for (seed, n) in (0..40).zip([1, 3].into_iter().cycle()) {
+        let world = Timed::new(n);
+        let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let locks: Vec<RwLock> = (0..4_u64)
+            .map(|handle| {
+                let nodes = world.nodes.iter().map(|node| {
+                    let node = Fault::new(node.clone()).env(Arc::clone(&world.env));
+                    let max_delay = Duration::from_millis(3);
+                    let odds = Odds { delay: 1.0, max_delay, ..Odds::default() };
+                    node.control().dice(4 * seed + handle, odds);
+                    node
+                });
+                let redlock = nodes.fold(world.settings(), palisade::RedlockBuilder::node);
+                let wait = Duration::from_millis(if handle == 1 { 400 } else { 20_000 });
+                redlock.build().unwrap().rw_lock("doc").acquire_timeout(wait).build().unwrap()
+            })
+            .collect();
+        let holder = locks[0].write().await.unwrap();
+        let gone = tokio::spawn({
+            let lock = locks[1].clone();
+            async move { lock.read().await.is_err() }
+        });
+        sleep(Duration::from_millis(100)).await;
+        let (reader, served) = (locks[2].clone(), Arc::clone(&order));
+        let reader = tokio::spawn(async move {
+            let guard = reader.read().await.unwrap();
+            served.lock().unwrap().push("reader");
+            guard.release().await.unwrap();
+        });
+        sleep(Duration::from_millis(100)).await;
+        let (writer, served) = (locks[3].clone(), Arc::clone(&order));
+        let writer = tokio::spawn(async move {
+            let guard = writer.write().await.unwrap();
+            served.lock().unwrap().push("writer");
+            guard.release().await.unwrap();
+        });
+        assert!(gone.await.unwrap());
+        sleep(Duration::from_millis(100)).await;
+        holder.release().await.unwrap();
+        reader.await.unwrap();
+        writer.await.unwrap();
+        assert_eq!(*order.lock().unwrap(), ["reader", "writer"], "seed {seed}, {n} nodes");
     }
 }
 

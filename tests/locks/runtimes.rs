@@ -3,14 +3,19 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use palisade::election::{Observation, ProclaimError};
 use palisade::error::{AcquireError, ExtendError, NoQuorum, NodeFault, NodeOutcome, ReleaseError};
+use palisade::node::spi::LockNode as _;
 use palisade::{Advice, Failover, Idempotency, MemoryNode, Redlock, RunError};
 use tokio::runtime::{Builder, Runtime};
+
+use crate::support::wrap::Wrap;
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().expect("a runtime")
@@ -146,6 +151,72 @@ fn without_a_runtime_each_verb_says_what_is_missing() {
     }
     let again = runtime.block_on(async { redlock.mutex("n").build().unwrap().acquire().await });
     drop(again.expect("it was released"));
+}
+
+const TTL: Duration = Duration::from_secs(2);
+
+fn driven() -> Runtime {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
+}
+
+/// A handle on one node. Its requests are not answered while `stuck` is true.
+fn renewing(stuck: &Arc<AtomicBool>) -> Redlock {
+    let stuck = Arc::clone(stuck);
+    let node = Wrap::new(MemoryNode::new(), move |inner, batch, deadline| {
+        let stuck = Arc::clone(&stuck);
+        async move {
+            while stuck.load(Ordering::SeqCst) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            inner.call(batch, deadline).await
+        }
+    });
+    Redlock::builder().node(node).ttl(TTL).build().expect("a handle")
+}
+
+/// Start-up code takes a lock on a runtime of its own, and that runtime renews all leases of the
+/// handle. It ends between two renewals, or during one.
+#[test]
+fn what_is_held_outlives_the_runtime_that_renewed_it_first() {
+    for during in [false, true] {
+        let stuck = Arc::<AtomicBool>::default();
+        let redlock = renewing(&stuck);
+        let (first, gone, second) = (driven(), driven(), driven());
+        let mutex = |name: &str| redlock.mutex(name).build().unwrap();
+        let _start = first.block_on(mutex("start").acquire()).expect("free");
+        let _more = gone.block_on(mutex("more").acquire()).expect("free");
+        let permits = redlock.semaphore("n", 2).build().unwrap();
+        let permit = second.block_on(permits.acquire()).expect("free");
+        let guard = second.block_on(mutex("held").acquire()).expect("free");
+        let election = redlock.election("e").build().unwrap();
+        let leadership = second.block_on(election.campaign("me")).expect("nobody leads");
+        drop(gone);
+        stuck.store(during, Ordering::SeqCst);
+        thread::sleep(TTL / 4 + Duration::from_millis(100));
+        drop(first);
+        stuck.store(false, Ordering::SeqCst);
+        thread::sleep(TTL * 2);
+        let held = [permit.is_valid(), guard.is_valid(), leadership.is_valid()];
+        assert_eq!(held, [true; 3], "during a renewal: {during}");
+        second.block_on(async {
+            guard.release().await.expect("it was held");
+            permit.release().await.expect("it was held");
+        });
+    }
+}
+
+#[test]
+fn whoever_asks_whether_a_lock_is_held_keeps_it_renewed() {
+    let redlock = renewing(&Arc::default());
+    let (first, second) = (driven(), driven());
+    let guard = first.block_on(redlock.mutex("n").build().unwrap().acquire()).expect("free");
+    drop(first);
+    second.block_on(async {
+        assert!(guard.is_valid());
+        tokio::time::sleep(TTL * 2).await;
+        assert!(guard.is_valid(), "it is renewed here");
+        guard.release().await.expect("it was held");
+    });
 }
 
 #[test]

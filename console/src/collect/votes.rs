@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use palisade::NodeHealth;
-use palisade::error::NodeOutcome;
+use palisade::error::{NodeOutcome, Reach};
 use palisade::node::Loss;
 use palisade::node::spi::Began;
 use tokio::time::Instant;
@@ -104,10 +104,11 @@ fn note(vote: &mut Vote, node: &NodeHealth) {
             (VoteState::Refuses, Some("it refuses the trial lock".to_owned()), None)
         }
         NodeOutcome::Failed(e) => {
-            use palisade::error::NodeFault as Fault;
-            let gone = [Fault::Unreachable, Fault::NoSentinel, Fault::Timeout];
-            let state =
-                if gone.contains(&e.fault()) { VoteState::Unreachable } else { VoteState::Refuses };
+            let state = match e.reach() {
+                Reach::Unreachable => VoteState::Unreachable,
+                Reach::NotAsked => VoteState::Unknown,
+                _ => VoteState::Refuses,
+            };
             (state, Some(e.to_string()), None)
         }
         other => (VoteState::Unreachable, Some(other.to_string()), None),

@@ -29,6 +29,8 @@ pub(crate) struct RateLimit {
     /// more than `BURST` × `APART` in the past counts as exactly that far in the past, so that at
     /// most `BURST` wake-ups follow each other at once.
     next: Moment,
+    /// Time by which the last wake-up delayed the next one.
+    step: Duration,
     /// Number of wake-ups in a row that did not find a released lock.
     useless: u32,
 }
@@ -40,7 +42,8 @@ impl RateLimit {
             self.useless = 0;
         }
         let at = self.next.max(now - APART * BURST);
-        self.next = at + APART * (1 << (self.useless / BURST).saturating_sub(1).min(DOUBLED_MAX));
+        self.step = APART * (1 << (self.useless / BURST).saturating_sub(1).min(DOUBLED_MAX));
+        self.next = at + self.step;
         self.useless = self.useless.saturating_add(1);
         at.since(now)
     }
@@ -48,7 +51,7 @@ impl RateLimit {
     /// Removes the last wake-up from the rate limit, because that wake-up found a released lock.
     /// The count of useless wake-ups starts at zero again.
     pub(super) fn forgive(&mut self) {
-        self.next = self.next - APART;
+        self.next = self.next - std::mem::take(&mut self.step);
         self.useless = 0;
     }
 }
@@ -91,6 +94,20 @@ mod tests {
             assert_eq!(limit.wake(now), Duration::ZERO);
             limit.forgive();
             now = now + Duration::from_micros(100);
+        }
+    }
+
+    #[test]
+    fn the_first_right_wake_up_after_many_useless_ones_delays_no_other() {
+        for useless in [1, 20, 40, 300] {
+            let mut limit = RateLimit::default();
+            let mut now = Moment::from_nanos(1_000_000_000_000);
+            for _ in 0..useless {
+                now = now + limit.wake(now) + Duration::from_micros(200);
+            }
+            now = now + limit.wake(now);
+            limit.forgive();
+            assert_eq!(limit.wake(now), Duration::ZERO, "after {useless}");
         }
     }
 }

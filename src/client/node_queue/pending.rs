@@ -1,5 +1,5 @@
 //! A request to one node, from its submission until its answer, and the two channels in which the
-//! requests of a node queue wait: one for extensions of leases, and one for all other requests. A
+//! requests of a node queue wait: one for renewals of leases, and one for all other requests. A
 //! release is kept until the node has confirmed it.
 
 use std::sync::Arc;
@@ -143,6 +143,12 @@ impl Pending {
         self.reply_to.is_some()
     }
 
+    /// Returns true if the request renews a lease of which no other request waits for this node.
+    fn may_overtake(&self) -> bool {
+        self.op.is_extension()
+            && self.reply_to.as_ref().is_some_and(|replies| replies.may_overtake(self.node))
+    }
+
     /// Returns the owner of the request, if a caller waits for the answer and the request is no
     /// undo operation (a release or an unclaim). The effect of such a request may have to be undone
     /// later.
@@ -167,6 +173,14 @@ impl Pending {
     /// Posts the answer, if a caller waits for it.
     pub(super) fn answer(mut self, reply: Answer, origin: &Origin) {
         self.post(reply, origin);
+    }
+
+    /// Tells the caller's collector that the node has answered, and that the answer waits for
+    /// replicas.
+    pub(super) fn awaits_replicas(&self) {
+        if let Some(replies) = &self.reply_to {
+            replies.awaits_replicas(self.node);
+        }
     }
 
     /// Posts a grant that needed the confirmation of replicas. Posts the error instead if too few
@@ -205,55 +219,53 @@ impl Drop for Pending {
     }
 }
 
-/// Sending ends of the two channels of a node queue. Extensions (requests to extend a lease) are
-/// sent before all other requests. An extension cannot overtake the acquire of its lease, because
-/// the lease has been granted before. An extension cannot overtake the release, because no
-/// extension is submitted after the release (rule renewal 7 in docs/design).
+/// Sending ends of the two channels of a node queue. Renewals are sent before all other requests
+/// (renewal 12). An extension stays among the others, behind the acquire of its lease, until the
+/// node has answered that acquire: the lease was granted by a majority, which this node need not
+/// belong to. A renewal cannot overtake the release, because none is submitted after the release
+/// (renewal 7).
 pub(super) struct Queues {
-    extensions: Sender<Pending>,
+    renewals: Sender<Pending>,
     others: Sender<Pending>,
 }
 
 impl Queues {
     /// Creates the two channels of a node queue, each with `places` places.
     pub(super) fn new(places: usize) -> (Self, Incoming) {
-        let ((extensions, first), (others, rest)) = (channel(places), channel(places));
-        let incoming = Incoming { extensions: first, others: rest, extension: None, other: None };
-        (Self { extensions, others }, incoming)
+        let ((renewals, first), (others, rest)) = (channel(places), channel(places));
+        let incoming = Incoming { renewals: first, others: rest, renewal: None, other: None };
+        (Self { renewals, others }, incoming)
     }
 
-    /// Returns the channel in which a request with this op waits.
-    pub(super) fn of(&self, op: &Op) -> &Sender<Pending> {
-        if op.is_extension() { &self.extensions } else { &self.others }
+    pub(super) fn of(&self, pending: &Pending) -> &Sender<Pending> {
+        if pending.may_overtake() { &self.renewals } else { &self.others }
     }
 }
 
 /// Receiving ends of the two channels of a node queue. `wait` may already have taken one request
 /// out of each channel.
 pub(super) struct Incoming {
-    extensions: Receiver<Pending>,
+    renewals: Receiver<Pending>,
     others: Receiver<Pending>,
-    extension: Option<Pending>,
+    renewal: Option<Pending>,
     other: Option<Pending>,
 }
 
 impl Incoming {
     /// Returns the number of requests that wait in both channels to be sent.
     pub(super) fn len(&self) -> usize {
-        let taken = usize::from(self.extension.is_some()) + usize::from(self.other.is_some());
-        taken + self.extensions.len() + self.others.len()
+        let taken = usize::from(self.renewal.is_some()) + usize::from(self.other.is_some());
+        taken + self.renewals.len() + self.others.len()
     }
 
-    /// Returns true if a request to extend a lease waits to be sent.
-    pub(super) fn has_extension(&self) -> bool {
-        self.extension.is_some() || !self.extensions.is_empty()
+    pub(super) fn has_renewal(&self) -> bool {
+        self.renewal.is_some() || !self.renewals.is_empty()
     }
 
-    /// Takes the next request to send: the oldest request to extend a lease or, without such a
-    /// request, the oldest other request.
+    /// Takes the next request to send: the oldest renewal or, without one, the oldest other request.
     pub(super) fn next(&mut self) -> Option<Pending> {
-        let extension = self.extension.take().or_else(|| self.extensions.try_recv().ok());
-        extension.or_else(|| self.other.take()).or_else(|| self.others.try_recv().ok())
+        let renewal = self.renewal.take().or_else(|| self.renewals.try_recv().ok());
+        renewal.or_else(|| self.other.take()).or_else(|| self.others.try_recv().ok())
     }
 
     /// Waits for a request. Returns false if the queue was dropped and no request is left.
@@ -261,17 +273,17 @@ impl Incoming {
     /// # Cancellation safety
     /// No request is lost, because only the poll that returns takes a request.
     pub(super) async fn wait(&mut self) -> bool {
-        if self.extension.is_some() || self.other.is_some() {
+        if self.renewal.is_some() || self.other.is_some() {
             return true;
         }
         tokio::select! {
             biased;
-            // Both channels close together. If `extensions` is closed, `others` may still contain
+            // Both channels close together. If `renewals` is closed, `others` may still contain
             // releases.
-            Some(job) = self.extensions.recv() => self.extension = Some(job),
+            Some(job) = self.renewals.recv() => self.renewal = Some(job),
             job = self.others.recv() => self.other = job,
         }
-        self.extension.is_some() || self.other.is_some()
+        self.renewal.is_some() || self.other.is_some()
     }
 }
 
@@ -283,15 +295,15 @@ mod tests {
     use crate::time::Moment;
     use crate::token::{FencingToken, OwnerToken};
 
-    fn pending(op: Op) -> Pending {
-        Pending::new(op, Moment::default(), 0, &ReplyCollector::new(1))
+    fn pending(op: Op, replies: &Arc<ReplyCollector>) -> Pending {
+        Pending::new(op, Moment::default(), 0, replies)
     }
 
-    fn extension() -> Pending {
+    fn extension(replies: &Arc<ReplyCollector>) -> Pending {
         let owner = OwnerToken::from_random(7);
         let (token, ttl) = (FencingToken::new(1), std::time::Duration::from_secs(1));
         let keys = LockKeys::new("k");
-        pending(Op::Extend {
+        let op = Op::Extend {
             mode: LockMode::Exclusive,
             keys,
             owner,
@@ -299,25 +311,34 @@ mod tests {
             token,
             meta: None,
             reassert: None,
-        })
+        };
+        pending(op, replies)
     }
 
     fn look() -> Pending {
-        pending(Op::Inspect { keys: LockKeys::new("k"), wait: false })
+        let op = Op::Inspect { keys: LockKeys::new("k"), wait: false };
+        pending(op, &ReplyCollector::new(1))
     }
 
     #[tokio::test]
-    async fn extensions_leave_first_and_the_rest_when_the_handle_is_gone() {
+    async fn renewals_leave_first_and_the_rest_when_the_handle_is_gone() {
         let (queues, mut incoming) = Queues::new(8);
-        let send = |job: Pending| assert!(queues.of(&job.op).try_send(job).is_ok());
+        let send = |job: Pending| assert!(queues.of(&job).try_send(job).is_ok());
+        let grant = ReplyCollector::new(1);
+        let renewal = || extension(&grant.next_round(1, Moment::default()));
         send(look());
         assert!(incoming.wait().await, "it is taken out");
-        assert!(!incoming.has_extension());
-        [look(), extension(), extension()].into_iter().for_each(send);
+        assert!(!incoming.has_renewal());
+        // The node has not answered the acquire, so neither overtakes what waits. The second one
+        // moves a permit.
+        [renewal(), extension(&grant), look()].into_iter().for_each(send);
+        assert!(!incoming.has_renewal());
+        grant.post(0, Ok(Reply::Done), &Origin::default());
+        [renewal(), renewal()].into_iter().for_each(send);
         drop(queues);
-        assert_eq!((incoming.len(), incoming.has_extension()), (4, true));
-        let order = [(); 4].map(|()| incoming.next().map(|pending| pending.op.is_extension()));
-        assert_eq!(order, [true, true, false, false].map(Some));
+        assert_eq!((incoming.len(), incoming.has_renewal()), (6, true));
+        let order = [(); 6].map(|()| incoming.next().map(|pending| pending.op.is_extension()));
+        assert_eq!(order, [true, true, false, true, true, false].map(Some));
         assert!(!incoming.wait().await, "nothing comes any more");
     }
 }

@@ -92,6 +92,7 @@ impl Worker {
             }
             match reply {
                 Ok(reply) if pending.level() != Durability::Primary && reply.must_last() => {
+                    pending.awaits_replicas();
                     unconfirmed.entry(pending.level()).or_default().push((pending, reply));
                 }
                 reply => pending.answer(reply, &origin),

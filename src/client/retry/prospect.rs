@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::error::{NodeFault, NodeOutcome, Taken};
+use crate::error::{NodeFault, NodeOutcome, Reach, Taken};
 use crate::quorum::acquire::Loss;
 use crate::time::Moment;
 
@@ -64,10 +64,9 @@ impl Prospect {
     }
 }
 
-/// Returns true if the request was not sent because too many other requests wait for the node.
+/// Returns true if this process did not send the request.
 pub(crate) fn is_crowded(outcome: &NodeOutcome) -> bool {
-    let NodeOutcome::Failed(e) = outcome else { return false };
-    matches!(e.fault(), NodeFault::Busy | NodeFault::Timeout) && !e.is_ambiguous()
+    matches!(outcome, NodeOutcome::Failed(e) if e.reach() == Reach::NotAsked)
 }
 
 /// Returns true if the node does not reach the durability that the call needs.

@@ -9,7 +9,7 @@
 --          Parameters: `id`: name of the data history; `now_ms`: clock in ms
 -- Returns  true if the op is done; false if nothing was changed
 local function complete(k, a, id, now_ms)
-  local KEYS, ARGV, call = KEYS, ARGV, redis.call
+  local KEYS, ARGV, call, try = KEYS, ARGV, redis.call, redis.pcall
   local kind, ballot, key = ARGV[a + 1], ARGV[a + 3], KEYS[k + 1]
   local h = redis.pcall('HMGET', key, 'own', 'fence', 'till', 'rf', 'g', 'fp', 'w')
   local till, rf, fp = tonumber(h[3] or nil), h[4], ARGV[a + 6]
@@ -18,25 +18,26 @@ local function complete(k, a, id, now_ms)
   then
     return false
   end
+  local done -- an error if the server refused the write, for example because its memory is full
   if kind == 'c' then
     if ARGV[a + 7] == '1' then
-      call('HSET', key, 'till', '0', 'rf', ballot, 'val', ARGV[a + 4])
+      done = try('HSET', key, 'till', '0', 'rf', ballot, 'val', ARGV[a + 4])
     elseif not rf then
-      call('HSET', key, 'till', '0', 'rf', ballot)
+      done = try('HSET', key, 'till', '0', 'rf', ballot)
     else
       return false
     end
   elseif kind == 's' then
     -- The longest list of steps is kept, because a repeated request may arrive after a later one.
     if not rf or call('HSTRLEN', key, 'val') < #ARGV[a + 4] then
-      call('HSET', key, 'rf', 's' .. ballot, 'val', ARGV[a + 4])
+      done = try('HSET', key, 'rf', 's' .. ballot, 'val', ARGV[a + 4])
     end
   else
     -- This branch extends a claim. extend_claim.lua handles an extension that names a quarantine (a
     -- time in which only confirmed leases are extended).
     if ARGV[a + 7] ~= '' then return false end
-    call('HSET', key, 'till', string.format('%.0f', now_ms + ARGV[a + 4]))
+    done = try('HSET', key, 'till', string.format('%.0f', now_ms + ARGV[a + 4]))
     if call('PTTL', key) < tonumber(ARGV[a + 5]) then call('PEXPIRE', key, ARGV[a + 5]) end
   end
-  return true
+  return type(done) ~= 'table'
 end

@@ -13,7 +13,8 @@
 --          (master_replid) in which the client judged
 -- Leaves   time, now_us (the clock in µs), marker, note, counted (the note if it was written),
 --          expected (true in the range)
--- Ops do not catch the errors of their writes. If the server refuses writes (NOREPLICAS, READONLY,
+-- Ops do not catch the errors of their writes, or their next write is not caught. (wake.lua may
+-- leave a waiter as it was.) If the server refuses writes (NOREPLICAS, READONLY,
 -- MISCONF, OOM), the first write fails, so the server refuses the whole batch and nothing takes
 -- effect. Reads use `try` (pcall), so that a key of another program (WRONGTYPE) fails one op and
 -- not the batch. The SET … GET with which an acquire sets the fence uses `try`, too: the server has

@@ -43,7 +43,8 @@ if kind == 'P' or kind == 'Y' or kind == 'F' then
       or sub(v, at + 35, at + 50) >= proposal then return 0 end
     fields = owner .. string.format('%013.0f', math.ceil(now_us / 1000) + ARGV[a + 3]) .. proposal
   end
-  redis.call('SET', record, sub(v, 1, at - 1) .. fields .. sub(v, at + 51), 'PX', life)
+  v = redis.pcall('SET', record, sub(v, 1, at - 1) .. fields .. sub(v, at + 51), 'PX', life)
+  if v.err then return 0 end
   if kind == 'P' then return nil, ARGV[a + 7], (at - 1) / 51 end
   return nil
 end

@@ -14,6 +14,8 @@
 -- A waiter without a connection is skipped. If the user lacks the permission to publish to a
 -- handle, the op does not fail, because a hint may be lost. In this case all waiters are woken on
 -- the common channel `palisade:changed`, and nothing is reserved.
+-- A release that deleted nothing has no write before these. If the server refuses them because its
+-- memory is full, the waiter has no reservation, or keeps its place.
 -- KEYS, ARGV  not read. Parameters: `lock` and `queue` are keys, `v` is the value of the queue;
 --             `beside` is true if the lock is not free, because its writer has become a reader:
 --             then only readers are woken
@@ -58,10 +60,10 @@ local function wake(lock, queue, v, now_us, beside)
   else
     if first and longest > 0 then
       local waiter = sub(first, 1, 1) == 's' and 'r---------------' or sub(first, 2)
-      call('SET', lock, '------' .. waiter, 'NX', 'PX', string.format('%.0f', longest))
+      redis.pcall('SET', lock, '------' .. waiter, 'NX', 'PX', string.format('%.0f', longest))
     end
     if watched == '1' then redis.pcall('PUBLISH', 'palisade:changed', lock) end
     rest = '0' .. rest
   end
-  if rest == '0' then call('DEL', queue) else call('SET', queue, rest, 'KEEPTTL') end
+  if rest == '0' then call('DEL', queue) else redis.pcall('SET', queue, rest, 'KEEPTTL') end
 end

@@ -71,8 +71,8 @@ fn while_connecting(e: &RedisError, secrets: &Secrets) -> NodeError {
     NodeError::not_executed(fault, words(fault, e, secrets))
 }
 
-/// Returns the server's error text. For `Auth` and `NoPermission` the text also names the setting
-/// to change.
+/// Returns the server's error text. For `Auth`, `NoPermission` and a full memory the text also names
+/// the setting to change.
 fn words(fault: NodeFault, e: &RedisError, secrets: &Secrets) -> String {
     match fault {
         NodeFault::Auth => {
@@ -83,6 +83,13 @@ fn words(fault: NodeFault, e: &RedisError, secrets: &Secrets) -> String {
             let text = error_text(e, secrets);
             format!(
                 "{text}; allow this user {what} (least rights: users-data.acl in sentinel-conf)"
+            )
+        }
+        NodeFault::Server if e.code() == Some("OOM") => {
+            format!(
+                "{}; raise maxmemory or remove other data: it keeps and releases what is held, and \
+                 grants nothing new",
+                error_text(e, secrets)
             )
         }
         _ => error_text(e, secrets),

@@ -3,6 +3,7 @@
 
 use palisade::error::{NodeFault, NodeOutcome};
 use palisade::{AcquireError, Advice, DegradableGuard, OnUnavailable};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::{MS, S, World, degraded, held, local, mutex, proceed, spawn};
@@ -38,6 +39,14 @@ async fn a_node_that_answers_and_refuses_keeps_a_call_from_going_on() {
         NodeFault::ClockJump,
         NodeFault::TokenAhead,
         NodeFault::Busy,
+        NodeFault::NoReplicas,
+        NodeFault::NotMaster,
+        NodeFault::Loading,
+        NodeFault::MinReplicasMissing,
+        NodeFault::Auth,
+        NodeFault::PastDeadline,
+        NodeFault::Server,
+        NodeFault::NoPermission,
     ] {
         all.push(third_node(async |world| world.set_error(2, fault)).await);
     }
@@ -45,6 +54,43 @@ async fn a_node_that_answers_and_refuses_keeps_a_call_from_going_on() {
         let Err(AcquireError::NoQuorum(why)) = refused else { panic!("{i}: {refused:?}") };
         assert!(why.waited.is_some_and(|waited| waited >= 2 * S), "{why}");
     }
+}
+
+/// The only node serves 1,280 requests a second, which is less than the process sends.
+/// Most attempts of the calls end unsent.
+#[tokio::test(start_paused = true)]
+async fn a_process_that_has_too_much_to_send_does_not_go_on() {
+    let world = World::new(1);
+    let (busy, other) = (world.process(), world.process());
+    let mut holders = Vec::new();
+    for n in 0..20 {
+        let mutex = other.mutex(format!("m-{n}")).build().unwrap();
+        holders.push(mutex.acquire().await.unwrap());
+    }
+    *world.nodes[0].takes.lock().unwrap() = 100 * MS;
+    let mut flood = JoinSet::new();
+    for n in 0..2_000 {
+        let mutex = busy.mutex(format!("name-{n}")).build().unwrap();
+        flood.spawn(async move {
+            loop {
+                drop(mutex.inspect().await);
+            }
+        });
+    }
+    sleep(S).await;
+    let mut calls = JoinSet::new();
+    for n in 0..20 {
+        let policy = [OnUnavailable::Local, OnUnavailable::Proceed][n % 2];
+        let mutex = busy.mutex(format!("m-{n}")).acquire_timeout(5 * S).build().unwrap();
+        let mutex = mutex.on_unavailable(policy);
+        calls.spawn(async move { mutex.acquire().await });
+    }
+    let mut unsent = 0;
+    for refused in calls.join_all().await {
+        let Err(why) = refused else { panic!("{refused:?}") };
+        unsent += usize::from(why.to_string().contains("not sent: the queue was busy"));
+    }
+    assert!(unsent > 0 && holders.iter().all(palisade::LockGuard::is_valid), "{unsent}");
 }
 
 /// Two nodes fail at once, so no majority can reply. The third node replies later and reports a
