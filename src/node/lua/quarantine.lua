@@ -84,14 +84,13 @@ local function history(marker, replid, now_us, now_ms)
   if known and sub(marker, 1, 40) == replid then
     -- All clients share one length of the quarantine, the time after a loss of data in which the
     -- server grants nothing: the longest length that a client asks for. This length is kept for at
-    -- least its own duration after the last request for it. It is not shortened during a
-    -- quarantine.
+    -- least its own duration after the last request for it. A shorter one replaces it as soon as it
+    -- covers the rest of that time: later, the first client that asks would decide, and one that
+    -- needs a length in between would be forgotten. It is not shortened during a quarantine.
     if q > seen_q then
       write, agreed = true, now_ms + 2 * q
       if seen_q > 0 then bits = 4 end
-    elseif q == seen_q then
-      if now_ms + q > agreed then write, agreed = true, now_ms + 2 * q end
-    elseif now_ms > agreed and now_ms >= since + seen_q then
+    elseif now_ms + q > agreed and (q == seen_q or now_ms >= since + seen_q) then
       write, agreed = true, now_ms + 2 * q
     else
       q = seen_q

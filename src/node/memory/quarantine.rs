@@ -221,19 +221,15 @@ impl Marker {
     /// Updates the length of a quarantine (time without grants after a loss) by the length that
     /// this batch asks for. All clients of a node share one length, the longest. It is kept for one
     /// length after the last client that asked for it, and never shrinks during a quarantine.
-    /// Returns true if a shorter length was raised.
+    /// A shorter length replaces it as soon as it covers the rest of that time
+    /// (rule quarantine 7 in docs/design). Returns true if a shorter length was raised.
     fn agree(&mut self, asked: Duration, now: u64) -> bool {
-        let before = self.quarantine;
-        if asked >= before {
+        let (before, end) = (self.quarantine, now.saturating_add(nanos(asked)));
+        if asked >= before || end > self.agreed && self.left(now).is_zero() {
             self.quarantine = asked;
-            self.agreed = self.agreed.max(now.saturating_add(nanos(asked)));
-            return !before.is_zero() && asked > before;
         }
-        if now > self.agreed && self.left(now).is_zero() {
-            self.quarantine = asked;
-            self.agreed = now.saturating_add(nanos(asked));
-        }
-        false
+        self.agreed = self.agreed.max(end);
+        !before.is_zero() && asked > before
     }
 }
 

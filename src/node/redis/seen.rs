@@ -167,11 +167,10 @@ impl Seen {
         // Time (ms) until which the clients have agreed on the length of the quarantine (time
         // without grants), so that the script need not write it again
         // (rule quarantine 7 in docs/design).
-        let agreed = match asked.cmp(&self.quarantine) {
-            std::cmp::Ordering::Greater => return None,
-            std::cmp::Ordering::Equal => self.agreed.checked_sub(asked)?,
-            std::cmp::Ordering::Less => self.agreed,
-        };
+        if asked > self.quarantine {
+            return None;
+        }
+        let agreed = self.agreed.checked_sub(asked)?;
         let error = encode::micros(terms.clock_error);
         // A batch may grant only after the end of the quarantine (time without grants). When the
         // server's clock is past the floor (smallest token) plus E (the clock error), every
@@ -235,10 +234,11 @@ mod tests {
         let old = seen(3_600_000, 30_000, 50_000, "n -0000000000000");
         assert_eq!(window(&old, None, &[]), Some((NOW, NOW + 20_000_000)));
         // If the server has a longer quarantine (time without grants) than this client requests, it
-        // keeps the longer one until the time `agreed` (third argument, in ms after now). If it has
-        // a shorter one, the script has to raise it.
+        // keeps the longer one until the shorter one covers the rest of the time `agreed` (third
+        // argument, in ms after now). If it has a shorter one, the script has to raise it.
         let longer = seen(3_600_000, 40_000, 50_000, "n -0000000000000");
-        assert_eq!(window(&longer, None, &[]), Some((NOW, NOW + 50_000_000)));
+        assert_eq!(window(&longer, None, &[]), Some((NOW, NOW + 20_000_000)));
+        assert_eq!(window(&seen(3_600_000, 40_000, 29_999, "n -0000000000000"), None, &[]), None);
         assert_eq!(window(&seen(3_600_000, 29_999, 50_000, "n -0000000000000"), None, &[]), None);
         assert_eq!(window(&seen(3_600_000, 30_000, 29_999, "n -0000000000000"), None, &[]), None);
     }

@@ -232,8 +232,8 @@ async fn what_an_honest_client_wrote_is_believed_by_every_clock_that_is_allowed(
 }
 
 /// The length of a quarantine (time without grants) is the longest that any client asks for. A
-/// shorter length replaces it after a time as long as the longer length in which no client asked
-/// for the longer length, but never during a quarantine (rule quarantine 7 in docs/design).
+/// shorter length replaces it when it covers all leases of the clients that asked for the longer
+/// length, but never during a quarantine (rule quarantine 7 in docs/design).
 #[tokio::test]
 async fn the_length_of_a_quarantine_rises_at_once_and_falls_when_no_client_asks_for_it() {
     let server = Server::start(&[]);
@@ -256,11 +256,13 @@ async fn the_length_of_a_quarantine_rises_at_once_and_falls_when_no_client_asks_
         (500, 20, 35, 20, false, 20, 35),
         (500, 20, 10, 20, false, 20, 40),
         (500, 20, -5, 20, false, 20, 40),
-        // A request for a shorter quarantine has no effect until two times have ended: the time for
-        // which the present length is agreed on, and the quarantine itself.
+        // A request for a shorter quarantine has no effect until it covers the rest of the time for
+        // which the present length is agreed on, and the quarantine itself has ended.
         (500, 20, 35, 10, false, 20, 35),
-        (500, 20, 5, 10, false, 20, 5),
+        (500, 20, 15, 10, false, 20, 15),
+        (500, 20, 5, 10, false, 10, 20),
         (500, 20, -5, 10, false, 10, 20),
+        (10, 20, 5, 10, false, 20, 5),
         (10, 20, -5, 10, false, 20, -5),
         (30, 20, -5, 10, false, 10, 20),
     ] {
