@@ -30,3 +30,4 @@ mod support;
 mod taken;
 mod trio;
 mod turns;
+mod unanswered;
