@@ -24,7 +24,7 @@ struct PermitsAttempt<'a> {
 }
 
 /// Returns the refusal of an attempt to acquire several permits; the next attempt may succeed after
-/// `retry_after`. That is zero if the first permits ended before the last permit was won.
+/// `retry_after`.
 fn taken(retry_after: Duration) -> Loss {
     Loss::Taken(Taken { retry_after: Some(retry_after), foreign: false, queued: None })
 }
@@ -50,11 +50,9 @@ impl Attempt for PermitsAttempt<'_> {
             // From here on the permit is in a guard, so it is released when the guard is dropped.
             Ok(Permit::of(semaphore.base.guard(won)))
         };
-        let won = try_join_all((0..self.n).map(|_| permit())).await?;
-        // The attempts for the permits do not end at the same time. The lease of the first permit
-        // may have ended before the last permit was granted.
-        let is_valid = won.iter().all(|permit| permit.is_valid());
-        if is_valid { Ok(won) } else { Err(taken(Duration::ZERO)) }
+        // The attempts begin together, so the leases end together: where the last permit is won in
+        // time, the first ones have not ended.
+        try_join_all((0..self.n).map(|_| permit())).await
     }
 
     fn prospect(&mut self, loss: &Loss, deadline: &mut Option<Moment>) -> Option<Prospect> {

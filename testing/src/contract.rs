@@ -35,6 +35,7 @@ mod hand_over;
 mod handover;
 mod hints;
 mod lists;
+mod lives;
 mod locks;
 mod many;
 mod memory;
@@ -210,6 +211,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(fair::cases());
     all.extend(hints::cases());
     all.extend(lists::cases());
+    all.extend(lives::cases());
     all.extend(reservations::cases());
     all.extend(readers::cases());
     all.extend(semaphores::cases());

@@ -422,6 +422,26 @@ async fn a_takeover_that_is_handed_over_stays_closed() {
     .await;
 }
 
+/// The same if the ticket is redeemed in vain: what the call took is not released.
+#[tokio::test]
+async fn a_takeover_whose_ticket_is_redeemed_in_vain_stays_closed() {
+    World::each(TTL, async |world| {
+        let mutex = world.first.mutex("job").auto_renew(false).build().unwrap();
+        let hangs = mutex.acquire().await.unwrap();
+        let operator = job(&world.others);
+        let seen = operator.inspect().await.unwrap().holder().unwrap();
+        let taken = operator.take_over(&seen, "it hangs").await.unwrap();
+        let ticket = taken.guard.hand_over().await.unwrap();
+        world.script(&[Step::delay_reply(TTL)]);
+        let resumed = timeout(SHORT, world.second.resume(&sent(&ticket))).await;
+        assert!(resumed.is_err(), "it is dropped while its answers are under way: {resumed:?}");
+        let next = job(&world.first).acquire().await.unwrap();
+        assert!(!hangs.is_valid(), "two hold the lock");
+        next.release().await.unwrap();
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn those_who_wait_come_after_the_ticket() {
     World::each(TTL, async |world| {

@@ -32,3 +32,4 @@ mod support;
 mod taken;
 mod trio;
 mod turns;
+mod unanswered;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use palisade::error::AcquireError;
+use palisade::node::spi::{Env as _, LockNode as _, Reply};
 use palisade::test_util::TokioEnv;
 use palisade::{LockGuard, MemoryNode, MultiMutex, Mutex, Redlock, TryAcquire};
 use palisade_testing::fault::{Fault, Odds};
@@ -13,6 +14,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::nodes::{Nodes, in_memory, is_taken};
+use crate::support::memory::Timed;
+use crate::support::ops;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -184,6 +187,51 @@ async fn names_are_collected_for_a_short_time_while_another_one_is_held() {
     let second = timeout(LONG, single(&handle, "a").acquire()).await.expect("no ring").unwrap();
     drop((held, second));
     timeout(LONG, waits).await.unwrap().unwrap().unwrap();
+}
+
+/// The name `b` is held without a gap, by each caller for longer than the call keeps `a` at first.
+/// Each time in vain the call keeps `a` for longer, until that is long enough.
+#[tokio::test(start_paused = true)]
+async fn names_are_kept_for_longer_each_time_in_vain() {
+    for n in [1, 3] {
+        let handle = in_memory(n);
+        let busy = Busy::begin(&handle, "b", Duration::from_millis(1_300));
+        while busy.holds() < 2 {
+            sleep(Duration::from_millis(100)).await;
+        }
+        let both = multi(&handle, &["a", "b"]);
+        let guard = both.acquire().await.expect("it gets its turn");
+        guard.release().await.unwrap();
+        busy.end().await;
+    }
+}
+
+/// Another owner has `a` on one node. This node grants `b` to the call, and refuses both names
+/// together. When the names are released, `b` must become free there, too.
+#[tokio::test(start_paused = true)]
+async fn a_release_reaches_a_node_that_refused_the_names_together() {
+    let timed = Timed::new(3);
+    let handle = || timed.builder().node_deadline(Duration::from_secs(3)).build().unwrap();
+    let asks = async |op| {
+        let batch = ops::batch(LONG, vec![op]);
+        let deadline = timed.env.now() + LONG;
+        timed.nodes[2].call(batch, deadline).await.items.remove(0).unwrap()
+    };
+    let taken = asks(ops::acquire("a", ops::owner(), LONG)).await;
+    assert!(matches!(taken, Reply::Granted { .. }), "{taken:?}");
+    let held = single(handle, "b").acquire().await.unwrap();
+    let both = multi(handle, &["a", "b"]);
+    let waits = tokio::spawn(async move { both.acquire().await });
+    let other = single(handle, "a");
+    while !is_taken(&other.try_acquire().await) {
+        sleep(Duration::from_millis(10)).await;
+    }
+    held.release().await.unwrap();
+    let guard = timeout(LONG, waits).await.unwrap().unwrap().expect("a majority is enough");
+    guard.release().await.unwrap();
+    sleep(Duration::from_millis(500)).await;
+    let free = asks(ops::acquire("b", ops::owner(), LONG)).await;
+    assert!(matches!(free, Reply::Granted { .. }), "it is left taken: {free:?}");
 }
 
 /// The last of three names is held. So the call acquires the first two names and gives them back,

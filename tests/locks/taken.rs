@@ -128,6 +128,25 @@ async fn a_taker_with_a_shorter_lease_admits_no_second_holder() {
     .await;
 }
 
+/// A takeover asks for the rest of the holder's lease at once. It does not wait until its own ttl
+/// is long enough.
+#[tokio::test]
+async fn a_taker_with_a_shorter_lease_need_not_ask_again() {
+    for n in [1, 3] {
+        let world = World::memory(2 * TTL, n);
+        let mutex = world.first.mutex("job").auto_renew(false).build().unwrap();
+        let held = mutex.acquire().await.unwrap();
+        let (mutex, holder) = world.sees(SHORT).await;
+        let calls = || world.network.iter().map(|node| node.control().calls()).max();
+        let before = calls().unwrap();
+        let won = mutex.take_over(&holder, "it hangs").await.unwrap();
+        // It reads the lock, takes it, and stores the reason.
+        let sent = calls().unwrap() - before;
+        assert!(sent <= 3 || held.is_valid(), "{n} nodes: it waited for the holder's end");
+        drop(won);
+    }
+}
+
 #[tokio::test]
 async fn a_renewal_between_look_and_request_admits_no_second_holder() {
     World::each(TTL, async |world| {

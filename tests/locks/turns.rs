@@ -6,8 +6,9 @@ use std::time::Duration;
 use palisade::node::spi::{IfHeld, LockNode as _, Place, Reply};
 use palisade::test_util::TokioEnv;
 use palisade::{MemoryNode, Moment, Redlock};
-use palisade_testing::fault::{Fault, Odds};
+use palisade_testing::fault::{Fault, Odds, Step};
 
+use crate::support::memory::linked;
 use crate::support::ops;
 
 fn handle(nodes: &[MemoryNode]) -> Redlock {
@@ -127,4 +128,37 @@ async fn callers_of_one_handle_come_in_the_order_of_their_waits() {
     let of = |me: usize| turns.iter().filter(|who| **who == me).count();
     let of_each: Vec<_> = (0..5).map(of).collect();
     assert!(of_each.iter().all(|turns| *turns > 25), "one starves: {of_each:?}");
+}
+
+/// The first waiter of a handle is woken, and is dropped before its request is answered. The second
+/// one is woken instead, long before its own timer ends.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_ends_passes_its_wake_up_on() {
+    let (one, link) = linked();
+    let mutex = || one.mutex("wanted").build().unwrap();
+    let wait = || {
+        tokio::spawn({
+            let mutex = mutex();
+            async move { mutex.acquire().await.unwrap() }
+        })
+    };
+    let (moment, mut late) = (Duration::from_millis(50), Vec::new());
+    for _ in 0..20 {
+        let holder = mutex().acquire().await.unwrap();
+        let first = wait();
+        tokio::time::sleep(moment).await;
+        let second = wait();
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        // The release goes through; the request that it wakes is late.
+        link.script([Step::fine(), Step::delay(4 * moment)]);
+        holder.release().await.unwrap();
+        tokio::time::sleep(moment).await;
+        first.abort();
+        drop(first);
+        let ended = tokio::time::Instant::now();
+        let guard = second.await.unwrap();
+        late.extend(Some(ended.elapsed()).filter(|late| *late > 10 * moment));
+        guard.release().await.unwrap();
+    }
+    assert!(late.len() < 3, "only its timer woke the second one: {late:?}");
 }

@@ -49,13 +49,14 @@ if kind == 'I' then
     out[count] = n
     return
   end
-  if not value and is_to_be_kept(KEYS[k + 1], KEYS[k + 2]) then
+  if not value or is_ownerless(value) and value ~= KEPT then
+    local till = kept_till(KEYS[k + 1], KEYS[k + 2])
+    if till <= now_ms then return put(ABSENT) end
     put(stored(KEYS[k + 2]) or 0)
     put(KEPT)
-    put(b.apart)
+    put(till - now_ms)
     return put(false)
   end
-  if not value or is_ownerless(value) and value ~= KEPT then return put(ABSENT) end
   local meta = look(KEYS[k + 3], most)
   meta = type(meta) == 'string' and #meta <= most and meta
   if meta and not has_room(#meta) then return end

@@ -44,23 +44,39 @@ local function honest(number)
   return number > most + 2 * b.clock_error and most or number
 end
 
--- Returns true if the lock, whose key is absent, may still be held. Soon after a planned handover
--- its lease may have ended too early by this server's clock. So the first acquire of a name that
--- was used lately (its fence exists) sets the lock to KEPT for as long as two clocks may differ.
--- Later acquires do not set it again.
+-- Returns the time in ms until which a free lock may still be held, and the same if an acquire has
+-- noted it. Soon after a planned handover a lease may have ended too early by this server's clock.
+-- So a name that was used lately (its fence exists) is kept for as long as two clocks may differ.
+local function kept_till(lock, fence)
+  if not b.settling or redis.call('EXISTS', fence) == 0 then return 0 end
+  local noted = tonumber(redis.pcall('HMGET', 'palisade:settled', lock)[1] or nil)
+  return noted or b.now_ms + b.apart, noted
+end
+
+-- Sets the lock to KEPT and returns true if its key is absent and it may still be held. The first
+-- acquire of a name notes until when, in a key of its own: one of several readers may put itself
+-- back, which removes KEPT, and leave while the others still read (readers 8).
 local function is_kept(lock, fence)
-  if redis.call('EXISTS', lock) == 1 or redis.call('EXISTS', fence) == 0 then return false end
-  if redis.pcall('HSET', 'palisade:settled', lock, '1') == 0 then return false end
-  redis.call('PEXPIRE', 'palisade:settled', string.format('%.0f', b.settling - b.now_ms))
-  redis.call('SET', lock, KEPT, 'PX', string.format('%.0f', b.apart))
+  if redis.call('EXISTS', lock) == 1 then return false end
+  local till, noted = kept_till(lock, fence)
+  if till <= b.now_ms then return false end
+  if not noted then
+    redis.pcall('HSET', 'palisade:settled', lock, string.format('%.0f', till))
+    redis.call('PEXPIRE', 'palisade:settled', string.format('%.0f', b.settling - b.now_ms))
+  end
+  redis.call('SET', lock, KEPT, 'PX', string.format('%.0f', till - b.now_ms))
   return true
 end
 
--- Returns true if the lock, whose key is absent, may still be held soon after a planned handover
--- (`is_kept` would return true). Changes nothing.
-local function is_to_be_kept(lock, fence)
-  return b.settling and redis.call('EXISTS', fence) == 1
-    and not redis.pcall('HMGET', 'palisade:settled', lock)[1]
+-- Sets the fence of a lock, or with `token` nil only prolongs its life. Never shortens it: other
+-- readers of the lock may have longer leases than this client's (locks 5).
+local function keep_fence(fence, token)
+  local life = math.max(tonumber(b.fence_life), redis.call('PTTL', fence))
+  if token then
+    redis.call('SET', fence, token, 'PX', life)
+  else
+    redis.call('PEXPIRE', fence, life)
+  end
 end
 
 -- Returns true if the key holds the readers of a lock (shared.lua).

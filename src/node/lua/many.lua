@@ -67,7 +67,7 @@ if find('NJK', kind, 1, true) then
     -- A reserved lock has no owner. So after a planned handover such a lock, too, may have to be
     -- kept for its old holder, whose lease may have ended too early by this server's clock.
     if from ~= '' and is_ownerless(value) and value ~= KEPT
-      and is_to_be_kept(lock, KEYS[at + n])
+      and kept_till(lock, KEYS[at + n]) > now_ms
     then
       call('DEL', lock)
       value = nil

@@ -17,6 +17,6 @@ if kind == 'R' then
   end
   local fence, token = stored(KEYS[k + 2]), tonumber(ARGV[a + 2])
   if not fence or fence > token or is_ahead(token) then return put(NOT_OWNER) end
-  call('SET', KEYS[k + 2], ARGV[a + 2], 'PX', b.fence_life)
+  keep_fence(KEYS[k + 2], ARGV[a + 2])
   return put(DONE)
 end

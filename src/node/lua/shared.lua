@@ -99,11 +99,7 @@ if find('SHG', kind, 1, true) then
       local given, token = stored(fence), ARGV[a + 3]
       if not given then return put(WRONG_TYPE) end
       add('CH', till)
-      if given < tonumber(token) then
-        call('SET', fence, token, 'PX', b.fence_life)
-      else
-        call('PEXPIRE', fence, b.fence_life)
-      end
+      keep_fence(fence, given < tonumber(token) and token)
       if value == owner then
         local v = queued(queue)
         if v and #v > 1 then wake(lock, queue, v, b.now_us, true) end
@@ -163,11 +159,7 @@ if find('SHG', kind, 1, true) then
       if is_kept(lock, fence) then return refuse(HELD, call('PTTL', lock)) end
     end
     add('NX', till)
-    if p == digits(given) then
-      call('PEXPIRE', fence, b.fence_life)
-    else
-      call('SET', fence, p, 'PX', b.fence_life)
-    end
+    keep_fence(fence, p ~= digits(given) and p)
     return put(p)
   end
 

@@ -36,7 +36,7 @@ if kind == 'H' then
   till = string.format('%.0f', till)
   if left < 0 or left <= tonumber(ARGV[a + 3]) and type(try('PEXPIREAT', lock, till)) == 'table'
     or type(try('ZADD', lock, 'XX', till, owner)) == 'table' then return 0 end
-  call('PEXPIRE', KEYS[k + 2], life)
+  if call('PTTL', KEYS[k + 2]) < tonumber(life) then call('PEXPIRE', KEYS[k + 2], life) end
   return nil
 end
 
@@ -75,6 +75,8 @@ if kind == 'S' then
   elseif added > 0 and left <= tonumber(ttl) then
     call('PEXPIREAT', lock, till)
   end
-  call('PEXPIRE', KEYS[k + 2], life)
+  if not first[1] or call('PTTL', KEYS[k + 2]) < tonumber(life) then
+    call('PEXPIRE', KEYS[k + 2], life)
+  end
   return nil, given
 end

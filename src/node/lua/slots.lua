@@ -3,8 +3,8 @@
 -- characters), the time in ms by this server's clock at which the grant ends (13 digits), and the
 -- fence (last fencing token, 16 digits). The owner of a released slot is 22 dots. The owner of a
 -- reserved slot is the value of a reserved lock (wake.lua). Each write sets the whole string with
--- one SET. The string has the same expiry as the fence key of a lock. If it has more slots than the
--- caller knows, these slots stay; if it has fewer, free slots are appended.
+-- one SET, which never shortens the life of the key. If the string has more slots than the caller
+-- knows, these slots stay; if it has fewer, free slots are appended.
 -- KEYS  1 semaphore   P, Y, F: 2 queue
 -- ARGV  1 owner
 --       P: 2 ttl ms  3 number of slots  4 first slot to look at  5 distance to the next slot to
@@ -57,8 +57,9 @@ if find('PYFU', kind, 1, true) then
       .. sub(v, 51 * slot + 52)
   end
 
+  -- Other owners may have longer leases than this client's (locks 5).
   local function keep()
-    call('SET', record, v, 'PX', b.fence_life)
+    call('SET', record, v, 'PX', math.max(tonumber(b.fence_life), call('PTTL', record)))
   end
 
   -- Returns the first slot, not before `from`, whose owner field is this text; nil or false if

@@ -43,7 +43,13 @@ if kind == 'P' or kind == 'Y' or kind == 'F' then
       or sub(v, at + 35, at + 50) >= proposal then return 0 end
     fields = owner .. string.format('%013.0f', math.ceil(now_us / 1000) + ARGV[a + 3]) .. proposal
   end
-  v = redis.pcall('SET', record, sub(v, 1, at - 1) .. fields .. sub(v, at + 51), 'PX', life)
+  v = sub(v, 1, at - 1) .. fields .. sub(v, at + 51)
+  local left = kind ~= 'F' and redis.call('PTTL', record)
+  if left and left < tonumber(life) then
+    v = redis.pcall('SET', record, v, 'PX', life)
+  else
+    v = redis.pcall('SET', record, v, 'KEEPTTL')
+  end
   if v.err then return 0 end
   if kind == 'P' then return nil, ARGV[a + 7], (at - 1) / 51 end
   return nil

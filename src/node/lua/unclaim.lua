@@ -17,10 +17,9 @@ if kind == 'u' then
   call('HSET', key, 'own', '', 'till', '0', 'att', attempt)
   wake()
   if attempt == 0 and ends == 'u' and not steps then
-    -- The key is then as if it had never been claimed. Only its last ballot (the tokens of its last
-    -- claim) is kept, until every late request has been refused.
+    -- The key is then as if it had never been claimed, but for its last ballot. Its life stays:
+    -- late requests of other clients have to be refused, too (idempotency 4).
     call('HDEL', key, 'fp')
-    call('PEXPIRE', key, b.fence_life)
   end
   return put(DONE)
 end

@@ -160,9 +160,14 @@ impl Entry {
         self.keep_fence(h);
     }
 
-    /// Prolongs the life of the fence (last fencing token), and of the semaphore's slots.
+    /// Prolongs the life of the fence and of the semaphore's slots. Never shortens it: other owners
+    /// may have longer leases than this client's (locks 5).
     pub(super) fn keep_fence(&mut self, h: &Header) {
-        self.fence_till = h.fence_till();
+        self.fence_till = self.fence_till.max(h.fence_till());
+    }
+
+    fn watch(&mut self, h: &Header) {
+        self.watched_till = self.watched_till.max(h.fence_till());
     }
 
     /// Returns the time for which the fence (last fencing token) and the slots are still kept.
@@ -256,7 +261,7 @@ impl Entry {
         (remaining, foreign): Busy,
     ) -> Reply {
         match if_held {
-            Some(IfHeld::Watch) => self.watched_till = h.fence_till(),
+            Some(IfHeld::Watch) => self.watch(h),
             Some(IfHeld::Fair { place, ticket }) if mode == LockMode::Exclusive => {
                 let (queued, _) = self.standing(h, &place, ticket);
                 if self.queue(h, mode, place, Some(queued.ticket)) {
@@ -283,7 +288,7 @@ impl Entry {
         });
         self.queue.insert(at, Waiter { mode, place, since, is_fair, fresh_till: h.after(FRESH) });
         self.queue.truncate(PLACES);
-        self.queue_till = h.fence_till().max(h.after(FRESH));
+        self.queue_till = self.queue_till.max(h.fence_till()).max(h.after(FRESH));
         at < PLACES
     }
 
@@ -478,7 +483,7 @@ impl Locks {
 
     pub(super) fn inspect(&mut self, h: &Header, keys: &LockKeys, wait: bool) -> Reply {
         if wait {
-            self.0.open(keys.lock(), h.now).watched_till = h.fence_till();
+            self.0.open(keys.lock(), h.now).watch(h);
         }
         let entry = self.0.live(keys.lock(), h.now);
         if let Some(e) = entry.as_ref().filter(|e| !e.readers.is_empty()) {

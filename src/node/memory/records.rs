@@ -317,10 +317,9 @@ impl Records {
             e.attempt = e.attempt.saturating_sub(1);
         }
         if e.attempt == 0 && end == ClaimEnd::Undone && e.steps.is_none() {
-            // No attempt did anything under this key. The entry keeps only the last ballot, until
-            // every late request has been refused.
+            // No attempt did anything under this key. The entry keeps its life and its last ballot:
+            // late requests of other clients have to be refused, too (idempotency 4).
             e.fingerprint = None;
-            e.expires = h.fence_till();
         }
         (Reply::Done, std::mem::take(&mut e.awaited))
     }

@@ -81,6 +81,12 @@ impl Bench {
         Self { terms: Terms { max_ttl, clock_error }, ..self }
     }
 
+    /// Returns the bench of another client of the same node, which has its own bounds.
+    pub(super) fn beside(&self, max_ttl: Duration, clock_error: Duration) -> Self {
+        let (node, hooks) = (Arc::clone(&self.node), self.hooks.clone());
+        Self::new(self.case, true, node, hooks).with_terms(max_ttl, clock_error)
+    }
+
     /// Returns the same test bench, but as another client. This client first saw a marker (the
     /// record of the node's data history) when the node's clock had the value `known_since`.
     pub(super) fn knowing(self, known_since: Option<u64>) -> Self {

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::node::spi::{Facts, QuarantineId, Reply};
+use tokio::time::sleep;
 
 use super::bench::{Bench, KEEP, LONG};
 use super::claims::absent;
 use super::ops::{
-    acquire, claim, complete, extend, extend_claim, inspect, lookup, raise, raise_claim, reassert,
-    reassert_claim, release,
+    acquire, acquire_at, claim, complete, extend, extend_claim, inspect, lookup, raise,
+    raise_claim, reassert, reassert_claim, release, shared,
 };
 use super::{Case, Hook, list};
 
@@ -23,6 +24,7 @@ pub(super) fn cases() -> Vec<Case> {
         RestartKeeping: a_restart_with_data_is_quarantined_too,
         RestartKeeping: a_promise_of_an_earlier_history_counts_as_the_floor,
         RestartKeeping: an_extension_after_the_quarantine_renews_no_earlier_promise,
+        RestartKeeping: a_reader_of_a_new_history_is_not_below_the_floor,
         Flush: a_flushed_node_is_quarantined,
     ]
 }
@@ -204,4 +206,27 @@ async fn a_flushed_node_is_quarantined(b: Bench) {
     refuses_grants(&b).await;
     b.settle().await;
     b.granted(acquire(&k, a, b.terms.max_ttl), "after the quarantine: grants").await;
+}
+
+async fn a_reader_of_a_new_history_is_not_below_the_floor(b: Bench) {
+    let locks = [b.lock(), b.lock(), b.lock()];
+    for k in &locks {
+        let a = b.owner();
+        b.granted(acquire(k, a, LONG), "a free lock is granted").await;
+        b.expect(release(k, a), Reply::Done, "the owner releases").await;
+    }
+    let facts = after(&b, b.hooks.restart_keeping.as_ref()).await;
+    // A server that this one replaced may have given tokens until the quarantine ends.
+    let least = facts.node_micros + facts.quarantine.as_micros() as u64;
+    b.settle().await;
+    // When the clock is past the floor and the clock error, and the client has just seen the
+    // marker, a node may grant without any other check.
+    b.low().await;
+    sleep(2 * b.terms.clock_error).await;
+    for k in &locks {
+        let proposal = b.facts().await.node_micros;
+        let op = shared(acquire_at(k, b.owner(), LONG, proposal));
+        let token = b.granted(op, "a reader is granted").await;
+        b.check(token >= least, "a reader's token is above all forgotten ones", &(token, least));
+    }
 }

@@ -9,7 +9,8 @@ use tokio::time::sleep;
 
 use super::bench::{Bench, LONG};
 use super::ops::{
-    acquire, claim, claim_terms, complete, extend, extend_claim, inspect, lookup, release, take,
+    acquire, acquire_waiting, claim, claim_terms, complete, extend, extend_claim, inspect,
+    is_granted, is_held, lookup, release, shared, take,
 };
 use super::{Case, list};
 
@@ -22,6 +23,8 @@ pub(super) fn cases() -> Vec<Case> {
         HandOver: a_node_that_takes_over_goes_on,
         HandOver: a_node_that_takes_over_knows_every_key,
         HandOver: a_lock_that_may_still_be_held_is_kept_for_a_while,
+        HandOver: a_lock_that_may_still_be_held_is_kept_from_readers,
+        HandOver: a_lock_with_several_readers_is_kept_when_one_of_them_leaves,
         HandOver: a_claim_that_may_still_run_is_kept_for_a_while,
     ]
 }
@@ -180,6 +183,82 @@ async fn a_lock_that_may_still_be_held_is_kept_for_a_while(b: Bench) {
     b.until("and granted then", acquire(&k, c, LONG), free).await;
     b.expect(release(&k, c), Reply::Done, "it is released").await;
     b.granted(acquire(&k, a, LONG), "once is enough").await;
+}
+
+async fn a_lock_that_may_still_be_held_is_kept_from_readers(b: Bench) {
+    let b = slowly(b).await;
+    let k = b.lock();
+    let begun = Instant::now();
+    b.granted(acquire(&k, b.owner(), Duration::from_millis(10)), "a free lock is granted").await;
+    sleep(Duration::from_millis(20)).await;
+    handed_over(&b).await;
+    let (asked, apart) = (Instant::now(), 2 * b.terms.clock_error);
+    let read = || shared(acquire(&k, b.owner(), LONG));
+    let first = b.ask(read()).await;
+    if is_granted(&first) && begun.elapsed() >= b.terms.max_ttl {
+        return;
+    }
+    let Reply::Held { remaining: Some(rest), foreign: false } = first else {
+        b.broken("a reader that asks first is refused", &first)
+    };
+    let least = apart.saturating_sub(asked.elapsed() + ROUNDED);
+    b.check((least..=apart).contains(&rest), "for as long as clocks differ", &(least, rest));
+    for op in [acquire(&k, b.owner(), LONG), read()] {
+        let next = b.ask(op).await;
+        let late = is_granted(&next) && asked.elapsed() >= apart;
+        b.check(is_held(&next) || late, "and so is who comes after it", &next);
+    }
+    b.until("it is granted then", read(), is_granted).await;
+    b.check(asked.elapsed() + ROUNDED >= apart, "not before", &asked.elapsed());
+}
+
+async fn a_lock_with_several_readers_is_kept_when_one_of_them_leaves(b: Bench) {
+    let b = slowly(b).await;
+    let (k, all) = (b.lock(), [b.owner(), b.owner(), b.owner()]);
+    let begun = Instant::now();
+    let mut token = 0;
+    for reader in all {
+        let op = shared(acquire(&k, reader, Duration::from_millis(10)));
+        token = b.granted(op, "a reader is granted beside others").await;
+    }
+    sleep(Duration::from_millis(20)).await;
+    handed_over(&b).await;
+    let (asked, apart) = (Instant::now(), 2 * b.terms.clock_error);
+    let first = b.ask(acquire(&k, b.owner(), LONG)).await;
+    if is_granted(&first) && begun.elapsed() >= b.terms.max_ttl {
+        return;
+    }
+    b.check(is_held(&first), "a name that was read lately is kept", &first);
+    // A client that takes the clocks to be closer to each other shortens nothing.
+    let exact = b.beside(b.terms.max_ttl, b.terms.clock_error / 50);
+    for reader in &all[..2] {
+        b.expect(shared(extend(&k, *reader, LONG, token)), Reply::Done, "a reader extends").await;
+        let waits = acquire_waiting(&k, b.owner(), (1, Duration::from_secs(10)));
+        let held = b.ask(waits).await;
+        b.check(is_held(&held), "it keeps a writer out", &held);
+        let left = b.ask(shared(release(&k, *reader))).await;
+        b.check(left == Reply::Done, "it releases", &left);
+        let shown = b.ask(inspect(&k)).await;
+        let is_kept = matches!(shown, Reply::Holder(Some(Holder { owner: Some(owner), .. }))
+            if owner == OwnerToken::KEPT);
+        b.check(is_kept || asked.elapsed() >= apart, "the lock is shown as kept", &shown);
+        let asks = [
+            (&b, acquire(&k, b.owner(), LONG)),
+            (&b, acquire_waiting(&k, b.owner(), (1, Duration::from_secs(10)))),
+            (&exact, acquire(&k, b.owner(), LONG)),
+            (&exact, shared(acquire(&k, b.owner(), LONG))),
+        ];
+        for (client, op) in asks {
+            let next = client.ask(op).await;
+            if is_granted(&next) {
+                b.check(asked.elapsed() >= apart, "other readers may be there", &asked.elapsed());
+                return;
+            }
+            b.check(is_held(&next), "it is kept for the readers that are left", &next);
+        }
+    }
+    b.until("it is granted then", acquire(&k, b.owner(), LONG), is_granted).await;
+    b.check(asked.elapsed() + ROUNDED >= apart, "not before", &asked.elapsed());
 }
 
 async fn a_claim_that_may_still_run_is_kept_for_a_while(b: Bench) {

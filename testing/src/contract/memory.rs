@@ -1,7 +1,7 @@
 //! Test cases for idempotency keys without a record: a node has to report for how long it may lack
 //! an earlier claim of such a key, because it has lost data.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use palisade::node::spi::{Began, Claim, Op, Reply};
 use tokio::time::sleep;
@@ -21,6 +21,7 @@ pub(super) fn cases() -> Vec<Case> {
         RestartEmpty: an_empty_node_is_fresh_until_a_client_remembers_its_data,
         RestartEmpty: a_client_that_connects_again_reports_that_data_are_lost,
         RestartKeeping: a_longer_quarantine_outlives_a_new_history,
+        RestartKeeping: a_length_that_a_client_still_needs_is_not_given_up,
         RestartKeeping: a_result_is_reported_in_quarantine,
     ]
 }
@@ -192,6 +193,30 @@ async fn a_longer_quarantine_outlives_a_new_history(b: Bench) {
         "what others asked for counts in a new history",
         &facts,
     );
+}
+
+async fn a_length_that_a_client_still_needs_is_not_given_up(b: Bench) {
+    let (short, error) = (b.terms.max_ttl, b.terms.clock_error);
+    let [middle, long] = [2, 3].map(|times| b.beside(times * short, error));
+    let before = long.facts().await.quarantine_len;
+    let window = before.saturating_sub(3 * short);
+    if window > short {
+        return; // each of the three lengths covers all leases
+    }
+    let begun = Instant::now();
+    // The longest length is kept for at most twice its duration.
+    while begun.elapsed() < 2 * before + short {
+        let asked = Instant::now();
+        middle.facts().await;
+        for _ in 0..5 {
+            let length = b.facts().await.quarantine_len;
+            let is_covered = length >= 2 * short || asked.elapsed() >= 2 * short;
+            b.check(is_covered, "the leases of each client are covered", &length);
+            sleep(short / 20).await;
+        }
+    }
+    let length = middle.facts().await.quarantine_len;
+    b.check(length <= 2 * short + window, "the longest length is given up", &length);
 }
 
 async fn a_result_is_reported_in_quarantine(b: Bench) {

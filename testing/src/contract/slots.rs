@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use palisade::node::spi::{LockKeys, Op, Reply, Slots, Want};
 
-use super::bench::{Bench, LONG};
-use super::hints::listening;
+use tokio::time::sleep;
+
+use super::bench::{Bench, LONG, SHORT};
+use super::hints::{TRIES, listening, next_hint};
 use super::ops::{acquire, acquire_waiting, is_held, on_slots, release};
 use super::semaphores::{TWO, ask, full, given, has, slot};
 use super::{Case, list};
@@ -15,6 +17,7 @@ use super::{Case, list};
 pub(super) fn cases() -> Vec<Case> {
     list![
         Nothing: rule_2_a_slot_that_is_not_there_is_not_given,
+        Nothing: rule_5_a_release_that_frees_nothing_wakes_a_waiter_for_a_free_slot,
         Nothing: rule_6_a_free_slot_is_kept_for_a_waiter_that_knows_it,
         Nothing: rule_6_slots_that_are_freed_together_go_to_waiters_that_know_them,
     ]
@@ -36,6 +39,28 @@ async fn rule_2_a_slot_that_is_not_there_is_not_given(b: Bench) {
     }
     has(&b, &k, &[(0, a)]).await;
     given(&b, ask(&k, b.owner()), 1).await;
+}
+
+async fn rule_5_a_release_that_frees_nothing_wakes_a_waiter_for_a_free_slot(b: Bench) {
+    let mut events = b.events();
+    listening(&b, &mut events).await;
+    let mut got = None;
+    for _ in 0..TRIES {
+        let (k, a) = (b.lock(), b.owner());
+        given(&b, on_slots(acquire(&k, b.owner(), SHORT), TWO), 0).await;
+        given(&b, ask(&k, a), 1).await;
+        let waits = acquire_waiting(&k, b.owner(), (1, Duration::from_secs(10)));
+        let held = b.ask(on_slots(waits, TWO)).await;
+        b.check(is_held(&held), "all slots are taken", &held);
+        sleep(SHORT + Duration::from_millis(20)).await;
+        let stranger = on_slots(release(&k, b.owner()), TWO);
+        b.expect(stranger, Reply::Absent, "there is nothing to release").await;
+        got = next_hint(&mut events, k.lock()).await;
+        if got == Some(Some(1)) {
+            return;
+        }
+    }
+    b.broken("a waiter is woken for the slot that is free", &got);
 }
 
 /// Makes the requests of two waiters. The first waiter states that the semaphore has two slots, the

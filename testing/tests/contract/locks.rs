@@ -31,6 +31,9 @@ async fn wrong_answers_about_permits_are_caught() {
         _, Reply::Permit { slot, .. } => *slot = 0);
     asks!("gives any slot to who moves", "rule_2_a_move_takes_the_slot_and_leaves_the_other",
         Op::Acquire { mode: LockMode::Slot(slots), .. } => *slots = Slots::any(slots.of));
+    asks!("looks for no waiter where nothing is freed",
+        "rule_5_a_release_that_frees_nothing_wakes_a_waiter_for_a_free_slot",
+        Op::Release { mode: LockMode::Slot(_), keys, .. } => *keys = LockKeys::new("another"));
     tells!("forgets that a permit is extended", "rule_4_an_extension_leaves_a_slot_to_its_owner",
         Op::Extend { mode: LockMode::Slot(_), .. }, reply => *reply = Reply::Done);
 }

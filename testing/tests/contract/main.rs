@@ -56,6 +56,7 @@ macro_rules! tells {
 
 mod deadlines;
 mod handovers;
+mod lives;
 mod locks;
 mod records;
 #[path = "../../../tests/support/wrap.rs"]

@@ -144,7 +144,7 @@ async fn a_free_name_costs_few_commands_for_every_kind_of_lock() {
                 ("zrem", 3),
             ],
         ),
-        (slots, &p, &owners[..1], &[("getrange", 2), ("set", 2)]),
+        (slots, &p, &owners[..1], &[("getrange", 2), ("pttl", 1), ("set", 2)]),
         (
             LockMode::Exclusive,
             &several,
@@ -191,12 +191,12 @@ async fn a_renewal_costs_few_commands_for_every_kind_of_lock() {
                 ("getrange", 2),
                 ("pexpire", 2),
                 ("pexpireat", 2),
-                ("pttl", 2),
+                ("pttl", 4),
                 ("zadd", 2),
                 ("zscore", 2),
             ],
         ),
-        (slot, &p, &[("getrange", 2), ("set", 2)]),
+        (slot, &p, &[("getrange", 2), ("pttl", 2), ("set", 2)]),
         (LockMode::Exclusive, &several, &[("mget", 2), ("pexpire", 12)]),
     ];
     for (mode, keys, expected) in kinds {

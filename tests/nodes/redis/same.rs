@@ -15,6 +15,7 @@ const APART: Duration = Duration::from_secs(15);
 const SPANS: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(600)];
 /// Length of a lease that has ended when the next batch of requests is sent.
 const OVER: Duration = Duration::from_millis(1);
+const TTLS: [Duration; 5] = [OVER, SPANS[0], SPANS[1], SPANS[0], SPANS[1]];
 const HOUR_MS: u64 = 3_600_000;
 
 struct Dice(u64);
@@ -73,7 +74,7 @@ impl Drawn {
         let reassert = self.dice.maybe(2, |_| named);
         let of = |node: usize| reassert.map(|both| both[node]);
         let keys = LockKeys::new(self.dice.of(&["p", "q"]));
-        let (owner, token, ttl) = (self.owner(), self.token(), self.dice.of(&SPANS));
+        let (owner, token, ttl) = (self.owner(), self.token(), self.dice.of(&TTLS));
         let slots = Slots::any(self.dice.of(&[1, 2, 3]));
         let slot = self.dice.below(slots.of.into()) as u16;
         let start = Slots { want: Want::First { start: slot, step: 1 }, ..slots };
@@ -104,7 +105,7 @@ impl Drawn {
         let mode = LockMode::Exclusive;
         let keys = LockKeys::many(["b", "d"].map(LockKeys::new).to_vec());
         let (owner, from, token) = (self.owner(), self.owner(), self.token());
-        let ttl = self.dice.of(&SPANS);
+        let ttl = self.dice.of(&TTLS);
         let both = |op: Op| [op.clone(), op];
         match self.dice.below(8) {
             0..4 => {
@@ -133,7 +134,7 @@ impl Drawn {
         let mode = self.dice.of(&[LockMode::Exclusive, LockMode::Exclusive, LockMode::Shared]);
         let keys = LockKeys::new(name);
         let key: Arc<str> = self.dice.of(&["r", "s"]).into();
-        let (owner, token, ttl) = (self.owner(), self.token(), self.dice.of(&SPANS));
+        let (owner, token, ttl) = (self.owner(), self.token(), self.dice.of(&TTLS));
         let retention = self.dice.of(&[2 * SPANS[1], 4 * SPANS[1]]);
         let fingerprint = self.dice.maybe(2, |dice| dice.of(&[[1; 32], [2; 32]]));
         match self.dice.below(10) {
@@ -172,7 +173,7 @@ impl Drawn {
                 let created = self.dice.maybe(3, |dice| dice.of(&[HOUR_MS, 10 * HOUR_MS, 0]));
                 let created = created.map(|age| self.base / 1_000 - age);
                 both(Op::Claim(Claim {
-                    lease: self.dice.of(&[OVER, ttl]),
+                    lease: ttl,
                     retention,
                     proposal: token.get(),
                     fingerprint,
@@ -219,6 +220,33 @@ impl Drawn {
             }
         }
     }
+}
+
+/// Returns true if the op gives something that is over when the next batch is sent.
+fn is_brief(op: &Op) -> bool {
+    match op {
+        Op::Acquire { ttl, .. } | Op::Extend { ttl, .. } => *ttl == OVER,
+        Op::Claim(claim) => claim.lease == OVER,
+        Op::ExtendClaim { lease, .. } => *lease == OVER,
+        Op::Enlist(enlist) => enlist.ttl == OVER,
+        _ => false,
+    }
+}
+
+/// Lets both nodes go on in a new history as after a planned handover, with all leases from before
+/// it.
+fn hand_over(memory: &MemoryNode, server: &Server) {
+    assert!(memory.close(SPANS[0]));
+    memory.hand_over();
+    for master in [["127.0.0.1", "1"], ["no", "one"]] {
+        server.cli(&["replicaof", master[0], master[1]]);
+    }
+    let info = server.cli(&["info", "replication"]);
+    let replid = info.split("master_replid:").nth(1).unwrap().split_whitespace().next().unwrap();
+    let marker = server.cli(&["get", "palisade:generation"]);
+    let till = SystemEnv.wall_micros() / 1_000 + HOUR_MS;
+    let settling = format!("{replid}{}s{till:013}{}", &marker[40..112], marker[126..].trim_end());
+    server.cli(&["set", "palisade:generation", &settling]);
 }
 
 /// Returns a reply as text without its durations, and the durations separately.
@@ -314,6 +342,7 @@ async fn history(server: &Server, seed: u64) -> Result<(), String> {
     let mut drawn = Drawn::new(seed);
     let mut log = Vec::new();
     let reborn = drawn.dice.maybe(2, |dice| dice.below(30)).filter(|_| !once);
+    let handed = drawn.dice.maybe(2, |dice| 1 + dice.below(20)).filter(|_| !once);
     let mut named = [QuarantineId { history: 0, since: 0 }; 2];
     for round in 0..40 {
         if reborn == Some(round) {
@@ -322,6 +351,10 @@ async fn history(server: &Server, seed: u64) -> Result<(), String> {
             let other = ReplicationId::parse(&format!("{:040x}", 7)).unwrap();
             rewrite(server, |m| (m.replid, m.process.run) = (other, 7));
             log.push("a new history".to_owned());
+        }
+        if handed == Some(round) && reborn.is_none() {
+            hand_over(&memory, server);
+            log.push("a planned handover".to_owned());
         }
         match drawn.dice.below(20) {
             0 => {
@@ -345,7 +378,7 @@ async fn history(server: &Server, seed: u64) -> Result<(), String> {
         let (mut here, mut there, mut ends) = (Vec::new(), Vec::new(), false);
         while here.len() < count as usize && !ends {
             let [a, b] = drawn.op(named);
-            ends = matches!(&a, Op::Claim(claim) if claim.lease == OVER);
+            ends = is_brief(&a);
             here.push(a);
             there.push(b);
         }
