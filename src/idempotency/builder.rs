@@ -139,7 +139,7 @@ impl Idempotency {
         let commands = self.core.commands.with_retention(self.retention);
         let (mut health, causes) = health(&redlock, self.retention, loss).await;
         for (node, losses) in health.nodes.iter_mut().zip(causes) {
-            if self.decision(&losses).await == Ok(Decision::Run) {
+            if matches!(self.decision(&losses, &[]).await, Ok(Decision::Run)) {
                 node.new_keys = node.locks;
             }
         }
