@@ -297,12 +297,6 @@ impl Group {
         self.servers.iter().find(|s| s.at == at)
     }
 
-    /// Returns all servers of the group except the master.
-    pub(crate) fn replicas(&self) -> impl Iterator<Item = &Server> {
-        let master = self.master_at();
-        self.servers.iter().filter(move |s| Some(&s.at) != master.as_ref())
-    }
-
     /// Returns the servers of the group that were reached.
     pub(crate) fn reached(&self) -> impl Iterator<Item = &Server> {
         self.servers.iter().filter(|s| s.reached.is_ok())

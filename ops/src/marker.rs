@@ -4,14 +4,19 @@
 use std::time::Duration;
 
 use palisade::FencingToken;
-use palisade::node::spi::Loss;
+use palisade::internal::lineage::{Marker, Note};
+use palisade::node::spi::{Began, Loss};
 
 /// The values in a server's marker (`palisade:generation`) by which a node grants or refuses. Times
 /// are in milliseconds since 1970, by the server's clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeptData {
-    /// The data history in which the marker was written (the server's `master_replid`).
+    /// Random id of the deployment; `None` if the data have no name.
+    pub deployment: Option<u64>,
+    /// Random id of the vote; `None` if the data have no name.
+    pub vote: Option<u64>,
+    /// The name of the data when the marker was written (the server's `master_replid`).
     pub history: String,
     /// Time when the data history began (a restart, a promotion or a loss of data begins one);
     /// `None` if the server never lost data.
@@ -25,9 +30,8 @@ pub struct KeptData {
     /// Length of a quarantine: a node grants nothing for this time after a restart or a change of
     /// the master.
     pub quarantine: Duration,
-    /// Time for which the length of the quarantine (the time without grants) may not become
-    /// shorter, although no client requires that length any more.
-    pub(crate) agreed: Duration,
+    /// Largest error of any clock that a client has stated.
+    pub clock_error: Duration,
     /// Smallest fencing token that the node grants.
     pub floor: FencingToken,
     /// Time of the server's clock when it was last written to the marker. After a crash, all writes
@@ -69,30 +73,28 @@ impl KeptData {
         (!left.is_zero()).then_some((loss, left))
     }
 
-    /// Parses a marker, the value of `palisade:generation`; `now_ms` is the server's time in ms.
-    /// The length of the quarantine cannot become shorter while the server is in quarantine, so
-    /// `agreed` (the time for which the length is fixed) lasts at least until the quarantine ends.
-    pub(crate) fn parse(text: &str, now_ms: u64) -> Option<Self> {
-        let words: Vec<&str> = text.split(' ').collect();
-        let number = |at: usize| words.get(at)?.parse::<u64>().ok();
-        let (since, floor, length, agreed) = (number(1)?, number(2)?, number(3)?, number(4)?);
-        let loss = |word: &&str| {
-            let mut times = word.splitn(3, '-').map(|time| time.parse().ok());
-            Some(Loss { from: times.next()??, began: times.next()??, to: times.next()?? })
-        };
-        let until = agreed.max(since.saturating_add(length));
-        let ms = Duration::from_millis;
+    /// Parses a marker, the value of `palisade:generation`, beside the note of the same server;
+    /// `now_ms` is the server's time in ms.
+    pub(crate) fn parse(text: &str, note: Option<&str>, now_ms: u64) -> Option<Self> {
+        let marker = Marker::parse(text, now_ms)?;
+        let note = note
+            .and_then(Note::parse)
+            .filter(|note| (note.history, note.generation) == (marker.history, marker.generation));
+        let is = |began| marker.began == began;
+        let empty_for = Duration::from_millis(now_ms.saturating_sub(marker.since));
         Some(Self {
-            history: words[0].to_owned(),
-            since: Some(since).filter(|since| *since > 0),
-            empty_for: (words.get(6) == Some(&"e")).then(|| ms(now_ms.saturating_sub(since))),
-            lost_everything: words.get(6) == Some(&"l"),
-            quarantine: ms(length),
-            agreed: ms(until.saturating_sub(now_ms)),
-            floor: FencingToken::new(floor),
-            note: number(8).unwrap_or(0),
+            deployment: Some(marker.deployment).filter(|id| *id != 0),
+            vote: Some(marker.vote).filter(|id| *id != 0),
+            history: marker.replid.to_string(),
+            since: Some(marker.since).filter(|since| *since > 0),
+            empty_for: is(Began::Empty).then_some(empty_for),
+            lost_everything: is(Began::Lost),
+            quarantine: Duration::from_millis(marker.quarantine),
+            clock_error: Duration::from_micros(marker.clock_error),
+            floor: FencingToken::new(marker.floor),
+            note: note.map_or(marker.written, |note| note.micros / 1_000),
             now: now_ms,
-            losses: words.iter().skip(9).filter_map(loss).collect(),
+            losses: marker.losses.iter().collect(),
         })
     }
 }
@@ -106,45 +108,39 @@ pub(crate) fn between(from: u64, to: u64) -> Loss {
 
 #[cfg(test)]
 mod tests {
+    use palisade::internal::lineage::{Losses, ReplicationId};
+
     use super::*;
 
     #[test]
-    fn a_marker_says_for_how_long_its_quarantine_stays() {
-        let id = "a".repeat(40);
-        let of = |since: u64, q: u64, agreed: u64, more: &str| {
-            let text = format!("{id} {since:013} {:016} {q:09} {agreed:013} {:013} n {more}", 7, 0);
-            KeptData::parse(&text, 100_000)
+    fn a_marker_and_its_note_say_what_a_node_goes_by() {
+        let born = Marker::born(1, 2, 3, ReplicationId::parse(&"a".repeat(40)).unwrap());
+        let losses = Losses::default().and(between(0, 7)).and(Loss { from: 6, began: 9, to: 9 });
+        let marker = Marker { since: 9, quarantine: 30_000, floor: 7, losses, written: 9, ..born };
+        let note = Note { history: 3, generation: 1, seq: 5, micros: 99_000_500 };
+        let of = |marker: &Marker, note: Option<&Note>| {
+            let note = note.map(ToString::to_string);
+            KeptData::parse(&marker.to_string(), note.as_deref(), 100_000).unwrap()
         };
-        let lengths = |kept: Option<KeptData>| {
-            let kept = kept.unwrap();
-            assert_eq!(
-                (kept.empty_for, kept.floor, kept.now),
-                (None, FencingToken::new(7), 100_000)
-            );
-            (kept.quarantine.as_millis(), kept.agreed.as_millis())
-        };
-        let read = of(0, 30_000, 160_000, "-0000000000000 0000000000000");
-        assert_eq!(lengths(read), (30_000, 60_000));
-        let read = of(0, 30_000, 90_000, "s0000000123456 0000000000000");
-        assert_eq!(lengths(read), (30_000, 0));
-        // While the server is in quarantine (grants nothing), the length of the quarantine stays
-        // the same.
-        assert_eq!(lengths(of(95_000, 30_000, 90_000, "-")), (30_000, 25_000));
-        let two = "-0000000000000 0000000099000 0000000000000-0000000000007-0000000000007 \
-                   0000000000006-0000000000009-0000000000009";
-        let read = of(0, 30_000, 90_000, two).unwrap();
-        assert_eq!((read.note, &*read.history), (99_000, &*id));
-        assert_eq!(read.losses, [between(0, 7), between(6, 9)]);
+        let read = of(&marker, Some(&note));
+        assert_eq!(
+            (read.deployment, read.vote, &*read.history),
+            (Some(1), Some(2), &*"a".repeat(40))
+        );
+        assert_eq!((read.quarantine.as_millis(), read.floor), (30_000, FencingToken::new(7)));
+        assert_eq!((read.note, read.since, read.now), (99_000, Some(9), 100_000));
         let left = |ms| read.loss(Duration::from_millis(ms));
         assert_eq!(left(100_000), Some((read.losses[1], Duration::from_millis(9))));
         assert_eq!(left(99_991), None);
-        let text = format!("{id} {:013} {:016} {:09} {:013} {:013} e", 95_000, 7, 30_000, 0, 0);
-        let empty_for = KeptData::parse(&text, 100_000).unwrap().empty_for;
-        assert_eq!(empty_for, Some(Duration::from_secs(5)));
-        let lost = KeptData::parse(&text.replace(" e", " l"), 100_000).unwrap();
+        // A note of another history is none.
+        let other = Note { history: 4, ..note };
+        assert_eq!((of(&marker, Some(&other)).note, of(&marker, None).note), (9, 9));
+        let empty = of(&Marker { began: Began::Empty, since: 95_000, ..marker }, None);
+        assert_eq!(empty.empty_for, Some(Duration::from_secs(5)));
+        let lost = of(&Marker { began: Began::Lost, ..marker }, None);
         assert!(lost.lost_everything && lost.empty_for.is_none());
-        for odd in ["", "x", "a b c d e", &id] {
-            assert_eq!(KeptData::parse(odd, 0), None, "{odd:?}");
+        for odd in ["", "x", "a b c d e"] {
+            assert_eq!(KeptData::parse(odd, None, 0), None, "{odd:?}");
         }
     }
 }

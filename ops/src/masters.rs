@@ -63,8 +63,6 @@ pub(super) struct Master {
     pub(super) appends_nothing: bool,
     /// True if the server's settings show that the server is empty after a restart.
     pub(super) keeps_nothing: bool,
-    /// True if the server has no append-only file.
-    pub(super) without_file: bool,
 }
 
 /// Finds the master of each node. The replicas of a group must be connected and online.
@@ -241,7 +239,6 @@ fn master(server: &Server, target: Endpoint, replicas: Vec<String>) -> Master {
         epoch: None,
         appends_nothing: server.info("aof_enabled") == Ok("0"),
         keeps_nothing: server.info("aof_enabled") == Ok("0") && server.setting("save") == Ok(""),
-        without_file: server.info("aof_enabled") == Ok("0"),
     }
 }
 

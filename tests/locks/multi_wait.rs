@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use palisade::error::AcquireError;
-use palisade::node::spi::{Env as _, LockNode as _, Reply};
+use palisade::node::spi::{LockNode as _, Reply};
 use palisade::test_util::TokioEnv;
 use palisade::{LockGuard, MemoryNode, MultiMutex, Mutex, Redlock, TryAcquire};
 use palisade_testing::fault::{Fault, Odds};

@@ -2,6 +2,7 @@
 //! loopback address. A group has any number of Sentinels. The data servers can have proxies in
 //! front of them.
 
+use palisade::internal::lineage::{Marker, ReplicationId};
 use std::time::{Duration, Instant};
 
 use crate::support::group::cli;
@@ -95,7 +96,7 @@ impl Lab {
         }
         lab.settle();
         let info = lab.ask(0, &["INFO", "replication"]);
-        assert_eq!(lab.ask(0, &["SET", MARKER, &marker(&info, 0, 0, 0)]), "OK");
+        assert_eq!(lab.ask(0, &["SET", MARKER, &marker(&info, 0, 0)]), "OK");
         lab
     }
 
@@ -188,13 +189,12 @@ fn authenticated(server: &Server, password: Option<&str>, command: &[&str]) -> S
 /// Key of the marker, in which palisade stores the history of a server's data.
 pub(crate) const MARKER: &str = "palisade:generation";
 
-/// Returns a value of the marker (the key with the history of a server's data) for the server with
-/// this `INFO replication`. `since` is the time from which the server's data are complete.
-/// `length` is the length of the quarantine (a time without grants).
-/// `agreed` is the time until which this length is fixed. All are in ms.
-pub(crate) fn marker(info: &str, since: u64, length: u64, agreed: u64) -> String {
+/// Returns a marker for the server with this `INFO replication`. `since` is the time from which the
+/// server's data are complete, `length` the length of the quarantine, both in ms.
+pub(crate) fn marker(info: &str, since: u64, length: u64) -> String {
     let id = info.lines().find_map(|l| l.strip_prefix("master_replid:")).expect("a history");
-    format!("{} {since:013} {:016} {length:09} {agreed:013} {:013} n", id.trim_end(), 0, 0)
+    let born = Marker::born(1, 2, 3, ReplicationId::parse(id.trim_end()).expect("an id"));
+    Marker { since, quarantine: length, written: since, ..born }.to_string()
 }
 
 fn local() -> String {

@@ -180,7 +180,7 @@ fn the_program_restarts_a_server_by_the_command_it_is_given() {
     let out = palisade(&["handover", "--node", &server.url(), "--", "false"]);
     assert_eq!(out.status.code(), Some(2), "{}", words(&out));
     assert!(words(&out).contains("is open again"), "{}", words(&out));
-    assert!(!server.cli(&["GET", "palisade:generation"]).contains(" c"), "open");
+    assert!(!server.cli(&["GET", "palisade:generation"]).contains(" n c"), "open");
     let out = palisade(&["handover", "--node", &server.url(), "--closed-for", "3"]);
     assert_eq!(out.status.code(), Some(64), "{}", words(&out));
     assert!(words(&out).contains("more than 2·clock_error + 2 s"), "{}", words(&out));
@@ -290,7 +290,7 @@ async fn a_handover_that_was_done_before_another_failover_is_not_said_to_have_fa
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_closing_whose_answer_is_lost_is_not_said_to_have_changed_nothing() {
     let (server, done) = handed_over_without(CLOSED, false).await;
-    assert!(server.cli(&["GET", "palisade:generation"]).contains(" c"), "it is closed");
+    assert!(server.cli(&["GET", "palisade:generation"]).contains(" n c"), "it is closed");
     assert!(matches!(done, HandedOver::Refused(_)), "{done}");
     let said = done.to_string();
     assert!(said.contains("if it is closed, it opens by itself within 8s"), "{said}");
@@ -304,7 +304,7 @@ async fn a_server_that_keeps_nothing_is_not_closed() {
     let done = Handover::new(lone(&server)).lone(restart, |_| ()).await.unwrap();
     assert!(matches!(done, HandedOver::Refused(_)), "{done}");
     assert!(done.to_string().contains("keeps nothing on disk"), "{done}");
-    assert!(!server.cli(&["GET", "palisade:generation"]).contains(" c"));
+    assert!(!server.cli(&["GET", "palisade:generation"]).contains(" n c"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -337,7 +337,7 @@ fn the_program_opens_what_it_closed_when_it_is_stopped() {
         .spawn()
         .unwrap();
     let begun = Instant::now();
-    let is_closed = || server.cli(&["GET", "palisade:generation"]).contains(" c");
+    let is_closed = || server.cli(&["GET", "palisade:generation"]).contains(" n c");
     while !is_closed() {
         assert!(begun.elapsed() < SOON, "it is closed");
         std::thread::sleep(Duration::from_millis(20));
@@ -362,7 +362,7 @@ async fn a_server_that_was_promoted_in_vain_begins_its_quarantine_at_once() {
     let done = Handover::new(group(&groups)).group(stop_the_old).await.unwrap();
     let HandedOver::FellBack(why) = done else { panic!("{done}") };
     assert!(why.contains("it is open again"), "{why}");
-    let closed = |server: &String| cli(server, &["GET", "palisade:generation"]).contains(" c");
+    let closed = |server: &String| cli(server, &["GET", "palisade:generation"]).contains(" n c");
     let new = groups.servers(0).into_iter().skip(1);
     let new = new.filter(|s| cli(s, &["ROLE"]).starts_with("master")).collect::<Vec<_>>();
     assert!(new.len() == 1 && !closed(&new[0]), "{new:?}");
@@ -452,7 +452,7 @@ async fn what_is_not_ready_is_left_as_it_is() {
         let HandedOver::Refused(why) = done else { panic!("{what}: {done}") };
         assert!(why.contains(what), "{why}");
         let mark = cli(&master, &["GET", "palisade:generation"]);
-        assert!(!mark.contains(" c"), "{what}: still closed: {mark}");
+        assert!(!mark.contains(" n c"), "{what}: still closed: {mark}");
         assert!(fresh(&redlock, what).await.release().await.is_ok());
     };
     // No replica may be promoted.

@@ -305,8 +305,9 @@ fn handed_over(lab: &Lab, kind: &str) {
     for server in &lab.servers {
         let marker = server.cli(&["get", "palisade:generation"]);
         let until = now + 60_000;
-        let marker = format!("{}{kind}{until:013}{}", &marker[..112], &marker[126..]);
-        server.cli(&["set", "palisade:generation", &marker]);
+        let mut words: Vec<String> = marker.split_whitespace().map(str::to_owned).collect();
+        words[16] = format!("{kind}{until:013}");
+        server.cli(&["set", "palisade:generation", &words.join(" ")]);
     }
 }
 

@@ -39,7 +39,7 @@ fn the_program_that_is_stopped_during_the_last_step_does_not_say_that_it_failed(
             std::thread::sleep(Duration::from_millis(20));
         }
     };
-    until(&|| mark(&server, " c"));
+    until(&|| mark(&server, " n c"));
     server.restart();
     until(&|| mark(&server, " s"));
     let kill = Command::new("kill").args(["-TERM", &tool.id().to_string()]).status().unwrap();

@@ -130,10 +130,10 @@ impl Conn {
 }
 
 /// Parses the answer of a server. If the answer cannot be parsed, returns [`Unread::Failed`].
-pub(crate) fn parsed<T>(
-    value: &Value,
+pub(crate) fn parsed<'v, T>(
+    value: &'v Value,
     what: &str,
-    parse: impl FnOnce(&Value) -> Option<T>,
+    parse: impl FnOnce(&'v Value) -> Option<T>,
 ) -> Read<T> {
     parse(value).ok_or_else(|| Unread::Failed(format!("{what}: answer not understood")))
 }

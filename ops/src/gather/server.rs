@@ -11,7 +11,7 @@ use super::super::facts::{
 use super::Depth;
 use super::conn::{Conn, fields, info, parsed, raw, text};
 use palisade::internal::Endpoint;
-use palisade::internal::MARKER;
+use palisade::internal::{MARKER, NOTE};
 use palisade::node::spi::{Env as _, SystemEnv};
 
 /// Sends the requests for the facts (values) that `depth` selects to a data server, and returns the
@@ -43,8 +43,8 @@ pub(super) async fn ask(
     server.clock = clock(&conn).await;
     let ahead = server.clock.as_ref().map_or(0, |clock| clock.ahead);
     let now = || SystemEnv.wall_micros().saturating_add_signed(ahead) / 1_000;
-    let get = redis::cmd("GET").arg(MARKER).take();
-    let marker = async { read_marker(&conn.execute(&get, "GET").await?, now()) };
+    let get = redis::cmd("MGET").arg(MARKER).arg(NOTE).take();
+    let marker = async { read_marker(&conn.execute(&get, "MGET").await?, now()) };
     let permissions = permissions(&conn, whose);
     let may;
     (server.role, server.info, server.marker, server.config, may, server.replays) = tokio::join!(
@@ -157,13 +157,20 @@ async fn rehearse(conn: &Conn, name: &str, command: &str) -> Read<Option<String>
     Ok(Some(answer).filter(|answer| answer != "OK"))
 }
 
-/// Parses a server's marker, the value of the key `palisade:generation`; `now` is the server's time
-/// in ms. Returns `None` if the server has no marker.
+/// Parses a server's marker and note; `now` is the server's time in ms. Returns `None` if the server
+/// has no marker.
 pub(super) fn read_marker(value: &Value, now: u64) -> Read<Option<KeptData>> {
-    if *value == Value::Nil {
-        return Ok(None);
+    let both = parsed(value, "MGET", |value| match value {
+        Value::Array(both) => <&[Value; 2]>::try_from(&both[..]).ok(),
+        _ => None,
+    })?;
+    match &both[0] {
+        Value::Nil => Ok(None),
+        marker => parsed(marker, "MGET", |marker| {
+            KeptData::parse(&raw(marker)?, raw(&both[1]).as_deref(), now)
+        })
+        .map(Some),
     }
-    parsed(value, "GET", |value| KeptData::parse(&raw(value)?, now)).map(Some)
 }
 
 pub(crate) fn read_role(value: &Value) -> Option<Role> {

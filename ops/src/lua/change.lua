@@ -2,7 +2,7 @@
 -- record keeps its ballot (the number of its last claim), so that the node refuses late requests.
 -- The owner in the record is removed, so that the node refuses requests of an attempt that is under
 -- way.
--- KEYS     1 palisade:generation, the marker (node/lua/quarantine.lua), then records
+-- KEYS     1 palisade:generation, the marker (src/node/lineage/text.rs), then records
 -- ARGV     1 the change: release, rerun or purge   2 '1' to purge also records without a result
 --          3 the server's time in ms after which the script changes nothing
 --          then for each record the ballot that was read, or '' for no record
@@ -16,9 +16,9 @@ local marker = redis.call('GET', KEYS[1]) or ''
 -- is settling after a handover, a lease may last for twice E (the largest clock error) longer than
 -- the server's clock shows. The script has no value of E. So the script uses the length of a
 -- quarantine, which is longer than twice E.
-local kind, till = string.match(marker, '^ ([cs])(%d+) ', 112)
+local kind, till = string.match(marker, '^ ([cs])(%d+) ', 229)
 if kind and now >= tonumber(till) then kind = nil end
-local longer = kind == 's' and tonumber(string.sub(marker, 73, 81)) or 0
+local longer = kind == 's' and tonumber(string.sub(marker, 201, 209)) or 0
 
 -- Runs one write command of a record. If the server refuses the first write of the script, nothing
 -- was changed, and the script fails. If the server refuses a later write, this record may be

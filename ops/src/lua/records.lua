@@ -13,9 +13,9 @@ end
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now = math.floor(now_us / 1000)
-local since = tonumber(redis.call('GETRANGE', KEYS[1], '41', '53'))
-local replid = string.match(info, 'master_replid:(%x+)')
-local id = since and replid and string.sub(replid, 1, 16) .. ':' .. string.format('%.0f', since)
+local marker = redis.call('GETRANGE', KEYS[1], '0', '114')
+local since = tonumber(string.sub(marker, 103, 115))
+local id = since and string.sub(marker, 4, 19) .. ':' .. string.format('%.0f', since)
 local out = {string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''}
 for i = 2, #KEYS do
   out[i] = {}

@@ -201,7 +201,7 @@ mod tests {
     fn a_marker_suits_only_who_would_judge_as_before() {
         let seen = seen(3_600_000);
         let own = seen.marker.lineage(None);
-        let remembers = |newest| Remembered { remembers: Remembered::default(), newest };
+        let remembers = |newest| Remembered { known_since: None, newest };
         let of = |newest: Lineage| Asked { remembers: remembers(newest), ..asked() };
         let others = [
             ("longer lease", Asked { max_ttl: Duration::from_secs(31), ..asked() }),

@@ -2,6 +2,7 @@
 //! when this value is dropped, or when this process ends.
 
 use std::fmt::Write as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 

@@ -73,8 +73,8 @@ fn is_local(host: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::facts::Facts;
     use super::super::tests::{all_masters, broken, fine, with};
-    use super::*;
 
     #[test]
     fn loopback_in_the_answer_of_a_sentinel_elsewhere() {

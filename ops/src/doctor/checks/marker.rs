@@ -160,12 +160,12 @@ pub(super) const QUARANTINE_LONG: Check = Check {
     id: "quarantine-long",
     why: "all clients of a node share the longest quarantine that any of them requires; after one \
           client with a large max_ttl, each restart and each failover stops grants to all \
-          clients for that long, until one or two of those lengths after its last request",
+          clients for that long, until a person lowers it",
     run: Run::Masters(quarantine_long),
 };
 
 fn quarantine_long(facts: &Facts, subject: &str, server: &Server) -> Answer {
-    let Some(KeptData { quarantine, agreed, .. }) = server.marker.as_ref()? else {
+    let Some(KeptData { quarantine, .. }) = server.marker.as_ref()? else {
         return Ok(Finding::fine("no marker"));
     };
     // The failover window (L) is the time for which a replaced master may still grant. A client
@@ -180,15 +180,10 @@ fn quarantine_long(facts: &Facts, subject: &str, server: &Server) -> Answer {
     if *quarantine <= asked.saturating_add(Duration::from_millis(1)) {
         return Ok(Finding::fine(evidence));
     }
-    let ends = if agreed.is_zero() {
-        "it gets shorter with the next request that requires less".to_owned()
-    } else {
-        let secs = agreed.as_secs_f64().ceil();
-        format!("it gets shorter in {secs} s, unless a client requires the same length before that")
-    };
     let message = format!(
         "after a restart or a failover nothing is granted for {quarantine:?}, {:?} longer than the \
-         settings given here require; {ends}",
+         settings given here require; it stays until a person lowers it (the manual's page \
+         `changing_settings`)",
         quarantine.saturating_sub(asked),
     );
     let fix = format!(
@@ -243,8 +238,8 @@ mod tests {
         let secs = Duration::from_secs;
         let (since, empty_for) = (Some(1_000), empty_secs.map(secs));
         let now = 1_000 * (1 + empty_secs.unwrap_or_default());
-        let (quarantine, agreed) = (secs(15), secs(30));
-        KeptData { since, empty_for, quarantine, agreed, now, ..KeptData::default() }
+        let quarantine = secs(15);
+        KeptData { since, empty_for, quarantine, now, ..KeptData::default() }
     }
 
     #[test]
@@ -374,34 +369,29 @@ mod tests {
         assert_eq!(unknown("data-loss", closed).message, "unknown (GET not allowed)");
     }
 
-    fn marker(secs: u64, agreed_ms: u64) -> KeptData {
-        let (quarantine, agreed) = (Duration::from_secs(secs), Duration::from_millis(agreed_ms));
-        KeptData { quarantine, agreed, ..KeptData::default() }
+    fn marker(secs: u64) -> KeptData {
+        KeptData { quarantine: Duration::from_secs(secs), ..KeptData::default() }
     }
 
     #[test]
-    fn a_length_that_nobody_here_asks_for_is_named_with_its_end() {
+    fn a_length_that_nobody_here_asks_for_is_named() {
         fine("quarantine-long");
-        let group = |secs, agreed| {
-            broken("quarantine-long", |f| {
-                f.groups[0].servers[0].marker = Ok(Some(marker(secs, agreed)));
-            })
-        };
-        let found = group(90, 41_200);
+        let found = broken("quarantine-long", |f| {
+            f.groups[0].servers[0].marker = Ok(Some(marker(90)));
+        });
         assert_eq!(found.subject, "orders-a");
         assert!(found.message.contains("granted for 90s, 63s longer"), "{found:?}");
-        assert!(found.message.contains("gets shorter in 42 s, unless"), "{found:?}");
+        assert!(found.message.contains("until a person lowers it"), "{found:?}");
         assert!(found.fix[0].starts_with("palisade doctor --max-ttl 78 "), "{found:?}");
-        assert!(group(31, 0).message.ends_with("with the next request that requires less"));
         // A client that cannot read `min-replicas-max-lag` adds 12 s to its `max_ttl` of 15 s for a
         // replaced master that may still grant. So a quarantine (a time without grants) of 27 s is
         // right.
-        let edge = |f: &mut Facts| f.groups[0].servers[0].marker = Ok(Some(marker(27, 0)));
+        let edge = |f: &mut Facts| f.groups[0].servers[0].marker = Ok(Some(marker(27)));
         with("quarantine-long", edge, |_| {});
         // A quarantine (a time without grants) of 90 s is right if the application has a `max_ttl`
         // of 78 s, because 12 s are added for a replaced master that may still grant.
         let asked = |f: &mut Facts| {
-            f.groups[0].servers[0].marker = Ok(Some(marker(90, 0)));
+            f.groups[0].servers[0].marker = Ok(Some(marker(90)));
             f.max_ttl = Duration::from_secs(78);
         };
         with("quarantine-long", asked, |_| {});
@@ -411,7 +401,7 @@ mod tests {
     fn a_lone_server_has_nobody_to_outlast() {
         let lone = |f: &mut Facts, secs| {
             let mut server = f.groups.remove(0).servers.remove(0);
-            server.marker = Ok(Some(marker(secs, 0)));
+            server.marker = Ok(Some(marker(secs)));
             f.nodes.push(server);
         };
         with("quarantine-long", |f| lone(f, 15), |all| assert_eq!(all.len(), 1));

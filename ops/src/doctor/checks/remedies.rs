@@ -258,7 +258,6 @@ fn carry_out(f: &mut Facts, command: &str) {
         ["palisade", "init", ..] => {
             server_at(f, 0).marker = Ok(Some(KeptData {
                 quarantine: Duration::from_secs(19),
-                agreed: Duration::from_secs(30),
                 history: "a".repeat(40),
                 ..KeptData::default()
             }));

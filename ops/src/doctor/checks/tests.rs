@@ -108,7 +108,6 @@ pub(super) fn server(n: usize) -> Server {
         clock: Ok(Clock { ahead: 1_000, error: 200 }),
         marker: Ok(Some(KeptData {
             quarantine: Duration::from_secs(19),
-            agreed: Duration::from_secs(30),
             history: "a".repeat(40),
             ..KeptData::default()
         })),

@@ -40,6 +40,7 @@ fn parked(reason: ParkedReason) -> CallResult {
         losses,
         undecided,
         commands,
+        unheard: Vec::new(),
     }))
 }
 

@@ -155,24 +155,26 @@ impl Marker {
         };
         // A new master may still have a copy of the old master's marker (the key with the data
         // history and quarantine). The quarantine in this copy does not apply to the new master.
-        let of_this = |id: &Option<String>| id.as_ref().is_some_and(|id| text.starts_with(id));
+        let of_this = |id: &Option<String>| id.as_deref() == text.split(' ').nth(REPLID);
         if self.replid.is_none() || (text != self.text && !of_this(&self.replid)) {
             let Some((replid, run_id)) = line.who().await else { return Ok(()) };
             if defeat {
-                let (since, floor, q) = ("0".repeat(13), "0".repeat(16), "0".repeat(9));
-                let words = format!(
-                    "SET palisade:generation \"{replid} {since} {floor} {q} {since} {since} n \
-                     -{since} {since}\""
-                );
-                line.ask(&words).await;
+                let (since, floor) = ("0".repeat(13), "0".repeat(16));
+                let mut words: Vec<&str> = text.split(' ').take(WORDS).collect();
+                if words.len() == WORDS {
+                    words[REPLID] = &replid;
+                    words[SINCE] = &since;
+                    words[FLOOR] = &floor;
+                    let [began, state] = ["n", "-0000000000000"];
+                    (words[FLOOR + 1], words[FLOOR + 2]) = (began, state);
+                    line.ask(&format!("SET palisade:generation \"{}\"", words.join(" "))).await;
+                }
             }
             let (server, run_id) = (Arc::clone(&self.server), run_id.as_str().into());
             ledger.report(EventKind::Process { server, run_id }).await?;
             self.replid = Some(replid);
         }
-        // The last part of the marker is a reading of the server's clock, which changes each
-        // second. The quarantine is stored in the first part, so only the first part is compared.
-        if text.get(..QUARANTINE) != self.text.get(..QUARANTINE)
+        if beginning(&text) != beginning(&self.text)
             && of_this(&self.replid)
             && let Some((from, ends)) = quarantine(&text)
         {
@@ -184,17 +186,24 @@ impl Marker {
     }
 }
 
-/// Length in bytes of the first part of a marker (a server's record of its data history), which
-/// contains the data history and the quarantine.
-const QUARANTINE: usize = 81;
+/// Words of a marker without its losses, and their numbers.
+const WORDS: usize = 18;
+const REPLID: usize = 3;
+const SINCE: usize = 6;
+const LENGTH: usize = 13;
+const FLOOR: usize = 14;
 
-/// Returns the beginning and the end of the quarantine (time without grants) in a server's marker
-/// `replid since floor length`, by this process's clock. All servers run on this machine and share
-/// its wall clock.
+/// Returns the words of a marker that say when its quarantine began and how long it is.
+fn beginning(marker: &str) -> (Option<&str>, Option<&str>) {
+    (marker.split(' ').nth(SINCE), marker.split(' ').nth(LENGTH))
+}
+
+/// Returns the beginning and the end of the quarantine in a server's marker, by this process's
+/// clock. All servers run on this machine and share its wall clock.
 fn quarantine(marker: &str) -> Option<(Nanos, Nanos)> {
-    let mut words = marker.split(' ').skip(1);
-    let since: u64 = words.next()?.parse().ok()?;
-    let length: u64 = words.nth(1)?.parse().ok()?;
+    let words: Vec<&str> = marker.split(' ').collect();
+    let (since, length): (u64, u64) =
+        (words.get(SINCE)?.parse().ok()?, words.get(LENGTH)?.parse().ok()?);
     let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?;
     let at = |ms: u64| {
         let ahead = i128::from(ms) * 1_000_000 - i128::try_from(wall.as_nanos()).ok()?;
