@@ -1,7 +1,7 @@
 //! Checks the facts that a node reports with each batch: its clock, its data history and its
-//! identity (rules clocks 4, quarantine 7 in docs/design). After a new data history a node is in
+//! identity (rules clocks 4, quarantine 7, 13 in docs/design). After a new data history a node is in
 //! quarantine for some time: it grants nothing, because it may have lost leases. The monitor only
-//! reports quarantines; `lua/quarantine.lua` decides about them.
+//! reports quarantines; `node/lineage.rs` decides about them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -106,7 +106,7 @@ impl NodeMonitor {
     }
 
     /// Returns what this `Redlock` handle has seen of the node's data
-    /// (rule quarantine 6 in docs/design).
+    /// (rule quarantine 17 in docs/design).
     pub(crate) fn remembers(&self) -> Remembered {
         *self.remembers.lock()
     }

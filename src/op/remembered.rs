@@ -14,7 +14,7 @@ pub struct Lineage {
     pub generation: u64,
     /// Random identifier of the data history.
     pub history: u64,
-    /// Number of writes that count in this history (rule quarantine 7 in docs/design).
+    /// Number of writes that count in this history (rule quarantine 18 in docs/design).
     pub seq: u64,
     /// The server's clock at the last of these writes, in milliseconds since 1970.
     pub note: u64,

@@ -2,7 +2,7 @@
 -- record keeps its ballot (the number of its last claim), so that the node refuses late requests.
 -- The owner in the record is removed, so that the node refuses requests of an attempt that is under
 -- way.
--- KEYS     1 palisade:generation, the marker (node/lua/quarantine.lua), then records
+-- KEYS     1 palisade:generation, the marker (node/lineage/text.rs), then records
 -- ARGV     1 the change: release, rerun or purge   2 '1' to purge also records without a result
 --          3 the server's time in ms after which the script changes nothing
 --          then for each record the ballot that was read, or '' for no record
