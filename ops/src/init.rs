@@ -331,8 +331,8 @@ fn used(looked: &Looked, is_lost: bool) -> Result<Option<u64>, Refusal> {
     Ok(first.filter(|_| is_lost || granted || marker.losses.iter().count() != 1))
 }
 
-/// Returns the marker of a server that is new, or that lost everything for good. Data histories keep
-/// their names, so that programs that have connected before go on.
+/// Returns the marker of a server that is new, or that lost everything for good. A data history
+/// keeps its name, so that programs that have connected before go on.
 fn marked(looked: &Looked, used: Option<u64>, names: (u64, u64), epoch: Option<u64>) -> Marker {
     let shown = &looked.shown;
     let (deployment, vote) = names;

@@ -101,9 +101,7 @@ async fn a_loss_is_no_longer_than_was_proved(b: Bench) {
     let facts = after(&b, b.hooks.restart_keeping.as_ref()).await;
     let Some(loss) = facts.losses.last().copied() else { b.broken("a restart is a loss", &facts) };
     let (then, now) = (before.node_micros / 1_000, facts.node_micros / 1_000);
-    // A loss begins at the note in the restored marker (the record of the node's data history). The
-    // note is the server's clock at the last write of the marker. When a record is written, the
-    // note is at most a second old.
+    // A loss begins at the restored note, which is at most a second older than the last record.
     let is_proved = then.saturating_sub(1_100) <= loss.from && loss.from <= loss.to;
     // A server that a failover replaced may still have granted leases, for at most the failover
     // window. So the range of lost writes ends one window after the last write that the restarted
