@@ -1,6 +1,6 @@
 //! Checks the facts that a node reports with each batch: its clock, its data history and its
-//! identity (rules clocks 4, quarantine 7, 13, 17 in docs/design). Whether the node is in quarantine
-//! is decided by `node/lineage.rs`; the monitor reports it.
+//! identity (rules clocks 4, quarantine 7, 13, 17 in docs/design). Whether the node is in
+//! quarantine is decided by `node/lineage.rs`; the monitor reports it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

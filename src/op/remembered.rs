@@ -25,8 +25,7 @@ pub struct Lineage {
 pub struct Remembered {
     /// Reading of the node's clock (µs since 1970) at the first answer; `None` before it.
     pub known_since: Option<u64>,
-    /// The newest data that the node has answered with. Before the first answer all fields are 0,
-    /// but `deployment` may come from the settings.
+    /// The newest data that the node has answered with. Before the first answer all fields are 0.
     pub newest: Lineage,
 }
 
