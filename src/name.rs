@@ -16,12 +16,11 @@ use crate::safe_text::Quoted;
 /// Longest name or prefix in bytes.
 pub(crate) const NAME_MAX: usize = 512;
 
-/// Key of the marker, a value that palisade stores on each server. The value shows the data history
-/// (sequence of writes) that the server's data come from, so that a restart or a loss of data is
-/// noticed (rule quarantine 2 in docs/design).
+/// Key of the marker, which says whose data a server has and since when they are complete
+/// (rule quarantine 2 in docs/design).
 pub const MARKER: &str = "palisade:generation";
-/// Key of what changes in a server's marker with each write: the number and time of the last write
-/// that counts (rule quarantine 7 in docs/design).
+/// Key of the note: number and time of the last write that counts
+/// (rules quarantine 2, 18 in docs/design).
 pub const NOTE: &str = "palisade:note";
 /// Key that a node writes before a wait for replicas (a barrier), so that the replicas have a write
 /// to confirm (rule durability 2 in docs/design).

@@ -9,10 +9,14 @@
 //! writes the marker before any other key, so no client can write a key between the check and the
 //! marker of `init`.
 //!
+//! The marker also gives the data a name: an id of the deployment, and one of the vote. By it a
+//! client recognises another deployment's data (rule quarantine 14 in docs/design).
+//!
 //! Applications may have connected to the new server before `init`. Such a server has a marker with
 //! the loss of all earlier data. During the first quarantine `init` replaces that marker, because
 //! the server has granted no lock. After the first quarantine `init` only removes that loss from
-//! the marker. The other fields stay, because the server has granted locks under them.
+//! the marker. The other fields stay, because the server has granted locks under them; a name is
+//! added.
 //!
 //! A server that was replaced or emptied while other nodes have data is not new. It has lost keys
 //! that it had confirmed, and must not report these keys as unused. So `init` examines all nodes
@@ -31,7 +35,7 @@ use super::scan::{Scan, escaped};
 use super::script::{self, Kind, Refusal};
 use palisade::ConfigError;
 use palisade::internal::lineage::{Losses, Marker};
-use palisade::internal::{DECISIONS, MARKER};
+use palisade::internal::{DECISIONS, MARKER, NOTE};
 use palisade::node::spi::Began;
 
 /// Longest wait until all replicas have the marker (`palisade:generation`) that the master
@@ -171,8 +175,8 @@ const LOST: &str = "`palisade idem incidents` shows for which loss keys wait; if
 /// replaces a marker that applications wrote before, if the node is still in its first quarantine.
 /// The call refuses a node that has a key with `prefix`. If `prefix` is empty, the call refuses a
 /// node that has a key of palisade's form, such as a lock's fence or an idempotency record. The
-/// replicas of a group must be connected: a server takes a new replication id when its first
-/// replica connects, and that begins a quarantine.
+/// replicas of a group must be connected: Redis 6.2 begins a quarantine when the first of them
+/// connects later.
 ///
 /// # Errors
 /// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
@@ -327,8 +331,8 @@ fn used(looked: &Looked, is_lost: bool) -> Result<Option<u64>, Refusal> {
     Ok(first.filter(|_| is_lost || granted || marker.losses.iter().count() != 1))
 }
 
-/// Returns the marker of a server that is new, or that lost everything for good. Data histories keep
-/// their names, so that programs that have connected before go on.
+/// Returns the marker of a server that is new, or that lost everything for good. A data history
+/// keeps its name, so that programs that have connected before go on.
 fn marked(looked: &Looked, used: Option<u64>, names: (u64, u64), epoch: Option<u64>) -> Marker {
     let shown = &looked.shown;
     let (deployment, vote) = names;
@@ -371,7 +375,7 @@ fn is_decision(key: &[u8]) -> bool {
 /// (`palisade:generation`), because the script examines the marker.
 fn is_palisades(key: &[u8], prefix: &str) -> bool {
     let key = String::from_utf8_lossy(key);
-    if key == MARKER {
+    if [MARKER, NOTE].contains(&&*key) {
         return false;
     }
     if !prefix.is_empty() {

@@ -1,7 +1,6 @@
 //! Checks the facts that a node reports with each batch: its clock, its data history and its
-//! identity (rules clocks 4, quarantine 7 in docs/design). After a new data history a node is in
-//! quarantine for some time: it grants nothing, because it may have lost leases. The monitor only
-//! reports quarantines; `lua/quarantine.lua` decides about them.
+//! identity (rules clocks 4, quarantine 7, 13, 17 in docs/design). Whether the node is in
+//! quarantine is decided by `node/lineage.rs`; the monitor reports it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -106,7 +105,7 @@ impl NodeMonitor {
     }
 
     /// Returns what this `Redlock` handle has seen of the node's data
-    /// (rule quarantine 6 in docs/design).
+    /// (rule quarantine 17 in docs/design).
     pub(crate) fn remembers(&self) -> Remembered {
         *self.remembers.lock()
     }

@@ -69,8 +69,8 @@ use crate::time::{Drift, Moment, NodeClock};
 /// node's answer.
 pub(crate) const GRACE: Duration = Duration::from_millis(250);
 /// Interval at which an idle queue sends a batch without ops. The answer contains the node's clock
-/// and shows if the node is still the same server. The batch also makes the server store its clock
-/// in the marker key, which limits the loss after a crash (rule quarantine 13 in docs/design).
+/// and shows if the node is still the same server. The batch also makes the server renew its
+/// note, which limits the loss after a crash (rule quarantine 13 in docs/design).
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
 /// Largest number of requests that wait in one channel of the queue. The channel has the same

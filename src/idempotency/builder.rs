@@ -263,13 +263,13 @@ impl IdempotencyBuilder {
     /// after a repeat of its request.
     ///
     /// A server may lack its latest writes after a restart, after a failover, or with data from a
-    /// backup. The library regularly stores the time of the server's clock in the marker key. The
-    /// lost period begins at the stored time that is still in the marker, and ends at the first
-    /// request after the restart. So the downtime of the server counts as lost, too. At a write the
-    /// stored time is at most 1 s old; while a `Redlock` handle sends no requests it is at most 3 s
-    /// old. In a Sentinel group a replaced master may still accept writes for the failover window,
-    /// so this window is added to the lost period. Without this setting a loss of one second makes
-    /// every key without [`created_at`](Call::created_at) count as forgotten for a whole retention.
+    /// backup. The library regularly stores the time of the server's clock in `palisade:note`. The
+    /// lost period begins at the stored time that came back, and ends at the first request after
+    /// the restart. So the downtime of the server counts as lost, too. At a write the stored time
+    /// is at most 1 s old; while a `Redlock` handle sends no requests it is at most 3 s old. In a
+    /// Sentinel group a replaced master may still accept writes for the failover window, so this
+    /// window is added to the lost period. Without this setting a loss of one second makes every
+    /// key without [`created_at`](Call::created_at) count as forgotten for a whole retention.
     /// [`SHORT_LOSS`](Self::SHORT_LOSS) (20 s) covers a restart of a server with an append-only
     /// file. It also covers the failover of a group whose `down-after-milliseconds` is some
     /// seconds. No value covers a server that lost everything. A backup is covered only if its age

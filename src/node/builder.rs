@@ -138,7 +138,8 @@ impl<S> NodeBuilder<S> {
     ///
     /// Use `true` only if both effects are harmless, for example for locks that only avoid double
     /// work. The node reads the server's settings on each new connection, and every ten seconds
-    /// while the node is used.
+    /// while the node is used. With `false` a server that has evicted keys counts as one that lost
+    /// all its data (rule quarantine 21 in docs/design).
     pub fn allow_eviction(self, allow: bool) -> Self {
         self.set(|s| s.allow_eviction = allow)
     }

@@ -1,4 +1,4 @@
-//! Whether a server's data are those that its clients used (rules quarantine 1 to 13 in
+//! Whether a server's data are those that its clients used (rules quarantine 1 to 21 in
 //! docs/design): a pure function from what the server shows and what a client remembers.
 //!
 //! Every kind of node uses [`judge`]: a node in memory before each batch, a client of a server
@@ -54,7 +54,7 @@ pub struct Marker {
 }
 
 /// A server process, and how often it has followed another server. A server that was no replica
-/// since has all that it had (rule quarantine 8 in docs/design).
+/// since has all that it had (rule quarantine 19 in docs/design).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Process {
     /// First 16 digits of `run_id`.
@@ -255,7 +255,7 @@ impl Marker {
 
     /// Closes a server for `span`. Leases that it may not know, or that may last longer than its
     /// clock shows, forbid it (quarantine 11), as does an epoch or a replication id that no batch
-    /// has been executed under (quarantine 9).
+    /// has been executed under (quarantine 20).
     ///
     /// # Errors
     /// The reason for which it may not be closed now.
@@ -347,7 +347,7 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
     }
     let (seq, note) = before.noted(shown.note);
     let mut m = before;
-    // A marker without a name is as good as none to a client that knows one (quarantine 3).
+    // A marker without a name is as good as none to a client that knows one (quarantine 15).
     let was_unnamed = m.vote == 0 && me.vote != 0;
     let is_renamed = m.replid != shown.replid;
     let put_back = !was_unnamed && is_put_back(&before, seq, me);
@@ -357,7 +357,7 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
         asked.epoch.filter(|epoch| *epoch > before.epoch).map(|_| note),
         (!asked.allow_eviction && shown.evicted > before.evicted && is_same(&before, shown))
             .then_some(0),
-        // Another may have renewed the note after the data were put back (quarantine 6).
+        // Another may have renewed the note after the data were put back (quarantine 17).
         put_back.then(|| if note + m.apart() < me.note { note } else { m.since }),
     ];
     if was_unnamed {
@@ -446,7 +446,7 @@ fn with_window(mut m: Marker, asked: &Asked, now: u64) -> Marker {
     m
 }
 
-/// The data are older than those that the client has seen (quarantine 6).
+/// The data are older than those that the client has seen (quarantine 17).
 fn is_put_back(m: &Marker, seq: u64, me: &Lineage) -> bool {
     if m.history == me.history {
         return m.generation < me.generation || seq < me.seq;
@@ -454,7 +454,7 @@ fn is_put_back(m: &Marker, seq: u64, me: &Lineage) -> bool {
     m.generation <= me.generation
 }
 
-/// The process was no replica since the marker was written (quarantine 8).
+/// The process was no replica since the marker was written (quarantine 19).
 fn is_continued(then: Process, now: Process) -> bool {
     then.run == now.run
         && now.inputs.is_some()

@@ -27,8 +27,8 @@ pub struct Facts {
     /// Time until the quarantine, in which the node grants nothing, ends; zero outside of a
     /// quarantine.
     pub quarantine: Duration,
-    /// Length of a quarantine (a time after a possible loss of data) on this node: the longest that
-    /// any client has asked for lately (rule quarantine 7 in docs/design).
+    /// Length of a quarantine on this node: the longest that any client has asked for
+    /// (rule quarantine 7 in docs/design).
     pub quarantine_len: Duration,
     /// Length of a quarantine (time in which the node grants nothing) that this batch asked for:
     /// its `max_ttl` and the node's failover window (L) together.
@@ -36,14 +36,12 @@ pub struct Facts {
     /// True if this batch asked for a longer quarantine (time in which the node grants nothing)
     /// than any other client, so that the node made its quarantine longer.
     pub quarantine_raised: bool,
-    /// True if this batch was the first in a new data history (after a restart, a failover or a
-    /// loss of data). It then wrote a new marker: the key with the facts about the node's data.
+    /// True if this batch was the first in a new data history, and wrote its marker.
     pub new_history: bool,
     /// True if the server has given another name to its data, and this batch proved that nothing
     /// was lost. So no history began.
     pub renamed: bool,
-    /// True if the node had no marker (the key with the facts about its data) before this batch. So
-    /// the node either is new or has lost its data.
+    /// True if the node had no marker before this batch: it is new, or has lost its data.
     pub marker_missing: bool,
     /// Origin of the node's data: they began on a new node, or after a loss of earlier data.
     pub began: Began,

@@ -12,9 +12,8 @@ use crate::time::{AtMost, span_utc, until_utc, utc};
 /// 0, as `may have lost every write until 2026-11-23 14:03:21.4 UTC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// Last time that the server stored in its marker (a key with facts about its data) and that
-    /// was not lost. So every write before this time is present. 0 if no such time is left, so any
-    /// earlier write may be lost.
+    /// Time of the last note that came back, so every write before it is present. 0 if any earlier
+    /// write may be lost.
     pub from: u64,
     /// Time at which the data after the loss began. Together with `from` it identifies the loss.
     pub began: u64,

@@ -14,7 +14,7 @@ pub struct Lineage {
     pub generation: u64,
     /// Random identifier of the data history.
     pub history: u64,
-    /// Number of writes that count in this history (rule quarantine 7 in docs/design).
+    /// Number of writes that count in this history (rule quarantine 18 in docs/design).
     pub seq: u64,
     /// The server's clock at the last of these writes, in milliseconds since 1970.
     pub note: u64,
@@ -25,8 +25,7 @@ pub struct Lineage {
 pub struct Remembered {
     /// Reading of the node's clock (µs since 1970) at the first answer; `None` before it.
     pub known_since: Option<u64>,
-    /// The newest data that the node has answered with. Before the first answer all fields are 0,
-    /// but `deployment` may come from the settings.
+    /// The newest data that the node has answered with. Before the first answer all fields are 0.
     pub newest: Lineage,
 }
 

@@ -352,7 +352,8 @@ impl Redlock {
     /// of the node's builder, separated by `&`: `trust_fresh`, `allow_eviction`, `failover_window`,
     /// `min_replicas` and `max_lag` for a server or a group; `name`, `connect_timeout` and
     /// `replicas` only for a server; `sentinel_username`, `sentinel_password`, `tls`,
-    /// `sentinel_tls`, `sentinel_deadline` and `poll_every` only for a group.
+    /// `sentinel_tls`, `sentinel_deadline`, `poll_every` and `trust_unconfirmed_master` only for a
+    /// group.
     ///
     /// ```
     /// # fn main() -> Result<(), palisade::ConfigError> {

@@ -124,9 +124,9 @@ impl Header {
         let not_after = batch.not_after.as_ref().map(|moment| moment.on(identity));
         let late = not_after.is_some_and(|t| clock.micros > t);
         let settles = m.settles(clock.micros / 1_000);
-        // All clients use the largest E and the longest lease that any has asked for.
+        // All clients use the largest E that any has asked for.
         let terms = Terms {
-            max_ttl: batch.terms.max_ttl.max(Duration::from_millis(m.quarantine)),
+            max_ttl: batch.terms.max_ttl,
             clock_error: Duration::from_micros(m.clock_error),
         };
         let mut facts = m.facts((kept.note, clock.micros), change, &asked, identity);

@@ -14,10 +14,7 @@ use crate::op::{
 use crate::time::{FENCE_SLACK, Moment, token_lead};
 use crate::token::OwnerToken;
 
-/// Key of the marker, in which a server stores since when its data are complete
-/// (rule quarantine 2 in docs/design).
 pub(crate) const MARKER: &str = crate::name::MARKER;
-/// Key of the note, what changes with each write that counts.
 pub(crate) const NOTE: &str = crate::name::NOTE;
 
 /// Most ops in one run (see [`runs`]). Lua passes at most some thousand values to a command, and a
@@ -33,15 +30,12 @@ pub(crate) struct GroupTerms {
     pub(crate) failover_window: Duration,
     /// Failover window (L) under the assumption that each server whose settings could not be read
     /// has the longest possible window. It is used at the beginning of a data history, because the
-    /// marker (stored facts about the data) of a promoted server may be older than the settings of
-    /// the server that it replaced.
+    /// marker of a promoted server may be older than the settings of the server that it replaced.
     pub(crate) unread_window: Duration,
     /// Longest failover window (L: time for which a replaced server may still write) that any
     /// client with the same settings for this group can state.
     pub(crate) widest_window: Duration,
-    /// True if a server without a marker (the key with the facts about its data) counts as new, so
-    /// that it begins without a quarantine. A marker is missing on a new server, and on a server
-    /// that lost all its data.
+    /// True if a server without a marker counts as new, so that it begins without a quarantine.
     pub(crate) trust_fresh: bool,
     /// Number of replicas that must have acknowledged lately before a batch is executed, and the
     /// largest age of their acknowledgements in seconds.
@@ -98,11 +92,10 @@ pub(crate) fn batch(
     let expected = seen.map_or("", |seen| seen.replaces.as_deref().unwrap_or(seen.text()));
     cmd.arg(expected).arg(from).arg(until);
     let terms = &batch.terms;
-    // All clients use the largest E and the longest lease that any has asked for.
+    // All clients use the largest E that any has asked for.
     let error = micros(terms.clock_error).max(seen.map_or(0, |seen| seen.marker.clock_error));
-    let longest = millis(terms.max_ttl).max(seen.map_or(0, |seen| seen.marker.quarantine));
     let lead = token_lead(Duration::from_micros(error)).saturating_add(FENCE_SLACK);
-    let fence_life = longest.saturating_add(millis(lead));
+    let fence_life = millis(terms.max_ttl.saturating_add(lead));
     let (needed, age) = group_terms.good_replicas;
     cmd.arg(format!(
         "{needed} {age} {error} {fence_life} {} {} {} {}",
@@ -122,7 +115,7 @@ pub(crate) fn batch(
     cmd
 }
 
-/// How the batch counts as a write (quarantine 7): 2 if it grants, extends, claims or completes, 1
+/// How the batch counts as a write (quarantine 18): 2 if it grants, extends, claims or completes, 1
 /// if it may write otherwise, 0 if it only reads.
 fn counts(ops: &[Op]) -> u8 {
     let completes = |op: &Op| matches!(op, Op::Complete { .. } | Op::Steps { .. });

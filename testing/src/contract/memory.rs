@@ -21,7 +21,6 @@ pub(super) fn cases() -> Vec<Case> {
         RestartEmpty: an_empty_node_is_fresh_until_a_client_remembers_its_data,
         RestartEmpty: a_client_that_connects_again_reports_that_data_are_lost,
         RestartKeeping: a_longer_quarantine_outlives_a_new_history,
-        RestartKeeping: a_length_that_a_client_still_needs_is_not_given_up,
         RestartKeeping: a_result_is_reported_in_quarantine,
     ]
 }
@@ -101,9 +100,7 @@ async fn a_loss_is_no_longer_than_was_proved(b: Bench) {
     let facts = after(&b, b.hooks.restart_keeping.as_ref()).await;
     let Some(loss) = facts.losses.last().copied() else { b.broken("a restart is a loss", &facts) };
     let (then, now) = (before.node_micros / 1_000, facts.node_micros / 1_000);
-    // A loss begins at the note in the restored marker (the record of the node's data history). The
-    // note is the server's clock at the last write of the marker. When a record is written, the
-    // note is at most a second old.
+    // A loss begins at the restored note, which is at most a second older than the last record.
     let is_proved = then.saturating_sub(1_100) <= loss.from && loss.from <= loss.to;
     // A server that a failover replaced may still have granted leases, for at most the failover
     // window. So the range of lost writes ends one window after the last write that the restarted
@@ -193,30 +190,6 @@ async fn a_longer_quarantine_outlives_a_new_history(b: Bench) {
         "what others asked for counts in a new history",
         &facts,
     );
-}
-
-async fn a_length_that_a_client_still_needs_is_not_given_up(b: Bench) {
-    let (short, error) = (b.terms.max_ttl, b.terms.clock_error);
-    let [middle, long] = [2, 3].map(|times| b.beside(times * short, error));
-    let before = long.facts().await.quarantine_len;
-    let window = before.saturating_sub(3 * short);
-    if window > short {
-        return; // each of the three lengths covers all leases
-    }
-    let begun = Instant::now();
-    // The longest length is kept for at most twice its duration.
-    while begun.elapsed() < 2 * before + short {
-        let asked = Instant::now();
-        middle.facts().await;
-        for _ in 0..5 {
-            let length = b.facts().await.quarantine_len;
-            let is_covered = length >= 2 * short || asked.elapsed() >= 2 * short;
-            b.check(is_covered, "the leases of each client are covered", &length);
-            sleep(short / 20).await;
-        }
-    }
-    let length = middle.facts().await.quarantine_len;
-    b.check(length <= 2 * short + window, "the longest length is given up", &length);
 }
 
 async fn a_result_is_reported_in_quarantine(b: Bench) {

@@ -57,15 +57,6 @@ async fn nodes_that_shorten_what_others_rely_on_are_caught() {
     ] {
         failure(shortening(memory()), Hooks::default(), by).await;
     }
-    let (inner, by) = (memory(), "a_length_that_a_client_still_needs_is_not_given_up");
-    let hooks = hooks(&inner);
-    let last_asked = Wrap::new(inner, |inner, batch, deadline| async move {
-        let asked = batch.terms.max_ttl;
-        let mut replies = inner.call(batch, deadline).await;
-        replies.facts.iter_mut().for_each(|facts| facts.quarantine_len = asked);
-        replies
-    });
-    failure(last_asked, hooks, by).await;
     tells!("counts readers that are gone", "readers_whose_grants_are_over_take_no_place",
     Op::Acquire { ttl, .. }, reply => if *ttl == Duration::from_secs(60) {
         static READERS: AtomicU64 = AtomicU64::new(0);

@@ -191,8 +191,7 @@ async fn caught(what: &str, ask: fn(&mut Op), tell: fn(&Op, &mut Reply), by: &st
     assert!(text.contains(';'), "{what}: {text}");
 }
 
-/// The faulty node of this test ignores [`Batch::known_since`], the time at which a client first
-/// saw a marker (the record of the node's data history).
+/// The faulty node of this test ignores what a client remembers of the node's data.
 #[tokio::test]
 async fn a_node_that_calls_lost_data_new_is_caught() {
     for by in [

@@ -6,37 +6,37 @@ use crate::server::Server;
 
 pub(crate) const ALL: &[Assumption] = &[
     Assumption::new(
-        "quarantine 1",
+        "quarantine 19",
         "total_net_repl_input_bytes of a lone master, after two renames",
         "0, 0",
         input_of_a_lone_master,
     ),
     Assumption::new(
-        "quarantine 1",
+        "quarantine 19",
         "total_net_repl_input_bytes after A, B, A; after CONFIG RESETSTAT; after a dead master and back",
         "more, 0, 0",
         input_of_a_detour,
     ),
     Assumption::new(
-        "quarantine 1",
+        "quarantine 19",
         "calls of replicaof and slaveof after REPLICAOF there, SLAVEOF NO ONE in MULTI, and one that is refused",
         "replicaof 1, slaveof 1",
         detours_are_counted,
     ),
     Assumption::new(
-        "quarantine 1",
+        "quarantine 19",
         "calls of config|resetstat before, after one, after a second; of replicaof after it",
         "none, 1, 1, none",
         resetstat,
     ),
     Assumption::new(
-        "quarantine 1",
+        "quarantine 19",
         "a script cannot call REPLICAOF, SLAVEOF and CONFIG RESETSTAT",
         "refused, refused, refused",
         not_from_scripts,
     ),
     Assumption::new(
-        "quarantine 1",
+        "quarantine 19",
         "calls in a script count (set), and those of a call that is refused (get with two keys) not",
         "set 2, get 0",
         calls_in_scripts,

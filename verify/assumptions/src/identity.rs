@@ -9,7 +9,7 @@ use crate::server::Server;
 
 pub(crate) const ALL: &[Assumption] = &[
     Assumption::new(
-        "quarantine 1",
+        "quarantine 16",
         "REPLICAOF NO ONE on a server that is a master, alone and in MULTI, changes nothing",
         "replid kept, replid2 zeros, role master",
         no_one_on_a_master,
@@ -21,7 +21,7 @@ pub(crate) const ALL: &[Assumption] = &[
         promotion,
     ),
     Assumption::new(
-        "quarantine 1",
+        "quarantine 19",
         "A follows B and is promoted again (A, B, A)",
         "replid new, replid2 another",
         there_and_back,
@@ -45,25 +45,25 @@ pub(crate) const ALL: &[Assumption] = &[
         restart_with_snapshot,
     ),
     Assumption::new(
-        "quarantine 1",
+        "quarantine 19",
         "the first replica of a lone server (redis-cli --rdb) renames it, a second one does not",
         "replid new, replid2 zeros; replid kept, replid2 zeros",
         backup,
     ),
     Assumption::new(
-        "quarantine 1",
+        "quarantine 19",
         "REPLCONF alone; PSYNC ? -1 that is cut off at once",
         "replid kept, replid2 zeros; replid new, replid2 zeros",
         half_attached,
     ),
     Assumption::new(
-        "quarantine 1",
+        "quarantine 19",
         "repl-backlog-ttl 1 after the last replica",
         "replid new, replid2 zeros",
         || backlog("1"),
     ),
     Assumption::new(
-        "quarantine 1",
+        "quarantine 19",
         "repl-backlog-ttl 0 after the last replica",
         "replid kept, replid2 zeros",
         || backlog("0"),
@@ -87,13 +87,13 @@ pub(crate) const ALL: &[Assumption] = &[
         run_id,
     ),
     Assumption::new(
-        "quarantine 12",
+        "quarantine 17",
         "SWAPDB puts other data in place, the marker with them; the replication id is",
         "marker missing, replid kept, replid2 zeros",
         swapped,
     ),
     Assumption::new(
-        "quarantine 12",
+        "quarantine 17",
         "DEBUG RELOAD NOSAVE puts an older snapshot in place; the replication id is",
         "value old, replid kept, replid2 zeros",
         reloaded,

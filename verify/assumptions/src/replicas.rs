@@ -70,7 +70,7 @@ pub(crate) const ALL: &[Assumption] = &[
         loading,
     ),
     Assumption::new(
-        "quarantine 1",
+        "quarantine 19",
         "a replica's write is refused, and REPLICAOF by hand is counted at it",
         "READONLY, replicaof 1",
         by_hand,

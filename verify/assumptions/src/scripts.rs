@@ -8,13 +8,13 @@ use crate::server::Server;
 
 pub(crate) const ALL: &[Assumption] = &[
     Assumption::new(
-        "quarantine 1",
+        "quarantine 19",
         "a script may ask INFO for one section, and for four at once",
         "replication: replid; four: run_id, replid, inputs, calls",
         sections,
     ),
     Assumption::new(
-        "quarantine 1",
+        "quarantine 19",
         "the user of sentinel-conf/users-data.acl may ask the same in a script",
         "replication: replid; four: run_id, replid, inputs, calls",
         sections_as_user,

@@ -9,19 +9,19 @@ use crate::server::Server;
 
 pub(crate) const ALL: &[Assumption] = &[
     Assumption::new(
-        "quarantine 1",
+        "quarantine 16",
         "Sentinel promotes a master that returned and was not yet demoted: its ids, slaveof calls, epoch",
         "replid kept, replid2 zeros, slaveof called, epoch +1",
         returning,
     ),
     Assumption::new(
-        "quarantine 1",
+        "quarantine 16",
         "while the master is well, one that returned is made a replica within 30 s",
         "role slave",
         demoted,
     ),
     Assumption::new(
-        "quarantine 1",
+        "quarantine 19",
         "a promotion by Sentinel is counted as slaveof at the promoted server, and at the one that follows it",
         "slaveof called, slaveof called",
         slaveof,

@@ -1,5 +1,5 @@
 //! Clients that meet data which are not those they used, and data that were only renamed, on real
-//! servers on loopback. The rules are *quarantine 1, 2 and 13*.
+//! servers on loopback. The rules are *quarantine 1, 2 and 13 to 21*.
 //!
 //! ```text
 //! nemesis lineage --runs 20                    each history twenty times
