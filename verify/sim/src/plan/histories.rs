@@ -106,6 +106,15 @@ impl Plan {
             };
             self.faults.push((d.range(20, 12 * TTL), fault));
         }
+        if d.chance(300) {
+            // A new client comes first to a server that was emptied, and gives its data no name.
+            let (at, client) = (d.range(TTL, 4 * TTL), d.range(0, 2) as usize);
+            let after = d.pick(&[2, 10, TTL, 4 * TTL, 6 * TTL]);
+            let back = Fault::PutBack { node: 0, age: d.range(0, after + 20) };
+            let emptied = [Fault::Kill { client }, Fault::Flush { node: 0 }];
+            self.faults.extend(emptied.map(|fault| (at, fault)));
+            self.faults.push((at + after, back));
+        }
         self.faults.sort_by_key(|(at, _)| *at);
     }
 
