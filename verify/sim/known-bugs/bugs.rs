@@ -185,7 +185,7 @@ pub enum Bug {
     /// A batch overtakes a batch that was sent earlier (overview 2).
     BatchesOvertake,
     /// The Sentinels' epoch decides nothing, so a replaced master that is promoted again goes on
-    /// with its own data (quarantine 1).
+    /// with its own data (quarantine 4).
     EpochIgnored,
     /// A client that was told of the master a long time ago still uses it, though this master was
     /// replaced and promoted again since (sentinel 10).
