@@ -208,8 +208,10 @@ impl Fault {
     fn loses(&self) -> bool {
         match *self {
             Self::Crash { copy, .. } => copy != Copy::Behind(0),
-            Self::Failover { .. } | Self::Flush { .. } => true,
-            Self::PutBack { .. } | Self::Detour { .. } => true,
+            Self::Failover { .. }
+            | Self::Flush { .. }
+            | Self::PutBack { .. }
+            | Self::Detour { .. } => true,
             Self::Handover { stops, .. } => matches!(stops, Stops::Behind(_)),
             _ => false,
         }
