@@ -88,7 +88,8 @@ impl MemoryNodeBuilder {
         if !self.quarantined {
             let (deployment, vote) = self.named.unwrap_or((0, state.seed));
             let name = self.env.random() as u64;
-            state.data.kept.marker = Some(Marker::born(deployment, vote, name, state.replid));
+            let born = Marker::born(deployment, vote, name, state.replid);
+            state.data.kept.marker = Some(Marker { process: state.process, ..born });
         }
         MemoryNode(Arc::new(Shared {
             name,

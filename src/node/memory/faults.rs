@@ -9,12 +9,21 @@ use super::quarantine::{Clock, Windows};
 use super::records::RecordChange;
 use super::{Data, MemoryNode, State};
 use crate::node::NodeEvent;
-use crate::node::lineage::{Handover, millis};
+use crate::node::lineage::{Handover, Process, ReplicationId, millis};
+use crate::op::Lineage;
 use crate::time::Moment;
 
 /// A copy of a [`MemoryNode`]'s data at one moment, as on a replica that lags behind.
 #[derive(Clone, Debug)]
 pub struct MemorySnapshot(Data);
+
+impl MemorySnapshot {
+    /// Returns what the data say about themselves, as [`MemoryNode::lineage`] does.
+    #[doc(hidden)]
+    pub fn lineage(&self) -> Option<Lineage> {
+        self.0.kept.lineage()
+    }
+}
 
 /// Methods that cause faults. They need the feature `test-util`.
 impl MemoryNode {
@@ -133,6 +142,52 @@ impl MemoryNode {
     #[doc(hidden)]
     pub fn set_failover_windows(&self, read: Duration, unread: Duration) {
         self.state().windows = Windows { read, longest: read.max(unread) };
+    }
+
+    /// Sets the epoch in which the clients of the next batches were told that this server is the
+    /// master; `None` without Sentinels.
+    #[doc(hidden)]
+    pub fn set_epoch(&self, epoch: Option<u64>) {
+        self.state().epoch = epoch;
+    }
+
+    /// Returns what the data say about themselves, or `None` if they have no marker.
+    #[doc(hidden)]
+    pub fn lineage(&self) -> Option<Lineage> {
+        self.state().data.kept.lineage()
+    }
+
+    /// Gives the data another name (`master_replid`) without a loss. The process continues.
+    #[doc(hidden)]
+    pub fn rename_data(&self) {
+        let name = self.0.env.random() as u64;
+        self.state().replid = ReplicationId::of(name);
+    }
+
+    /// Puts older data in place of the present ones. The process continues, and neither its
+    /// counters nor the name of its data change.
+    #[doc(hidden)]
+    pub fn put_back(&self, snapshot: MemorySnapshot) {
+        self.state().data = snapshot.0;
+    }
+
+    /// Follows another server, whose data are `snapshot`, and is a master again, all in the same
+    /// process.
+    #[doc(hidden)]
+    pub fn follow(&self, snapshot: MemorySnapshot) {
+        self.rename_data();
+        let mut state = self.state();
+        state.data = snapshot.0;
+        state.process.calls += 2;
+        state.process.inputs = state.process.inputs.map(|inputs| inputs + 1_000);
+    }
+
+    /// Sets the counters of the process to zero, as `CONFIG RESETSTAT` does.
+    #[doc(hidden)]
+    pub fn reset_counters(&self) {
+        let mut state = self.state();
+        let run = state.process.run;
+        state.process = Process { run, was_reset: true, ..Process::fresh() };
     }
 
     /// Puts another program's lock under `key`, which expires after `ttl` or, with `None`, never.

@@ -7,6 +7,8 @@ use std::time::Duration;
 use crate::error::{NodeError, NodeFault};
 use crate::node::lineage::{self, Asked, Marker, Note, Process, ReplicationId, Shown, Verdict};
 use crate::node::lost_claims::LostClaims;
+#[cfg(feature = "test-util")]
+use crate::op::Lineage;
 use crate::op::{Batch, Facts, Op, QuarantineId, Reply, Terms};
 use crate::time::{FENCE_SLACK, raise_lead, token_lead};
 
@@ -15,6 +17,13 @@ use crate::time::{FENCE_SLACK, raise_lead, token_lead};
 pub(super) struct Kept {
     pub(super) marker: Option<Marker>,
     pub(super) note: Option<Note>,
+}
+
+impl Kept {
+    #[cfg(feature = "test-util")]
+    pub(super) fn lineage(&self) -> Option<Lineage> {
+        self.marker.map(|marker| marker.lineage(self.note))
+    }
 }
 
 /// Readings of the node's clocks at the start of a batch of requests.

@@ -184,6 +184,48 @@ pub enum Bug {
     GrantTakesPlace,
     /// A batch overtakes a batch that was sent earlier (overview 2).
     BatchesOvertake,
+    /// The Sentinels' epoch decides nothing, so a replaced master that is promoted again goes on
+    /// with its own data (quarantine 4).
+    EpochIgnored,
+    /// A client that was told of the master a long time ago still uses it, though this master was
+    /// replaced and promoted again since (sentinel 10).
+    EpochOfAnyAge,
+    /// A client takes the data of another vote for its own (quarantine 2).
+    ForeignTaken,
+    /// A client goes on with data without a name, and gives them its own (quarantine 3).
+    UnnamedGoesOn,
+    /// A client that remembers no name gives one to data that have none, so those who remember
+    /// another are refused (quarantine 3).
+    NamedAtOnce,
+    /// What a client remembers of the data is not looked at (quarantine 6).
+    MemoryIgnored,
+    /// Of what a client remembers, the number of the history is not looked at (quarantine 6).
+    GenerationForgotten,
+    /// Another history of the number that the client remembers counts as the newest data
+    /// (quarantine 6).
+    EqualGenerationTaken,
+    /// Of what a client remembers, the number of the last write is not looked at (quarantine 6).
+    SeqForgotten,
+    /// Data that are put back are noticed only if they are a second older, by the time of the last
+    /// write and not by its number (quarantine 7).
+    SeqByNote,
+    /// Data that a server renames begin a new history, though nothing is lost (quarantine 8).
+    RenameBegins,
+    /// A renamed history goes on in another process (quarantine 8).
+    ProofWithoutRun,
+    /// A renamed history goes on though the server has followed another one (quarantine 8).
+    ProofWithoutCounters,
+    /// A renamed history goes on though the counters that prove it were set to zero (quarantine 8).
+    ResetstatUnseen,
+    /// A planned handover leaves the old epoch in the marker, so a quarantine follows
+    /// (quarantine 9).
+    HandoverForgetsEpoch,
+    /// A planned handover closes a master that was promoted again and has not begun a new history
+    /// (quarantine 9).
+    HandoverOfAnyEpoch,
+    /// A free lock that was kept for its holder after one planned handover is not kept after the
+    /// next (quarantine 11).
+    KeptOnce,
 }
 
 thread_local! {

@@ -40,6 +40,9 @@ const ALL_PERMITS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::AllPermits));
 const HAND_OVERS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::HandOvers));
 const SEVERAL: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Several));
 const FAIR: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Fair));
+const RETURNS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Returns));
+const PUT_BACKS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::PutBacks));
+const ASTRAY: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Astray));
 const TICKS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Ticks));
 
 /// Runs seeds with the bug turned on until one of them breaks a rule.
@@ -149,6 +152,23 @@ known_bugs! {
     grant_takes_place: GrantTakesPlace in FAIR,
     batches_yield: BatchesYield in FAILOVERS,
     batches_overtake: BatchesOvertake in MIXED,
+    epoch_ignored: EpochIgnored in RETURNS,
+    epoch_of_any_age: EpochOfAnyAge in RETURNS,
+    foreign_taken: ForeignTaken in ASTRAY,
+    unnamed_goes_on: UnnamedGoesOn in PUT_BACKS,
+    named_at_once: NamedAtOnce in PUT_BACKS,
+    memory_ignored: MemoryIgnored in PUT_BACKS,
+    generation_forgotten: GenerationForgotten in PUT_BACKS,
+    equal_generation_taken: EqualGenerationTaken in PUT_BACKS,
+    seq_forgotten: SeqForgotten in PUT_BACKS,
+    seq_by_note: SeqByNote in PUT_BACKS,
+    rename_begins: RenameBegins in PUT_BACKS,
+    proof_without_run: ProofWithoutRun in FAILOVERS,
+    proof_without_counters: ProofWithoutCounters in PUT_BACKS,
+    resetstat_unseen: ResetstatUnseen in PUT_BACKS,
+    handover_forgets_epoch: HandoverForgetsEpoch in HANDOVERS,
+    handover_of_any_epoch: HandoverOfAnyEpoch in RETURNS,
+    kept_once: KeptOnce in HANDOVERS,
 }
 
 /// Defines one test for each order of a change of settings that the manual forbids. The simulator

@@ -4,8 +4,10 @@
 mod clock;
 mod copies;
 mod describe;
+mod failover;
 mod halt;
 mod handover;
+mod histories;
 mod operators;
 mod server;
 
@@ -27,7 +29,7 @@ use self::describe::{answer, describe, places, stands};
 pub(crate) use self::server::Job;
 use self::server::{Role, Server, at_once, now_or_never};
 use crate::dice::Dice;
-use crate::plan::{ClientPlan, Copy, Plan, Settings, ms};
+use crate::plan::{ClientPlan, Copy, Ms, Plan, Settings, ms};
 use crate::trace::{Answer, Event};
 use crate::world::World;
 
@@ -55,6 +57,17 @@ struct State {
     master: usize,
     /// For each client, the server to which the client is connected.
     views: Vec<usize>,
+    /// Epoch of the Sentinels, one more with each promotion, and the one that each client was told
+    /// when it connected.
+    epoch: u64,
+    told: Vec<u64>,
+    /// True if the data lack nothing, so that no new history may begin.
+    whole: bool,
+    /// Age of the data that are put back before the next batch of a client that has seen the
+    /// newest.
+    puts_back: Option<Ms>,
+    /// Node to which the address of this node leads.
+    astray: Option<Arc<Node>>,
     copies: Copies,
     /// Locks that the master granted and that the replicas have not confirmed yet, each with the
     /// fencing token of its grant.
@@ -87,6 +100,8 @@ impl Node {
                 life: 0,
                 has_granted: false,
                 fresh: (i == 0 && !node.is_new).then_some(Duration::ZERO),
+                stale: None,
+                replaced: 0,
             });
         }
         let least = plan.stages.iter().map(|s| s.max_ttl).min().unwrap_or(0);
@@ -96,6 +111,11 @@ impl Node {
             signals: servers[0].memory.events(),
             master: 0,
             views: vec![0; plan.clients.len()],
+            epoch: 0,
+            told: vec![0; plan.clients.len()],
+            whole: node.is_new,
+            puts_back: None,
+            astray: None,
             servers,
             down: false,
             lives: 0,
@@ -136,6 +156,14 @@ impl Node {
 
     /// Delivers a request to the server to which its sender is connected.
     pub(crate) fn arrive(&self, job: Job) {
+        let astray = self.state().astray.clone();
+        if let Some(other) = astray {
+            return self.arrive_at(&other, job);
+        }
+        self.deliver(job);
+    }
+
+    fn deliver(&self, job: Job) {
         let mut state = self.state();
         let at = state.views[job.client];
         if state.down && at == state.master {
@@ -149,10 +177,13 @@ impl Node {
     }
 
     fn execute(&self, state: &mut State, at: usize, job: Job) {
-        if let Some(error) = state.refusal(at) {
+        if let Some(error) = state.refusal(at).or_else(|| state.too_long_ago(at, job.client)) {
             // The server closes the client's connection. The client then connects to the master.
-            state.views[job.client] = state.master;
+            (state.views[job.client], state.told[job.client]) = (state.master, state.epoch);
             return job.refuse(&error);
+        }
+        if at == state.master {
+            self.put_back_before(state, at, &job.batch);
         }
         if at == state.master || self.cross {
             // A copy of the data is taken before the write, because a replica or a disk may lack
@@ -183,6 +214,8 @@ impl Node {
         let (read, unread) = self.windows(state, at, client);
         let memory = &state.servers[at].memory;
         memory.set_failover_windows(read, unread);
+        let (is_group, told) = (state.servers.len() > 1, state.told[client]);
+        memory.set_epoch(is_group.then_some(told));
         // If this server's clock was set back, it reaches the deadline `due` later. So the batch
         // may take effect later (rule clocks 5 in docs/design).
         let due = due + state.servers[at].clock.set_back() * 1_000;
@@ -190,7 +223,13 @@ impl Node {
         let replies = at_once(memory, batch);
         // A server that is closed for a planned handover does not reply. So its new data history
         // (sequence of writes) counts as begun only with its first reply.
-        let begins = state.servers[at].fresh.take_if(|_| replies.facts.is_some());
+        // If nothing changed on the server, only a client that was told of the promotion begins it.
+        let may_begin = told == state.epoch || state.servers[at].stale.is_none();
+        let is_answered = replies.facts.is_some();
+        let begins = state.servers[at].fresh.take_if(|_| is_answered && may_begin);
+        if state.whole && replies.facts.as_ref().is_some_and(|facts| facts.new_history) {
+            self.world.tell(Event::Needless { node: self.index });
+        }
         if let Some(window) = begins {
             let silent = (self.least_lease + window).as_nanos() as u64;
             let (node, server) = (self.index, at);
@@ -354,37 +393,6 @@ impl Node {
         self.state().servers[at].clock.run_wild(by);
     }
 
-    /// Promotes another server with a copy of the master's data. Returns the replaced master.
-    /// Returns `None` if no server was promoted.
-    pub(crate) fn fail_over(&self, to: usize, copy: Copy, old: u64) -> Option<usize> {
-        let mut state = self.state();
-        let from = state.master;
-        // A Sentinel promotes only a server that replies.
-        if to == from || state.servers[to].frozen > 0 {
-            return None;
-        }
-        let (since, data) = state.data(copy, self.world.nanos());
-        let replaced = &mut state.servers[from];
-        // The failover window is the configured time for which the replaced master still grants.
-        // The real time may be shorter by the drift of its clock.
-        let drift = u64::from(self.drift_ppm);
-        let window = replaced.window.as_nanos() as u64 / 1_000_000 * (1_000_000 - drift);
-        replaced.role = Role::Former(replaced.clock.wall() + window);
-        let memory = &state.servers[to].memory;
-        let nothing = || Server::empty_memory(self.index, &state.servers[to].clock).snapshot();
-        memory.restore(data.unwrap_or_else(nothing));
-        state.servers[to].role = Role::Master;
-        state.master = to;
-        state.down = false;
-        state.begin(to);
-        for client in (0..state.views.len()).filter(|c| old >> c & 1 == 0) {
-            state.views[client] = to;
-        }
-        drop(state);
-        self.world.tell(Event::Lost { node: self.index, since });
-        Some(from)
-    }
-
     /// Ends all faults of the node.
     pub(crate) fn heal(&self) {
         let count = {
@@ -392,7 +400,10 @@ impl Node {
             let master = state.master;
             state.lose_hint = 0;
             state.down = false;
+            (state.puts_back, state.astray) = (None, None);
+            let epoch = state.epoch;
             state.views.fill(master);
+            state.told.fill(epoch);
             for (i, server) in state.servers.iter_mut().enumerate() {
                 server.clock.mend();
                 server.frozen = server.frozen.min(1);
@@ -425,24 +436,11 @@ impl Node {
 }
 
 impl State {
-    /// Returns an error if a server refuses requests.
-    fn refusal(&mut self, at: usize) -> Option<NodeError> {
-        let server = &mut self.servers[at];
-        let (fault, why) = match server.role {
-            Role::Master => return None,
-            Role::Former(until) if server.clock.wall() <= until => return None,
-            Role::Former(_) => (NodeFault::NoReplicas, "no replica follows it any more"),
-            Role::Replica => (NodeFault::NotMaster, "a replica"),
-        };
-        server.role = Role::Replica;
-        Some(NodeError::not_executed(fault, why))
-    }
-
     /// Returns the master's data that remain after a crash or a failover, and the true time (µs) up
     /// to which these data are complete.
     fn data(&self, copy: Copy, now: u64) -> (u64, Option<palisade::test_util::MemorySnapshot>) {
         let (at, data) = match copy {
-            Copy::Behind(0) => (now, Some(self.servers[self.master].memory.snapshot())),
+            Copy::Behind(0) | Copy::Own => (now, Some(self.servers[self.master].memory.snapshot())),
             Copy::Behind(span) => {
                 let (at, data) = self.copies.behind(now, span);
                 (at, Some(data))
@@ -461,6 +459,8 @@ impl State {
         server.life = self.lives;
         server.has_granted = false;
         server.fresh = Some(window.unwrap_or_default());
+        server.stale = None;
+        self.whole = false;
         self.signals = server.memory.events();
     }
 }

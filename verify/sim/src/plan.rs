@@ -11,6 +11,7 @@ mod episodes;
 mod faults;
 mod fleet;
 mod guarantees;
+mod histories;
 mod scenes;
 mod show;
 
@@ -128,6 +129,9 @@ pub(crate) enum Copy {
     Behind(Ms),
     /// No data, not even the marker (the key with the data history).
     Empty,
+    /// The promoted server's own data, if it was replaced but still calls itself master: its
+    /// promotion changes nothing. Otherwise all data.
+    Own,
 }
 
 /// Point at which a planned handover ends.
@@ -179,6 +183,16 @@ pub(crate) enum Fault {
     /// after the time `takes`, and that server continues as the master. `stops` tells at which step
     /// the handover ends.
     Handover { node: usize, to: usize, takes: Ms, stops: Stops },
+    /// The master gives its data another name, without a loss.
+    Rename { node: usize },
+    /// Data of this time ago are put in place of the running master's, just before a batch of a
+    /// client that has seen the newest data.
+    PutBack { node: usize, age: Ms },
+    /// The master follows another server, and is the master again with that server's data. With
+    /// `reset`, its counters are then set to zero.
+    Detour { node: usize, copy: Copy, reset: bool },
+    /// The address of a node leads to the node `to`.
+    Astray { node: usize, to: usize, span: Ms },
     /// A client process stops for `span`, as with `SIGSTOP`. After it continues, the library's
     /// timers run `lag` behind the user's code.
     Pause { client: usize, span: Ms, lag: Ms },
@@ -194,7 +208,10 @@ impl Fault {
     fn loses(&self) -> bool {
         match *self {
             Self::Crash { copy, .. } => copy != Copy::Behind(0),
-            Self::Failover { .. } | Self::Flush { .. } => true,
+            Self::Failover { .. }
+            | Self::Flush { .. }
+            | Self::PutBack { .. }
+            | Self::Detour { .. } => true,
             Self::Handover { stops, .. } => matches!(stops, Stops::Behind(_)),
             _ => false,
         }

@@ -268,6 +268,13 @@ impl Stage {
             Fault::Handover { node, to, takes, stops } => {
                 self.hand_over(node, to, takes, stops);
             }
+            Fault::Rename { node } => self.nodes[node].rename(),
+            Fault::PutBack { node, age } => self.nodes[node].put_back(age),
+            Fault::Detour { node, copy, reset } => self.nodes[node].detour(copy, reset),
+            Fault::Astray { node, to, span } => {
+                self.nodes[node].lead_to(Some(Arc::clone(&self.nodes[to])));
+                self.later(span, move |s| s.nodes[node].lead_to(None));
+            }
             Fault::Pause { client, span, lag } => {
                 let process = Arc::clone(&self.seats()[client].process);
                 process.stop();

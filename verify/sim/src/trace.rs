@@ -88,6 +88,10 @@ pub(crate) enum Event {
         at: u64,
         quarantine: u64,
     },
+    /// A node that has lost nothing began a new data history.
+    Needless {
+        node: usize,
+    },
     /// A node granted a lease at the time `at` of the node's own clock.
     Granting {
         node: usize,

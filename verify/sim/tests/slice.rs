@@ -61,6 +61,10 @@ scenes! {
     hand_overs_break_nothing: HandOvers,
     locks_of_two_names_break_nothing: Several,
     fair_callers_break_nothing: Fair,
+    /// Only in these plans is a master promoted again that never noticed its replacement.
+    returning_masters_break_nothing: Returns,
+    data_put_back_break_nothing: PutBacks,
+    addresses_of_other_nodes_break_nothing: Astray,
     ticks_break_nothing: Ticks,
 }
 

@@ -53,6 +53,12 @@ pub(super) fn always(served: bool) -> Vec<Rule> {
             |event| matches!(event, Event::KeyLeft { .. }),
         ),
         none(
+            "no quarantine without a loss",
+            "docs/design/quarantine.md: the history goes on while a server proves that it lost \
+             nothing",
+            |event| matches!(event, Event::Needless { .. }),
+        ),
+        none(
             "nothing takes effect after its deadline",
             "op::Batch::not_after: after this the batch must not take effect",
             |event| matches!(event, Event::LateEffect { late, .. } if *late > PRECISION),

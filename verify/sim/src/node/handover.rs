@@ -17,6 +17,8 @@ pub(crate) struct Closing {
     /// End of the time for which the master is closed. A copy of the master's data has this time
     /// only if it was taken after the closing.
     till: u64,
+    /// True if the closed master has lost nothing.
+    whole: bool,
 }
 
 impl Node {
@@ -25,18 +27,21 @@ impl Node {
     pub(crate) fn close(&self, span: Duration) -> Option<Closing> {
         let state = self.state();
         let server = &state.servers[state.master];
-        if state.down || server.frozen > 0 || server.fresh.is_some() {
+        let begins = server.fresh.is_some() && server.stale.is_none();
+        if state.down || server.frozen > 0 || begins {
             return None;
         }
         let terms = Terms { max_ttl: self.least_lease, clock_error: self.error };
         let look =
             Batch { terms, not_after: None, remembers: Remembered::default(), ops: Vec::new() };
+        server.memory.set_epoch(None);
         let facts = at_once(&server.memory, look).facts?;
+        server.memory.set_epoch(Some(state.epoch));
         if !facts.quarantine.is_zero() || !server.memory.close(span) {
             return None;
         }
         let till = server.memory.closing()?;
-        Some(Closing { server: state.master, life: server.life, till })
+        Some(Closing { server: state.master, life: server.life, till, whole: state.whole })
     }
 
     /// Opens a server that is closed (answers nothing during a planned handover) before this time
@@ -75,6 +80,7 @@ impl Node {
         let window = replaced.window.as_nanos() as u64 / 1_000_000;
         let window = window * (1_000_000 - u64::from(self.drift_ppm));
         let until = replaced.clock.wall() + window;
+        replaced.replaced = self.world.micros();
         replaced.role = if is_demoted { Role::Replica } else { Role::Former(until) };
         state.servers[to].memory.restore(data);
         state.servers[to].role = Role::Master;
@@ -83,6 +89,7 @@ impl Node {
         // earlier writes, so the grants of the old master can still be confirmed.
         let granted = std::mem::take(&mut state.granted);
         state.begin(to);
+        state.promoted(to, u64::MAX);
         if behind.is_none() {
             state.granted = granted;
         }
@@ -97,9 +104,12 @@ impl Node {
         if state.master != to || state.down || state.servers[to].frozen > 0 {
             return;
         }
+        let epoch = state.epoch;
         let server = &mut state.servers[to];
+        server.memory.set_epoch(Some(epoch));
         if server.memory.finish_handover(closing.till, 2 * self.error) {
             server.fresh = None;
+            state.whole = closing.whole;
         } else {
             server.memory.open(closing.till);
         }

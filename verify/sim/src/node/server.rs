@@ -67,6 +67,12 @@ pub(super) struct Server {
     /// servers. It is set when a new data history of this server begins, and cleared at the
     /// server's first reply in this history.
     pub(super) fresh: Option<Duration>,
+    /// Set if the latest promotion of this server changed nothing here: until this time of its own
+    /// clock, in nanoseconds, a client that was told only of an epoch before this one may still be
+    /// served.
+    pub(super) stale: Option<(u64, u64)>,
+    /// True time (µs) at which the server was last replaced. Its data lack later writes.
+    pub(super) replaced: u64,
 }
 
 impl Server {

@@ -7,14 +7,14 @@ use super::{
 };
 use crate::dice::Dice;
 
-fn order(span: Ms, wait: Ms, fails: u64) -> Action {
+pub(super) fn order(span: Ms, wait: Ms, fails: u64) -> Action {
     let handler = HandlerPlan { span, fails, polls: u32::MAX };
     Action::Order { key: 0, print: 0, wait, handler }
 }
 
 impl Plan {
     /// Sets three clients and one or three nodes. The clock errors are at most a tenth of a lease.
-    fn small_world(&mut self, d: &mut Dice) {
+    pub(super) fn small_world(&mut self, d: &mut Dice) {
         let error = TTL / 10;
         let mut nodes = vec![lone(2 * TTL, false); d.pick(&[1, 3])];
         for server in nodes.iter_mut().flat_map(|node| &mut node.servers) {

@@ -93,6 +93,7 @@ impl Plan {
                 self.another(d, at, fault);
             }
         }
+        self.draw_histories(&mut Dice::new(self.seed, 17));
         self.faults.sort_by_key(|(at, _)| *at);
     }
 
@@ -111,7 +112,7 @@ impl Plan {
         self.faults.push((at + after, again));
     }
 
-    fn copy(&self, d: &mut Dice) -> Copy {
+    pub(super) fn copy(&self, d: &mut Dice) -> Copy {
         let settings = &self.stages[0];
         let (ttl, long) = (settings.ttl, settings.max_ttl);
         let behind = d.pick(&[0, 0, 1, 5, 20, ttl / 3, ttl, 2 * long, 5 * long]);

@@ -55,6 +55,14 @@ pub enum Scene {
     Several,
     /// Callers wait for one fair lock. In half of the plans no message is lost.
     Fair,
+    /// A master that was replaced is promoted again, without noticing either. Clients hear of it at
+    /// different times.
+    Returns,
+    /// Servers get older data while they run, in one process: data are put back, the server follows
+    /// another one, or it is emptied. They also rename data that lack nothing.
+    PutBacks,
+    /// The address of a node leads to another node for some time.
+    Astray,
 }
 
 /// Length of a lease in the scenes (plans that each test one rule), in milliseconds.
@@ -87,6 +95,9 @@ impl Plan {
             Scene::HandOvers => self.hand_overs(&mut d),
             Scene::Several => self.several(&mut d),
             Scene::Fair => self.fair(&mut d),
+            Scene::Returns => self.returns(&mut d),
+            Scene::PutBacks => self.put_backs(&mut d),
+            Scene::Astray => self.astray(&mut d),
         }
     }
 

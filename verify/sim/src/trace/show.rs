@@ -28,6 +28,7 @@ impl fmt::Display for Copy {
             Self::Behind(0) => f.write_str("all data"),
             Self::Behind(span) => write!(f, "the data of {:?} ago", ms(*span)),
             Self::Empty => f.write_str("no data"),
+            Self::Own => f.write_str("its own data"),
         }
     }
 }
@@ -78,6 +79,17 @@ impl fmt::Display for Fault {
                 }
                 Ok(())
             }
+            Self::Rename { node } => write!(f, "the master of node {node} renames its data"),
+            Self::PutBack { node, age } => {
+                write!(f, "the data of {age} ms ago are put back on node {node}")
+            }
+            Self::Detour { node, copy, reset } => {
+                let then = if reset { ", then RESETSTAT" } else { "" };
+                write!(f, "the master of node {node} follows a server with {copy}, and back{then}")
+            }
+            Self::Astray { node, to, span } => {
+                write!(f, "for {span} ms the address of node {node} leads to node {to}")
+            }
             Self::Pause { client, span, lag } => {
                 write!(f, "client {client} stops for {span} ms, its timers for {lag} ms more")
             }
@@ -119,6 +131,9 @@ impl fmt::Display for Event {
             Self::LateEffect { node, client, name: n, late } => {
                 write!(f, "     node {node}: a request of client {client} for {} ", name(n))?;
                 write!(f, "took effect {late} µs after its deadline")
+            }
+            Self::Needless { node } => {
+                write!(f, "node {node} begins a new history, though it has lost nothing")
             }
             Self::Granting { .. } => Ok(()),
             Self::Asks { client, task, name: n } => {
