@@ -233,7 +233,7 @@ async fn a_list_of_candidates_that_is_none_spoils_its_own_op_only() {
         let entry = Some(b"x"[..].into());
         let enlist = Enlist { key: "e".into(), owner: me, ttl, entry, news: false };
         let got = send_between_others(&node, Op::Enlist(enlist), &list).await;
-        assert_eq!(fault(got).0, NodeFault::Server, "{list}");
+        assert_eq!(fault(got).0, NodeFault::ForeignKey, "{list}");
         assert_eq!(server.cli(&["get", "e"]), list, "it was written over");
     }
 }

@@ -170,8 +170,8 @@ async fn foreign_values_are_held_not_broken() {
     let ops = vec![acquire("side", a), Op::Claim(claim("redisson", a)), acquire("fine", a)];
     let ops = [vec![Op::Claim(claim("other", a))], ops].concat();
     let got = batch(&node, LONG, ops, TTL).await.items;
-    assert_eq!(fault(got[0].clone()), (NodeFault::Server, false));
-    assert_eq!(fault(got[1].clone()), (NodeFault::Server, false));
+    assert_eq!(fault(got[0].clone()), (NodeFault::ForeignKey, false));
+    assert_eq!(fault(got[1].clone()), (NodeFault::ForeignKey, false));
     assert!(fence(got[3].clone()) > 0);
     assert_eq!(server.cli(&["exists", "side"]), "0");
 }

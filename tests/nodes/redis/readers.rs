@@ -113,9 +113,9 @@ async fn a_fence_that_was_spoiled_spoils_a_reader_as_it_spoils_an_owner() {
     let (node, a) = (fresh(&server), owner());
     server.cli(&["set", "{k}:fence", "theirs"]);
     let got = one(&node, LONG, shared(acquire("k", a))).await;
-    assert_eq!(fault(got), (NodeFault::Server, false));
+    assert_eq!(fault(got), (NodeFault::ForeignKey, false));
     let got = one(&node, LONG, shared(extend("k", a, 5, None))).await;
-    assert_eq!(fault(got), (NodeFault::Server, false));
+    assert_eq!(fault(got), (NodeFault::ForeignKey, false));
     assert_eq!(server.cli(&["exists", "k"]), "0");
     // The fence, the lock's last fencing token, is far in the future. The server lowers it to the
     // largest value that honest clocks can reach.
