@@ -208,8 +208,8 @@ impl Redlock {
 
 /// Reads the state of every node, like [`Redlock::health`]. `retention` and `loss` describe a
 /// namespace of idempotency keys: the time for which its results are kept, the first use of the
-/// namespace, and the loss of data that its user accepts. Returns also, for each node, the losses of
-/// data because of which it cannot decide if a key is new.
+/// namespace, and the loss of data that its user accepts. Returns also, for each node, the losses
+/// of data because of which it cannot decide if a key is new.
 pub(crate) async fn health(
     redlock: &Redlock,
     retention: Duration,

@@ -133,8 +133,8 @@ pub fn quoted(text: &str) -> String {
     crate::error::quoted(text)
 }
 
-/// Returns the commands of the program `palisade` for the nodes of the handle, for keys that are kept
-/// for `retention`.
+/// Returns the commands of the program `palisade` for the nodes of the handle, for keys that are
+/// kept for `retention`.
 pub fn commands(redlock: &Redlock, retention: Duration) -> Commands {
     redlock.core.commands.with_retention(retention)
 }

@@ -487,7 +487,6 @@ async fn strangers_with_slow_bodies_do_not_end_the_streams_of_visitors() {
     let late = answer(strangers.last_mut().unwrap()).await;
     assert_eq!((late.status, &*late.code()), (408, "late"), "the body is not awaited for long");
     assert_eq!(world.get("session").await["signed_in"], false);
-    // The stream was not closed by the connections of strangers, and still sends the event `tick`.
     let mut seen = vec![0; 1 << 20];
     let read = async {
         let mut text = String::new();

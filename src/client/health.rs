@@ -31,8 +31,8 @@ pub(crate) struct NodeReport {
     /// Answer to the request for the trial lock, which shows if the node grants locks.
     pub(crate) lock: NodeOutcome,
     /// Time for which the node cannot decide if an idempotency key without `created_at` is new,
-    /// because the node may have lost a claim of the key, and the losses of data that are the cause.
-    /// Zero if the node can decide. An error if the node did not answer.
+    /// because the node may have lost a claim of the key, and the losses of data that are the
+    /// cause. Zero if the node can decide. An error if the node did not answer.
     pub(crate) forgets: Result<(Duration, Vec<Loss>), NodeError>,
     /// Ranges of writes that the node may have lost, from the node's last answer.
     pub(crate) losses: Arc<[Loss]>,

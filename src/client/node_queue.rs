@@ -167,8 +167,7 @@ impl NodeQueue {
         let full = || format!("{QUEUE_MAX} requests wait already");
         let mut queues = self.queues.lock();
         let pending = match queues.as_ref().map(|queues| queues.of(&pending)) {
-            // An undo operation (a release or an unclaim) frees a lock or a claim for other
-            // callers. So the channel has reserved places for undo operations.
+            // Undo operations free a lock or a claim for others, so they have reserved places.
             Some(open) if open.capacity() <= QUEUE_MAX && !pending.op.is_undo() => {
                 return self.refuse_busy(pending, full());
             }
@@ -281,27 +280,22 @@ impl Worker {
         let (mut last, mut yielded) = (0, false);
         loop {
             let now = env.now();
-            // The first facts (clock, identity, data history) are those that the connection
-            // received when it was opened. The task uses them only while no batch is in flight. A
-            // batch in flight may still wait for the clock before it sends its ops, and the next
-            // batch would overtake it.
+            // The connection's first facts are used only while no batch is in flight: one may still
+            // wait for the clock before it sends its ops, and the next would overtake it.
             let mut known = self.known_clock(now).is_some();
             if (looks || !known) && under_way.is_empty() && self.take_first_facts() {
                 looks = false;
                 known = self.known_clock(now).is_some();
             }
-            // If the node's clock is not known, an empty batch first reads the clock, and the batch
-            // with the ops follows. Two such batches could overtake each other, so only one may be
-            // in flight.
+            // Without the node's clock an empty batch reads it before the ops follow, and two such
+            // batches could overtake each other.
             let depth = if known { self.node.depth().clamp(1, DEPTH) } else { 1 };
             let room = under_way.len() < depth;
             let open = room && confirming.len() < CONFIRMING_MAX;
-            // Owed releases (which the node has not confirmed) are sent before the queued requests.
-            // The queue of a busy node is never empty, so releases behind it would never be sent.
+            // The queue of a busy node is never empty, so owed releases behind it would never leave.
             let mut next = if room { self.owed_batch(now) } else { None };
-            // Several callers may have received answers just now. The node queue's task lets these
-            // callers run first, so that their next requests are sent in one batch. A single caller
-            // and the renewal of a lease are not delayed.
+            // Callers that were answered just now run first, so that their next requests are sent
+            // in one batch. A single caller and a renewal are not delayed.
             let crowded = last > 1 || !under_way.is_empty();
             let waits = self.incoming.len() > 0 && !self.incoming.has_renewal();
             if next.is_none() && open && crowded && waits && !yielded {
@@ -343,8 +337,7 @@ impl Worker {
         // releases that the node has not confirmed yet once more. Other grants end by their ttl.
         while !under_way.is_empty() {
             let answered = first_of(&mut under_way).await;
-            // `settle` returns futures that wait for replicas. They are dropped, because the
-            // callers that needed a durability level are gone with the `Redlock` handle.
+            // Futures that wait for replicas are dropped: who needed them is gone with the handle.
             self.settle(answered);
         }
         if let Some((last, deadline)) = self.owed_batch(env.now()) {

@@ -252,8 +252,8 @@ impl ReplyCollector {
         self.state.lock().awaits_replicas |= 1 << node;
     }
 
-    /// Returns the outcomes of a round that ended at its deadline, in which a node whose replicas had
-    /// not confirmed until then counts as not durable.
+    /// Returns the outcomes of a round that ended at its deadline, in which a node whose replicas
+    /// had not confirmed until then counts as not durable.
     pub(crate) fn at_deadline(&self, mut outcomes: Vec<NodeOutcome>) -> Vec<NodeOutcome> {
         let awaits = self.state.lock().awaits_replicas;
         for (node, outcome) in outcomes.iter_mut().enumerate() {

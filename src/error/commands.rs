@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::config::RETENTION;
 
 /// The commands of the program `palisade` for the nodes of one handle (`Redlock`): each is whole
-/// and can be typed as it is. A node is named by its [`url`](crate::node::spi::LockNode::url), which
-/// has no login. The program takes passwords from the environment or from files.
+/// and can be typed as it is. A node is named by its [`url`](crate::node::spi::LockNode::url),
+/// which has no login. The program takes passwords from the environment or from files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Commands {
     nodes: Arc<str>,
@@ -76,7 +76,8 @@ impl Commands {
     fn decide(&self, namespace: &str, losses: &str, what: &str) -> String {
         let (namespace, Self { nodes, keys }) = (quoted(namespace), self);
         format!(
-            "palisade idem decide --namespace {namespace} --loss {losses} {what} --reason 'none took \
+            "palisade idem decide --namespace {namespace} --loss {losses} {what} --reason 'none \
+             took \
              effect' {nodes}{keys}"
         )
     }

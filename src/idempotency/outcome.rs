@@ -173,7 +173,8 @@ impl Parked {
         } else if self.undecided {
             format!(
                 "undecided, so it waits: if none of the requests that wait took effect, `{}`; if \
-                 some did, or nobody can tell, let them wait, give the calls `created_at`, by which \
+                 some did, or nobody can tell, let them wait, give the calls `created_at`, by \
+                 which \
                  requests made after the loss run, and then decide about the rest: `{}` says how",
                 self.commands.run(namespace, &losses),
                 self.commands.incidents()

@@ -109,8 +109,7 @@ where
         ClaimResult::Answered(outcome) => return Ok(outcome),
     };
     if !granted.begin(call) {
-        // The lease ended before the start of the handler. The drop of `granted` releases the
-        // claim.
+        // The lease ended before the handler began. The drop of `granted` releases the claim.
         return Ok(Outcome::InFlight { retry_after: Duration::ZERO });
     }
     let begun = call.of.core.env.now();
@@ -319,10 +318,8 @@ impl Attempt for ClaimAttempt<'_> {
             Err(Denied::Replay(value)) => return Ok(Begun::Stored(value)),
             Err(Denied::Repair(seen)) => seen,
             Err(Denied::Refused(refusal)) => return Err(refusal.into()),
-            // The policy would not run this key, because it is forgotten: too few nodes can exclude
-            // an earlier use. But a node without a reply may have the record that other nodes lost.
-            // So the claim is ended and made again until `no_answer_end`. The node may reply before
-            // that.
+            // A node without a reply may have the record that others lost. So the claim is ended
+            // and made again until `no_answer_end`.
             Ok((held, promise))
                 if promise.forgotten.as_ref().is_some_and(|f| f.unheard)
                     && call.policy.forgotten == Forgotten::Park
@@ -335,8 +332,7 @@ impl Attempt for ClaimAttempt<'_> {
             Ok((held, promise)) => match promise.adopt {
                 None => return Ok(Begun::Ours(held, promise)),
                 Some(seen) => {
-                    // A node has a result, so the handler must not run. The drop of `held` releases
-                    // this claim. The repair below makes a new claim.
+                    // A node has a result. The drop of `held` releases this claim.
                     drop(held);
                     seen
                 }

@@ -202,11 +202,6 @@ impl Marker {
         }
     }
 
-    /// 2E in ms, rounded up.
-    pub(crate) fn apart(&self) -> u64 {
-        self.clock_error.div_ceil(500)
-    }
-
     pub(crate) fn lineage(&self, note: Option<Note>) -> Lineage {
         let (seq, note) = self.noted(note);
         Lineage {
@@ -341,8 +336,7 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
     {
         return Verdict::Closed(Duration::from_millis(till - now));
     }
-    let differs = |ours: u64, theirs: u64| ours != 0 && theirs != 0 && ours != theirs;
-    if differs(me.vote, before.vote) || differs(me.deployment, before.deployment) {
+    if is_foreign(&before, me) {
         return Verdict::Foreign(before.lineage(shown.note));
     }
     let (seq, note) = before.noted(shown.note);
@@ -351,6 +345,8 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
     let was_unnamed = m.vote == 0 && me.vote != 0;
     let is_renamed = m.replid != shown.replid;
     let put_back = !was_unnamed && is_put_back(&before, seq, me);
+    // 2E in ms; a marker that was put back may be from before E was raised.
+    let apart = m.clock_error.max(micros(asked.clock_error)).div_ceil(500);
     let beginnings = [
         was_unnamed.then_some(0),
         (is_renamed && !is_continued(before.process, shown.process)).then_some(note),
@@ -358,7 +354,7 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
         (!asked.allow_eviction && shown.evicted > before.evicted && is_same(&before, shown))
             .then_some(0),
         // Another may have renewed the note after the data were put back (quarantine 17).
-        put_back.then(|| if note + m.apart() < me.note { note } else { m.since }),
+        put_back.then(|| if note + apart < me.note { note } else { m.since }),
     ];
     if was_unnamed {
         (m.deployment, m.vote) = (me.deployment, me.vote);
@@ -376,7 +372,7 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
         None => raise(&mut m, asked),
     };
     m = with_window(m, asked, now);
-    if m == before {
+    if m == before && !is_renamed {
         return Verdict::Goes(before, Change::default());
     }
     if is_renamed || begun.is_some() {
@@ -394,11 +390,11 @@ fn first(shown: &Shown, asked: &Asked) -> Verdict {
     let mut m = Marker::born(me.deployment, me.vote, asked.name, shown.replid);
     (m.process, m.evicted, m.written) = (shown.process, shown.evicted, shown.micros / 1_000);
     m.epoch = asked.epoch.unwrap_or(0);
-    let is_new = shown.is_empty && asked.trust_fresh;
+    let knew = me.generation > 0 || asked.remembers.known_since.is_some();
+    let is_new = shown.is_empty && asked.trust_fresh && !knew;
     if is_new {
         raise(&mut m, asked);
     } else {
-        let knew = me.generation > 0 || asked.remembers.known_since.is_some();
         m.began = if knew { Began::Lost } else { Began::Empty };
         m.generation = 0;
         m = with_window(begin(m, 0, shown, asked), asked, m.written);
@@ -444,6 +440,12 @@ fn with_window(mut m: Marker, asked: &Asked, now: u64) -> Marker {
         m.losses = m.losses.with_window(millis(asked.longest_window));
     }
     m
+}
+
+/// The data are another vote's, or another deployment's (quarantine 14).
+pub(crate) fn is_foreign(m: &Marker, me: &Lineage) -> bool {
+    let differs = |ours: u64, theirs: u64| ours != 0 && theirs != 0 && ours != theirs;
+    differs(me.vote, m.vote) || differs(me.deployment, m.deployment)
 }
 
 /// The data are older than those that the client has seen (quarantine 17).
@@ -493,3 +495,6 @@ pub(crate) fn foreign(ours: &Lineage, theirs: &Lineage, at: &str) -> String {
         name(ours)
     )
 }
+
+#[cfg(test)]
+mod tests;

@@ -117,8 +117,8 @@ async fn locks_that_are_held_come_before_new_ones() {
     assert!(held.iter().all(LockGuard::is_valid));
 }
 
-/// A replica dies, so the leases that need it cannot be renewed. The others are renewed as ever, and
-/// new locks that need no replica are acquired.
+/// A replica dies, so the leases that need it cannot be renewed. The others are renewed as ever,
+/// and new locks that need no replica are acquired.
 #[tokio::test(start_paused = true)]
 async fn leases_that_cannot_be_renewed_hinder_no_others() {
     for (others, durable) in [(20, 400), (300, 700), (1_000, 1_000)] {

@@ -75,8 +75,8 @@ impl Work {
     }
 }
 
-/// Three nodes. The third one executes nothing while `gate` is false. For each owner, `seen` has the
-/// kinds of the owner's ops in the order in which they arrived there.
+/// Three nodes. The third one executes nothing while `gate` is false. For each owner, `seen` has
+/// the kinds of the owner's ops in the order in which they arrived there.
 struct World {
     timed: Timed,
     gate: watch::Sender<bool>,

@@ -463,8 +463,8 @@ async fn two_hundred_waiters_are_served_in_order_though_ten_end() {
     }
 }
 
-/// Four callers of other handles want the lock again and again, beside one whose durability the node
-/// does not reach.
+/// Four callers of other handles want the lock again and again, beside one whose durability the
+/// node does not reach.
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_cannot_succeed_is_not_the_head_of_the_line_again() {
     let world = Timed::new(1);

@@ -120,7 +120,8 @@ fn the_log_alone_leads_a_new_user_to_work_again_without_a_double_or_a_loss() {
         }
     }
     println!(
-        "| event | AOF | `created_at` | new orders run | nothing waits | commands | doubles | lost |"
+        "| event | AOF | `created_at` | new orders run | nothing waits | commands | doubles | \
+         lost |"
     );
     println!("|---|---|---|---|---|---|---|---|");
     let rows: Vec<Row> = rows.into_iter().map(|row| row.join().expect("no panic")).collect();

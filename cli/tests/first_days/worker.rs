@@ -1,5 +1,5 @@
-//! The README's worker, with a broker that delivers each order at least twice, and the ledger of its
-//! effects.
+//! The README's worker, with a broker that delivers each order at least twice, and the ledger of
+//! its effects.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -157,8 +157,8 @@ async fn rehearse(conn: &Conn, name: &str, command: &str) -> Read<Option<String>
     Ok(Some(answer).filter(|answer| answer != "OK"))
 }
 
-/// Parses a server's marker and note; `now` is the server's time in ms. Returns `None` if the server
-/// has no marker.
+/// Parses a server's marker and note; `now` is the server's time in ms. Returns `None` if the
+/// server has no marker.
 pub(super) fn read_marker(value: &Value, now: u64) -> Read<Option<KeptData>> {
     let both = parsed(value, "MGET", |value| match value {
         Value::Array(both) => <&[Value; 2]>::try_from(&both[..]).ok(),

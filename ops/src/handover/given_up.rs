@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::super::masters;
 use super::super::script::{Kind, Refusal};
-use super::{Closed, HandedOver, Handover, open_on};
+use super::marked::open_on;
+use super::{Closed, HandedOver, Handover};
 
 /// Progress of a handover after the request to close the server, which makes it refuse requests.
 #[derive(Clone, Debug)]

@@ -1,6 +1,7 @@
 -- Reads what a server shows of its data: its marker and note, the name that it gives to its data,
 -- and the counters that tell whether it has followed another server. Changes nothing.
 -- KEYS     1 palisade:generation   2 palisade:note
+-- ARGV     none
 -- Returns  {'ok', time in us, marker, note, master_replid, first 16 digits of run_id,
 --          total_net_repl_input_bytes or '', calls of replicaof and slaveof, 1 if the counters were
 --          reset else 0, evicted_keys} | {'no', why}

@@ -262,7 +262,8 @@ impl Incoming {
         self.renewal.is_some() || !self.renewals.is_empty()
     }
 
-    /// Takes the next request to send: the oldest renewal or, without one, the oldest other request.
+    /// Takes the next request to send: the oldest renewal or, without one, the oldest other
+    /// request.
     pub(super) fn next(&mut self) -> Option<Pending> {
         let renewal = self.renewal.take().or_else(|| self.renewals.try_recv().ok());
         renewal.or_else(|| self.other.take()).or_else(|| self.others.try_recv().ok())

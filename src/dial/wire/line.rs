@@ -1,7 +1,7 @@
 //! The socket of a [`Wire`](super::Wire), with two queues of requests: those that are not sent yet,
 //! those that are sent and not answered. A batch is a call of a Lua script with several requests.
-//! A server refuses it as a whole if it has lost the script (NOSCRIPT), or if its data are not those
-//! that the client expects (`Retry`). Then this module sends the batch again.
+//! A server refuses it as a whole if it has lost the script (NOSCRIPT), or if its data are not
+//! those that the client expects (`Retry`). Then this module sends the batch again.
 //!
 //! Another client may load the script at any time, and then the server executes the later batches.
 //! So this module sends nothing new until the server has answered all sent requests. Then it sends
@@ -238,8 +238,8 @@ impl Line {
         answered(request);
     }
 
-    /// Queues the batches that the server refused (`missing`) before all unsent requests, behind the
-    /// command that loads the script if they need it. Does nothing while a sent request has no
+    /// Queues the batches that the server refused (`missing`) before all unsent requests, behind
+    /// the command that loads the script if they need it. Does nothing while a sent request has no
     /// answer. Returns true if a batch was queued.
     fn send_missing(&mut self) -> bool {
         if self.missing.is_empty() || !self.sent.is_empty() || self.begun > 0 {

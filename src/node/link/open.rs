@@ -79,9 +79,9 @@ impl<R: Resolver> Drop for Turn<R> {
 }
 
 impl<R: Resolver> Shared<R> {
-    /// Judges the server's data right after the connection is made. If a quarantine is due, it begins
-    /// now and not with the first batch. A failed call is only logged, because each batch is judged,
-    /// too.
+    /// Judges the server's data right after the connection is made. If a quarantine is due, it
+    /// begins now and not with the first batch. A failed call is only logged, because each batch is
+    /// judged, too.
     async fn touch(&self, session: &Arc<Session>) {
         let Some(last) = self.state().last else { return };
         if let Err(cause) = session.touch(last, self.group_terms()).await {

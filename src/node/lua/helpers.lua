@@ -68,6 +68,6 @@ local function has_room(size)
 end
 
 -- A server whose memory is full refuses a write that may need memory, but only if it is the first
--- write of a script. An op that extends, gives back or completes needs next to none. So a write that
--- changes nothing comes first.
+-- write of a script. An op that extends, gives back or completes needs next to none. So a write
+-- that changes nothing comes first.
 if find('XHKYDQMGFxcsu', kind, 1, true) then call('DEL', 'palisade:none') end

@@ -48,20 +48,21 @@ local now_us = time[1] * 1000000 + time[2]
 -- batch: what could not be read is not missing.
 local got = call('MGET', KEYS[1], KEYS[2])
 local marker, note = got[1] or '', got[2] or ''
-if #marker > 1000 then marker = 'x' end -- none of ours is so long
+-- None of ours is so long, or has other characters.
+if marker ~= ARGV[1] and (#marker > 1000 or find(marker, '[^%w %-]')) then marker = 'x' end
 local seq, counts = string.match(ARGV[4], ' (%d+) (%d)$')
 local at = find(info, 'master_replid:', 1, true) + 14
 local replid = ARGV[5] == '' and sub(marker, 28, 67) or ARGV[6]
 if marker ~= ARGV[1] or marker .. ARGV[5] == '' or find(info, replid, at, true) ~= at
-  or (seq ~= '0' and ARGV[5] == ''
-    and (sub(note, 1, 23) ~= sub(marker, 4, 26) or sub(note, 25, 36) < seq)) then
+  or (seq ~= '0' and (sub(note, 1, 23) ~= sub(marker, 4, 26) or sub(note, 25, 36) < seq)) then
   local stats, commands = call('INFO', 'stats'), call('INFO', 'commandstats')
   local function calls(name)
     return tonumber(string.match(commands, 'cmdstat_' .. name .. ':calls=(%d+)') or 0)
   end
   return {'news', now_us, marker, sub(note, 1, 67),
     sub(info, at, at + 39), string.match(stats, 'total_net_repl_input_bytes:(%d+)') or '',
-    calls('replicaof') + calls('slaveof'), find(commands, 'cmdstat_config|resetstat:', 1, true) or 0,
+    calls('replicaof') + calls('slaveof'),
+    find(commands, 'cmdstat_config|resetstat:', 1, true) or 0,
     string.match(stats, 'evicted_keys:(%d+)') or '0'}
 end
 -- Writes the note. If the server refuses it, the batch goes on: ops that write are refused as well,

@@ -155,8 +155,7 @@ impl Entry {
 
     pub(super) fn set_fence(&mut self, h: &Header, fence: u64) {
         self.fence = fence;
-        // The fence (last fencing token) is kept for longer than the lock. If the fence expired
-        // together with the lock, the next owner could be given the same token.
+        // If the fence ended with the lock, the next owner could be given the same token.
         self.keep_fence(h);
     }
 
@@ -175,13 +174,12 @@ impl Entry {
         h.until(self.fence_till)
     }
 
-    /// Returns true if a client watches the lock, and ends the watch: it is for one message.
+    /// Ends the watch, too: it is for one message.
     pub(super) fn was_watched(&mut self, h: &Header) -> bool {
         std::mem::take(&mut self.watched_till) > h.now
     }
 
-    /// Returns the time for which the free lock is kept, because a planned handover was a short
-    /// time ago and a holder may still rely on the lock; `None` if the lock is not kept.
+    /// (quarantine 11)
     pub(super) fn kept(&mut self, h: &Header) -> Option<Duration> {
         if h.settling && self.is_free() && self.fence_till > h.now {
             let begun = self.kept.filter(|(history, _)| *history == h.settles_till);
@@ -200,8 +198,7 @@ impl Entry {
         Some(begun.map_or(h.after(h.apart()), |(_, till)| till)).filter(|till| *till > h.now)
     }
 
-    /// Returns the time for which the free lock is still kept for its old holder; `None` if no
-    /// acquire has asked for the lock since the handover.
+    /// (quarantine 11)
     pub(super) fn kept_lately(&self, h: &Header) -> Option<Duration> {
         self.kept.and_then(|_| self.kept_till(h)).map(|till| h.until(till))
     }

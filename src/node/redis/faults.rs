@@ -71,8 +71,8 @@ fn while_connecting(e: &RedisError, secrets: &Secrets) -> NodeError {
     NodeError::not_executed(fault, words(fault, e, secrets))
 }
 
-/// Returns the server's error text. For `Auth`, `NoPermission` and a full memory the text also names
-/// the setting to change.
+/// Returns the server's error text. For `Auth`, `NoPermission` and a full memory the text also
+/// names the setting to change.
 fn words(fault: NodeFault, e: &RedisError, secrets: &Secrets) -> String {
     match fault {
         NodeFault::Auth => {

@@ -73,6 +73,7 @@ impl Seen {
         };
         ends(then) == ends(asked)
             && then.allow_eviction == asked.allow_eviction
+            && !lineage::is_foreign(&self.marker, newest)
             && !lineage::saw_others(&self.marker, asked)
             && knows_no_more
             && is_named
@@ -82,11 +83,14 @@ impl Seen {
     /// paths are valid for this batch; `None` if there is none.
     pub(super) fn window(&self, batch: &Batch, not_after: Option<u64>) -> Option<(u64, u64)> {
         let m = &self.marker;
-        if m.handover.is_some() {
-            return None;
-        }
+        let settled = match m.handover {
+            Some(Handover::Closed(_)) => return None,
+            Some(Handover::Settling(till)) => till,
+            None => 0,
+        };
         // Past the floor plus E, every proposal within E of this clock is above the floor.
-        let mut from = (m.quarantine_end() * 1_000).max(m.floor.saturating_add(m.clock_error));
+        let mut from =
+            (m.quarantine_end().max(settled) * 1_000).max(m.floor.saturating_add(m.clock_error));
         let mut until = not_after.unwrap_or(u64::MAX);
         for op in &batch.ops {
             if let Op::Acquire { proposal, .. } | Op::Claim(Claim { proposal, .. }) = op {
@@ -192,7 +196,9 @@ mod tests {
         let mut raised = young;
         raised.marker.quarantine = 60_000;
         assert_eq!(window(&raised, None, &[]).map(|(from, _)| from), Some(NOW + 40_000_000));
-        raised.marker.handover = Some(Handover::Settling(NOW / 1_000));
+        raised.marker.handover = Some(Handover::Settling(NOW / 1_000 + 41_000));
+        assert_eq!(window(&raised, None, &[]).map(|(from, _)| from), Some(NOW + 41_000_000));
+        raised.marker.handover = Some(Handover::Closed(NOW / 1_000));
         assert_eq!(window(&raised, None, &[]), None);
     }
 
@@ -211,6 +217,8 @@ mod tests {
             ("eviction", Asked { allow_eviction: true, ..asked() }),
             ("newer data", of(Lineage { generation: 2, ..own })),
             ("other data", of(Lineage { history: 9, ..own })),
+            ("another vote", of(Lineage { generation: 0, vote: 9, ..own })),
+            ("another deployment", of(Lineage { deployment: 9, ..Lineage::default() })),
         ];
         assert!(seen.suits(&asked()) && seen.suits(&of(own)));
         for (what, asked) in others {

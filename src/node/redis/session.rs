@@ -130,9 +130,9 @@ impl Session {
         self.abandon();
     }
 
-    /// Sends a batch without ops, so that the server's data are judged, and a new history begins now
-    /// if one is due. [`first_facts`](Self::first_facts) or the answer to the next batch returns the
-    /// facts in the answer.
+    /// Sends a batch without ops, so that the server's data are judged, and a new history begins
+    /// now if one is due. [`first_facts`](Self::first_facts) or the answer to the next batch
+    /// returns the facts in the answer.
     pub(crate) async fn touch(
         self: &Arc<Self>,
         (terms, remembers): (Terms, Remembered),

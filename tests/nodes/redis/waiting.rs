@@ -1,6 +1,6 @@
 //! A release must wake waiters even if the releasing client has not read yet that there are any.
-//! The server's note (the key `palisade:note`) records until when waiters may exist. The marker does
-//! not change.
+//! The server's note (the key `palisade:note`) records until when waiters may exist. The marker
+//! does not change.
 
 use palisade::node::spi::NodeSignal;
 
@@ -167,7 +167,8 @@ async fn a_step_back_of_the_clock_prolongs_no_place() {
         let place = format!("0{:016}{kind}{:016x}00{late}", (seconds - 9) * 1_000_000, 7);
         let queue = LockKeys::new(name).queue().to_owned();
         server.cli(&["set", &queue, &place, "px", "600000"]);
-        // By this request, the server records in its note that waiters may exist. Otherwise the Lua script would not read the queue of waiters.
+        // By this request, the server records in its note that waiters may exist. Otherwise the Lua
+        // script would not read the queue of waiters.
         let (a, b) = (owner(), owner());
         let other = format!("beside-{name}");
         fence(one(&node, LONG, acquire(&other, a)).await);

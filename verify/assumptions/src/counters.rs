@@ -13,13 +13,15 @@ pub(crate) const ALL: &[Assumption] = &[
     ),
     Assumption::new(
         "quarantine 19",
-        "total_net_repl_input_bytes after A, B, A; after CONFIG RESETSTAT; after a dead master and back",
+        "total_net_repl_input_bytes after A, B, A; after CONFIG RESETSTAT; after a dead master \
+         and back",
         "more, 0, 0",
         input_of_a_detour,
     ),
     Assumption::new(
         "quarantine 19",
-        "calls of replicaof and slaveof after REPLICAOF there, SLAVEOF NO ONE in MULTI, and one that is refused",
+        "calls of replicaof and slaveof after REPLICAOF there, SLAVEOF NO ONE in MULTI, and one \
+         that is refused",
         "replicaof 1, slaveof 1",
         detours_are_counted,
     ),
@@ -37,7 +39,8 @@ pub(crate) const ALL: &[Assumption] = &[
     ),
     Assumption::new(
         "quarantine 19",
-        "calls in a script count (set), and those of a call that is refused (get with two keys) not",
+        "calls in a script count (set), and those of a call that is refused (get with two keys) \
+         not",
         "set 2, get 0",
         calls_in_scripts,
     ),

@@ -1,6 +1,6 @@
-//! Asks real servers what `docs/design` assumes of them. One function for each assumption: it starts
-//! servers of its own, does something to them, and says what it saw. The run fails if that differs
-//! from what is relied upon.
+//! Asks real servers what `docs/design` assumes of them. One function for each assumption: it
+//! starts servers of its own, does something to them, and says what it saw. The run fails if that
+//! differs from what is relied upon.
 //!
 //! ```text
 //! assumptions                 all of them, as a table

@@ -10,7 +10,8 @@ use crate::server::Server;
 pub(crate) const ALL: &[Assumption] = &[
     Assumption::new(
         "durability 2",
-        "WAIT as the first command of a connection, and behind a GET, while the only replica is frozen",
+        "WAIT as the first command of a connection, and behind a GET, while the only replica is \
+         frozen",
         "1, 1",
         wait_behind_nothing,
     )

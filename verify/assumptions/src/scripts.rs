@@ -73,7 +73,8 @@ pub(crate) const ALL: &[Assumption] = &[
     Assumption::new("locks 5", "SET … GET in a script returns the value before", "1", set_get),
 ];
 
-const LATER_RIGHT: &str = "call: ERR ACL failure in script: User weak has no permissions to run the \
+const LATER_RIGHT: &str = "call: ERR ACL failure in script: User weak has no permissions to run \
+the \
      'getrange' command; pcall: ERR ACL failure in script: User weak has no permissions to run the \
      'getrange' command";
 

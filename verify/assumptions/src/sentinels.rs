@@ -10,7 +10,8 @@ use crate::server::Server;
 pub(crate) const ALL: &[Assumption] = &[
     Assumption::new(
         "quarantine 16",
-        "Sentinel promotes a master that returned and was not yet demoted: its ids, slaveof calls, epoch",
+        "Sentinel promotes a master that returned and was not yet demoted: its ids, slaveof \
+         calls, epoch",
         "replid kept, replid2 zeros, slaveof called, epoch +1",
         returning,
     ),
@@ -22,7 +23,8 @@ pub(crate) const ALL: &[Assumption] = &[
     ),
     Assumption::new(
         "quarantine 19",
-        "a promotion by Sentinel is counted as slaveof at the promoted server, and at the one that follows it",
+        "a promotion by Sentinel is counted as slaveof at the promoted server, and at the one \
+         that follows it",
         "slaveof called, slaveof called",
         slaveof,
     ),
@@ -70,7 +72,8 @@ pub(crate) const ALL: &[Assumption] = &[
     ),
     Assumption::new(
         "sentinel 2",
-        "a Sentinel that was stopped for 3 s is in tilt, says so in INFO sentinel, and leaves it after 30 s",
+        "a Sentinel that was stopped for 3 s is in tilt, says so in INFO sentinel, and leaves it \
+         after 30 s",
         "tilt 0, 1, 0",
         tilt,
     ),

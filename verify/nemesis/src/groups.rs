@@ -94,8 +94,8 @@ pub(crate) async fn ask(addr: &str, words: &[&str]) -> String {
     out.map_or(String::new(), |o| String::from_utf8_lossy(&o.stdout).trim().to_owned())
 }
 
-/// Makes a backup of a server as an operator does: `redis-cli --rdb`, which is a replica for as long
-/// as the copy takes.
+/// Makes a backup of a server as an operator does: `redis-cli --rdb`, which is a replica for as
+/// long as the copy takes.
 pub(crate) async fn back_up(addr: &str) -> Result<(), Failure> {
     let (host, port) = addr.rsplit_once(':').ok_or("no port")?;
     let mut command = tokio::process::Command::new("redis-cli");

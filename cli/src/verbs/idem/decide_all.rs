@@ -1,6 +1,6 @@
 //! The command `palisade idem decide --all`: one decision about every loss of data that nobody has
-//! decided, in every namespace in which keys may wait. The command first prints what it would decide, and
-//! decides exactly that when it is called again.
+//! decided, in every namespace in which keys may wait. The command first prints what it would
+//! decide, and decides exactly that when it is called again.
 
 use std::fmt::{self, Write as _};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -192,7 +192,8 @@ pub(crate) fn lines_in_memory(servers: &[String]) -> String {
         let host = host.trim_matches(['[', ']']);
         let _ = writeln!(
             text,
-            "{at} has no append-only file: if it crashes before its next snapshot, this is lost and \
+            "{at} has no append-only file: if it crashes before its next snapshot, this is lost \
+             and \
              has to be done again; `redis-cli -h {host} -p {port} BGSAVE` saves it now"
         );
     }

@@ -77,8 +77,8 @@ pub(crate) struct DecideArgs {
     /// Number of the loss, or several with commas, as `palisade idem incidents` prints them
     #[arg(long, value_name = "NUMBERS", required_unless_present = "all")]
     loss: Option<String>,
-    /// Every loss that nobody has decided, in every namespace where keys may wait (or in --namespace).
-    /// Without --yes, print what would be decided, and the command that decides it
+    /// Every loss that nobody has decided, in every namespace where keys may wait (or in
+    /// --namespace). Without --yes, print what would be decided, and the command that decides it
     #[arg(long, conflicts_with = "loss")]
     all: bool,
     /// Decide what was shown under this number
@@ -223,7 +223,8 @@ fn what_to_do(ground: &Ground, all: &[Listed<'_>], retention: Duration) -> Strin
          - none of them took effect, or a repeat does no harm: {run}\n\
          - some did, or nobody can tell: give the calls `created_at` (when the request was made), \
          and restart the program. Requests made after the loss then run, and what waits is older. \
-         Store the results of those that took effect (`Call::resolve`), then --run as above; or have \
+         Store the results of those that took effect (`Call::resolve`), then --run as above; or \
+         have \
          a person look at each of them: {park}\n"
     )
 }
@@ -383,7 +384,8 @@ impl DecideArgs {
     }
 }
 
-/// Decides about every loss that is open, in every namespace where keys wait, or shows what that is.
+/// Decides about every loss that is open, in every namespace where keys wait, or shows what that
+/// is.
 async fn decide_all(
     ground: &Ground,
     namespace: Option<&String>,

@@ -1,5 +1,5 @@
-//! The clients of one run, and what they may never see: two holders at a time, and a second run of a
-//! request whose result was seen.
+//! The clients of one run, and what they may never see: two holders at a time, and a second run of
+//! a request whose result was seen.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};

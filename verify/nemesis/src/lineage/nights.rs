@@ -1,5 +1,5 @@
-//! Seven nights in fast motion: a lone server is backed up once a night, with `redis-cli --rdb`. That
-//! is a replica which comes and goes. It loses nothing, so it may cost nothing.
+//! Seven nights in fast motion: a lone server is backed up once a night, with `redis-cli --rdb`.
+//! That is a replica which comes and goes. It loses nothing, so it may cost nothing.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;

@@ -286,8 +286,8 @@ async fn locks(redlock: Redlock, durability: Durability, seen: Arc<Mutex<Seen>>)
     }
 }
 
-/// Two handles compete for one lock, each of which keeps it until its lease is over. Two guards that
-/// are valid at one moment are two holders.
+/// Two handles compete for one lock, each of which keeps it until its lease is over. Two guards
+/// that are valid at one moment are two holders.
 async fn compete(handles: [Redlock; 2], durability: Durability, seen: Arc<Mutex<Seen>>) {
     let guards = [Mutex::new(None::<LockGuard>), Mutex::new(None)];
     let valid = |n: usize| {

@@ -21,8 +21,9 @@ pub(super) struct Facts {
     /// Address of each process, by the process's run id.
     processes: BTreeMap<Arc<str>, Arc<str>>,
     /// Promotions of each server: the times at which the server accepted its first write after
-    /// being a replica. The server's very first accepted write counts, too. So do the times at which
-    /// the Sentinels name a server again that they had replaced, and that was no replica since.
+    /// being a replica. The server's very first accepted write counts, too. So do the times at
+    /// which the Sentinels name a server again that they had replaced, and that was no replica
+    /// since.
     promotions: BTreeMap<Arc<str>, Vec<Nanos>>,
 }
 
@@ -63,8 +64,8 @@ impl Facts {
         facts
     }
 
-    /// Returns the times at which the Sentinels promoted a server that called itself a master all the
-    /// time, so that nothing changed there.
+    /// Returns the times at which the Sentinels promoted a server that called itself a master all
+    /// the time, so that nothing changed there.
     fn returns(&self, server: &str, answers: &[(Nanos, WriteReply)]) -> Vec<Nanos> {
         let mut named = self.named.iter().filter(|(_, master)| master.as_deref() == Some(server));
         let Some((first, _)) = named.next() else { return Vec::new() };

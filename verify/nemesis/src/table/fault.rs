@@ -209,8 +209,8 @@ async fn freeze(group: &mut Group, stop: &mut Stop) -> Result<Struck, Failure> {
 }
 
 /// Freezes the master until another one is promoted and through its quarantine. Then the first one
-/// thaws and the promoted one dies, and the Sentinels promote the first one, which never learnt that
-/// it was replaced. The third server may not be promoted, or dies with the promoted one.
+/// thaws and the promoted one dies, and the Sentinels promote the first one, which never learnt
+/// that it was replaced. The third server may not be promoted, or dies with the promoted one.
 async fn returning(fault: Fault, group: &mut Group, stop: &mut Stop) -> Result<(), Failure> {
     let pid = group.world.pid(0, "a1").ok_or("the master does not run")?;
     let at = now();

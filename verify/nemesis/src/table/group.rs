@@ -243,7 +243,8 @@ impl Group {
         .await
     }
 
-    /// Stops all Sentinels for three seconds. They are then in tilt: they begin no failover for 30 s.
+    /// Stops all Sentinels for three seconds. They are then in tilt: they begin no failover for 30
+    /// s.
     pub(super) async fn tilt(&self, stop: &mut Stop) -> Result<(), Failure> {
         let ids = ["sa1", "sa2", "sa3"];
         let pids: Vec<u32> = ids.iter().filter_map(|id| self.world.pid(0, id)).collect();
