@@ -287,8 +287,7 @@ impl Worker {
                 looks = false;
                 known = self.known_clock(now).is_some();
             }
-            // Without the node's clock an empty batch reads it before the ops follow, and two such
-            // batches could overtake each other.
+            // Two empty batches that read the clock first could overtake each other.
             let depth = if known { self.node.depth().clamp(1, DEPTH) } else { 1 };
             let room = under_way.len() < depth;
             let open = room && confirming.len() < CONFIRMING_MAX;

@@ -174,12 +174,10 @@ impl Entry {
         h.until(self.fence_till)
     }
 
-    /// Ends the watch, too: it is for one message.
     pub(super) fn was_watched(&mut self, h: &Header) -> bool {
         std::mem::take(&mut self.watched_till) > h.now
     }
 
-    /// (quarantine 11)
     pub(super) fn kept(&mut self, h: &Header) -> Option<Duration> {
         if h.settling && self.is_free() && self.fence_till > h.now {
             let begun = self.kept.filter(|(history, _)| *history == h.settles_till);
@@ -198,7 +196,6 @@ impl Entry {
         Some(begun.map_or(h.after(h.apart()), |(_, till)| till)).filter(|till| *till > h.now)
     }
 
-    /// (quarantine 11)
     pub(super) fn kept_lately(&self, h: &Header) -> Option<Duration> {
         self.kept.and_then(|_| self.kept_till(h)).map(|till| h.until(till))
     }

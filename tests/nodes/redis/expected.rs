@@ -72,7 +72,6 @@ async fn commands(
     batches: [Vec<Op>; 2],
     notes: u64,
 ) -> Vec<(String, u64)> {
-    // This batch renews the note, so a batch of releases does not.
     batch(node, LONG, vec![], TTL).await;
     server.cli(&["config", "resetstat"]);
     for ops in batches {
