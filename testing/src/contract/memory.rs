@@ -1,7 +1,7 @@
 //! Test cases for idempotency keys without a record: a node has to report for how long it may lack
 //! an earlier claim of such a key, because it has lost data.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use palisade::node::spi::{Began, Claim, Op, Reply};
 use tokio::time::sleep;
