@@ -171,6 +171,7 @@ impl World {
                 self.clients[client].newest.seq += 1;
                 self.server = master;
                 self.epoch += 1;
+                self.quiet = [false; 2];
             }
         }
         Ok(())
