@@ -72,6 +72,7 @@ impl Env for Host {
 
 pub(crate) struct World {
     env: Arc<dyn Env>,
+    ttl: Duration,
     faults: Vec<Fault>,
     controls: Vec<FaultControl>,
     ledger: Arc<Mutex<Ledger>>,
@@ -132,12 +133,17 @@ pub(crate) fn at(seconds: i64) -> SystemTime {
 
 impl World {
     pub(crate) fn new() -> Self {
+        Self::with_ttl(Duration::from_secs(2))
+    }
+
+    /// The longer the leases, the fewer extensions a test of hours has to compute.
+    pub(crate) fn with_ttl(ttl: Duration) -> Self {
         let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
         let node = |_| MemoryNode::builder().env(Arc::clone(&env)).build();
         let faults: Vec<_> = (0..3).map(node).map(Fault::new).collect();
         let controls = faults.iter().map(Fault::control).collect();
         let (ledger, count) = (Arc::default(), AtomicU32::new(0));
-        Self { env, faults, controls, ledger, count }
+        Self { env, ttl, faults, controls, ledger, count }
     }
 
     pub(crate) fn redlock(&self) -> Redlock {
@@ -145,7 +151,7 @@ impl World {
     }
 
     fn redlock_with(&self, env: Arc<dyn Env>) -> Redlock {
-        let builder = Redlock::builder().ttl(Duration::from_secs(2)).env(env);
+        let builder = Redlock::builder().ttl(self.ttl).env(env);
         let all = self.faults.iter().fold(builder, |b, fault| b.node(fault.clone()));
         all.build().unwrap()
     }
