@@ -61,14 +61,9 @@ async fn acquire(kind: &str, r: &Redlock) {
 
 #[tokio::test]
 async fn acquire_dropped_at_every_await() {
-    let mut all = JoinSet::new();
-    for kind in KINDS {
-        for n in [1, 3, 5] {
-            all.spawn(acquire_dropped(kind, n));
-        }
-    }
-    while let Some(done) = all.join_next().await {
-        done.unwrap();
+    for n in [1, 3, 5] {
+        let all: JoinSet<()> = KINDS.into_iter().map(|kind| acquire_dropped(kind, n)).collect();
+        all.join_all().await;
     }
 }
 
