@@ -110,9 +110,10 @@ impl fmt::Display for Achieved {
 pub struct BarrierPoint {
     /// Identity of the server process (`run_id`).
     pub identity: Arc<str>,
-    /// Identifier of the data history. A master that is demoted and promoted again keeps its
-    /// process, but may lose grants in between. So the identity of the process alone is not enough.
-    pub history_id: u64,
+    /// Name that the server gave to its data ([`Facts::replication`](crate::op::Facts)). A master
+    /// that is demoted and promoted again keeps its process, but may lose grants in between. So the
+    /// identity of the process alone is not enough.
+    pub replication: u64,
 }
 
 #[cfg(test)]

@@ -84,7 +84,7 @@ mod tests {
     #[tokio::test]
     async fn what_was_not_confirmed_may_have_been_executed() {
         let (env, by) = (SystemEnv, SystemEnv.now() + Duration::from_secs(9));
-        let point = BarrierPoint { identity: "process".into(), history_id: 1 };
+        let point = BarrierPoint { identity: "process".into(), replication: 1 };
         let got = confirm(&Denies, &env, Some(point), Durability::Replicas(1), by).await;
         let error = got.expect_err("the node denies it");
         assert_eq!((error.fault(), error.is_ambiguous()), (NodeFault::Unreachable, true));

@@ -293,7 +293,7 @@ impl<R: Resolver> Link<R> {
         let mut changed = shared.changed.clone();
         tokio::select! {
             biased;
-            passed = current.barriers.pass(after.history_id, level, known, deadline) => passed,
+            passed = current.barriers.pass(after.replication, level, known, deadline) => passed,
             () = moved_on(&mut changed, current.version) => {
                 not_durable("the Sentinels took this master down before replicas had it".to_owned())
             }

@@ -318,7 +318,7 @@ impl LockNode for MemoryNode {
             let state = self.state();
             let now = (state.identity(), state.replid.digest());
             drop(state);
-            let (fault, detail) = if now != (after.identity, after.history_id) {
+            let (fault, detail) = if now != (after.identity, after.replication) {
                 (NodeFault::NotDurable, "the node was restarted since".to_owned())
             } else if level > Durability::Primary && level != Durability::AllReplicas {
                 (NodeFault::Unsupported, format!("a node in memory has no replicas, not {level}"))

@@ -171,7 +171,7 @@ async fn a_barrier_knows_one_history_of_one_process() {
             accepted: Duration::ZERO,
         };
         let facts = node.call(ops::batch(TTL, vec![lookup]), soon()).await.facts.unwrap();
-        BarrierPoint { identity: facts.identity, history_id: facts.history_id }
+        BarrierPoint { identity: facts.identity, replication: facts.replication }
     };
     let ask = |at: &BarrierPoint| node.barrier(at.clone(), Durability::AllReplicas, soon());
     let first = point().await;

@@ -156,7 +156,7 @@ async fn others_do_not_wait_behind_a_barrier() {
     while t.nodes.iter().any(|n| n.levels.lock().unwrap().is_empty()) {
         tokio::task::yield_now().await;
     }
-    for turn in 0..100 {
+    for turn in 0..30 {
         assert!(t.redlock.mutex(format!("{turn}")).build().unwrap().acquire().await.is_ok());
     }
     assert!(!stuck.is_finished(), "all of that while the node was asked");

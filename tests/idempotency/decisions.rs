@@ -178,14 +178,15 @@ async fn a_decision_to_run_does_not_run_what_a_silent_node_may_have() {
         sleep(secs(60)).await;
         w.lose(&[emptied], MemoryNode::restart_empty).await;
         assert!(run(&of, "other", &effects).await.is_executed(), "a minority parks nothing");
-        let _ = decide(&of, Decision::Run, false).await;
+        println!("{:?}", decide(&of, Decision::Run, false).await);
         sleep(secs(600)).await;
         h.faults[silent].cut();
         for key in ["k", "new"] {
             let Outcome::Parked(parked) = run(&of, key, &effects).await else { panic!("{key}") };
             assert!(parked.undecided && parked.reason == ParkedReason::Forgotten, "{parked}");
             let name = format!("node-{silent}");
-            assert_eq!(parked.unheard.iter().map(|node| &**node).collect::<Vec<_>>(), [&*name]);
+            let unheard: Vec<_> = parked.unheard.iter().map(|node| &**node).collect();
+            assert_eq!(unheard, [&*name], "{key}: {parked}");
             assert!(parked.to_string().contains(&format!("--without {name}`")), "{parked}");
         }
         h.faults[silent].heal();

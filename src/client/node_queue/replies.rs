@@ -143,7 +143,7 @@ impl Worker {
         let (node, env) = (Arc::clone(&self.node), Arc::clone(&self.settings.env));
         let after = replied.map(|facts| BarrierPoint {
             identity: Arc::clone(&facts.identity),
-            history_id: facts.replication,
+            replication: facts.replication,
         });
         let origin = Origin {
             at: Moment::default(),

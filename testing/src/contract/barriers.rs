@@ -21,7 +21,7 @@ pub(super) fn cases() -> Vec<Case> {
 async fn a_barrier_of_another_past_confirms_nothing(b: Bench) {
     let here = b.granted_at().await;
     let process = BarrierPoint { identity: "nobody".into(), ..here.clone() };
-    let history = BarrierPoint { history_id: here.history_id ^ 1, ..here };
+    let history = BarrierPoint { replication: here.replication ^ 1, ..here };
     for point in [process, history] {
         let got = b.barrier(point, Durability::AllReplicas).await;
         let refused = got.as_ref().is_err_and(NodeError::is_ambiguous);
@@ -49,6 +49,6 @@ impl Bench {
     async fn granted_at(&self) -> BarrierPoint {
         self.granted(acquire(&self.lock(), self.owner(), LONG), "a fresh name is free").await;
         let facts = self.facts().await;
-        BarrierPoint { identity: facts.identity, history_id: facts.history_id }
+        BarrierPoint { identity: facts.identity, replication: facts.replication }
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::support::marker::rewrite;
 use palisade::MemoryNode;
-use palisade::internal::lineage::ReplicationId;
+use palisade::internal::lineage::{Handover, ReplicationId};
 use palisade::node::spi::{Ballot, ClaimEnd, Enlist, QuarantineId, Slots, Want};
 
 use super::*;
@@ -243,10 +243,11 @@ fn hand_over(memory: &MemoryNode, server: &Server) {
     }
     let info = server.cli(&["info", "replication"]);
     let replid = info.split("master_replid:").nth(1).unwrap().split_whitespace().next().unwrap();
-    let marker = server.cli(&["get", "palisade:generation"]);
     let till = SystemEnv.wall_micros() / 1_000 + HOUR_MS;
-    let settling = format!("{replid}{}s{till:013}{}", &marker[40..112], marker[126..].trim_end());
-    server.cli(&["set", "palisade:generation", &settling]);
+    rewrite(server, |marker| {
+        marker.replid = ReplicationId::parse(replid).unwrap();
+        marker.handover = Some(Handover::Settling(till));
+    });
 }
 
 /// Returns a reply as text without its durations, and the durations separately.
