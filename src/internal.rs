@@ -22,7 +22,9 @@ use crate::idempotency::{Call, Decided, Decision, Idempotency, KeyName, RunError
 pub use crate::lock::digest;
 /// The rules of a server's marker.
 pub mod lineage {
-    pub use crate::node::lineage::{Handover, Losses, Marker, Note, Process, ReplicationId, Shown};
+    pub use crate::node::lineage::{
+        Handover, Losses, Lowering, Marker, Note, Process, ReplicationId, Shown,
+    };
 }
 pub use crate::name::{
     DECISIONS, MARKER, NOTE, SETTLED, check_name, check_namespace, check_prefix, of_key, of_record,
