@@ -27,12 +27,12 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::Deployment;
 use super::gather::conn::Conn;
 use super::marking::{self, Looked};
 use super::masters::{self, Absent, Found, Master};
 use super::scan::{Scan, escaped};
 use super::script::{self, Kind, Refusal};
+use super::{Deployment, backlog};
 use palisade::ConfigError;
 use palisade::internal::lineage::{Losses, Marker};
 use palisade::internal::{DECISIONS, MARKER, NOTE};
@@ -397,10 +397,10 @@ async fn mark(deployment: &Deployment, master: &Master, is_lost: bool, id: u64) 
         let used = used(&looked, is_lost)?;
         let names = (id, rand::random());
         let marker = marked(&looked, used, names, master.epoch);
-        marking::swap(&conn, &looked, &marker, false).await.map(|()| used)
+        marking::swap(&conn, &looked, &marker, false).await.map(|()| (used, looked.shown.process))
     };
-    let used = match write.await {
-        Ok(used) => used,
+    let (used, process) = match write.await {
+        Ok(written) => written,
         // Another call marked the server after the check of `look`.
         Err(Refusal { kind: Kind::Marked, why }) => {
             return Init::Already { at: master.at.clone(), note: why };
@@ -423,12 +423,14 @@ async fn mark(deployment: &Deployment, master: &Master, is_lost: bool, id: u64) 
             "programs have used it already: a quarantine that has begun lasts to its end",
         ),
         (
-            wanted == 0 && master.without_backlog,
-            "it has no replica: attaching the first one costs one quarantine, as a failover does; \
-             attach it before the server is used",
+            wanted == 0 && master.without_backlog && !backlog::proves_renames(&process),
+            "it has no replica: attaching the first one, also for a backup, costs one quarantine, \
+             as a failover does; attach it before the server is used",
         ),
     ];
-    let notes: Vec<&str> = notes.iter().filter(|(is, _)| *is).map(|(_, note)| *note).collect();
+    let kept = backlog::keep(&conn, &process).await;
+    let notes = notes.iter().filter(|(is, _)| *is).map(|(_, note)| *note);
+    let notes: Vec<&str> = notes.chain(kept.as_deref()).collect();
     let note = (!notes.is_empty()).then(|| notes.join("; "));
     Init::Marked { at: master.at.clone(), replicas: wanted, note }
 }

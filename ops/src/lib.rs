@@ -12,6 +12,7 @@
 
 pub mod doctor;
 
+mod backlog;
 mod deployment;
 mod facts;
 mod gather;

@@ -37,7 +37,7 @@ async fn a_new_server_grants_at_once_and_remembers_everything() {
     let out = palisade(&["init", "--new", "--node", &server.url()]);
     assert_eq!(out.status.code(), Some(0), "{}", words(&out));
     assert!(words(&out).contains(&format!("marked at {}", server.addr())), "{}", words(&out));
-    assert!(words(&out).contains("attach it before the server is used"), "{}", words(&out));
+    assert!(!words(&out).contains("attach it before the server is used"), "{}", words(&out));
     let redlock = Redlock::builder().node(RedisNode::new(server.url()).unwrap()).build().unwrap();
     serves(&redlock).await;
 
@@ -47,6 +47,24 @@ async fn a_new_server_grants_at_once_and_remembers_everything() {
     assert!(words(&out).contains("has the marker palisade:generation"), "{}", words(&out));
     assert!(words(&out).contains("nothing was changed"), "{}", words(&out));
     assert_eq!(server.cli(&["GET", "palisade:generation"]), before);
+}
+
+/// A server whose counters were reset cannot prove that a rename of its data lost nothing.
+#[tokio::test]
+async fn a_server_that_cannot_prove_a_rename_keeps_its_backlog() {
+    for (rights, note) in
+        [("+@all", "repl-backlog-ttl is 0 now"), ("-config|set", "repl-backlog-ttl could not be")]
+    {
+        let server = Server::start(&[]);
+        server.cli(&["CONFIG", "RESETSTAT"]);
+        assert_eq!(server.cli(&["ACL", "SETUSER", "default", rights]), "OK");
+        let done = begun(&lone(&server), "").await;
+        assert!(done.is_done(), "{done}");
+        assert!(done.to_string().contains("attach it before the server is used"), "{done}");
+        assert!(done.to_string().contains(note), "{done}");
+        let ttl = server.cli(&["CONFIG", "GET", "repl-backlog-ttl"]);
+        assert_eq!(ttl.lines().last() == Some("0"), rights == "+@all", "{ttl}");
+    }
 }
 
 /// Several processes of a program may run `palisade init` at the same time before they start.
