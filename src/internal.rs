@@ -27,8 +27,8 @@ pub mod lineage {
     };
 }
 pub use crate::name::{
-    DECISIONS, MARKER, NOTE, SETTLED, check_name, check_namespace, check_prefix, of_key, of_record,
-    record_key,
+    DECISIONS, MARKER, NOTE, SETTLED, check_name, check_namespace, check_prefix, deployment_id,
+    of_key, of_record, record_key,
 };
 pub use crate::node::min_replicas_rule::{
     ADVISED_DOWN_AFTER, ADVISED_LAG, Checked, LAG_SLACK, MinReplicasFacts, MinReplicasRule,

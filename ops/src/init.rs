@@ -212,6 +212,7 @@ async fn mark_all(
     prefix: Option<&str>,
 ) -> Result<Initialised, ConfigError> {
     palisade::internal::check_prefix(prefix.unwrap_or_default())?;
+    let wanted = deployment.id()?;
     let (_, found) = masters::find(deployment).await?;
     let looks = found.iter().map(|found| async {
         match &found.master {
@@ -230,7 +231,15 @@ async fn mark_all(
         looks.iter().all(|look| look.is_ok() || is_lost && matches!(look, Err(Not::Marked(_))));
     // The nodes that were marked before say which deployment this is.
     let known = join_all(found.iter().map(|found| deployment_of(deployment, found))).await;
-    let id = known.into_iter().flatten().find(|id| *id != 0).unwrap_or_else(rand::random);
+    let differs = |id: u64| id != 0 && wanted.is_some_and(|wanted| wanted != id);
+    let other = |known: Option<u64>| known.filter(|id| differs(*id));
+    if known.iter().any(|known| other(*known).is_some()) {
+        let nodes = found.into_iter().zip(known);
+        let nodes = nodes.map(|(found, known)| (found.node, of_other(found.master, other(known))));
+        return Ok(Initialised { nodes: nodes.collect() });
+    }
+    let known = known.into_iter().flatten().find(|id| *id != 0);
+    let id = wanted.or(known).unwrap_or_else(rand::random);
     let mut nodes = Vec::new();
     for (found, look) in found.into_iter().zip(looks) {
         let done = match (look, found.master) {
@@ -245,6 +254,20 @@ async fn mark_all(
         nodes.push((found.node, done));
     }
     Ok(Initialised { nodes })
+}
+
+/// Returns the result for a node if one of the nodes has the data of another deployment than the
+/// settings name. `other` is the id of this node's data, if it is that node.
+fn of_other(master: Result<Master, Absent>, other: Option<u64>) -> Init {
+    match (master, other) {
+        (Ok(master), Some(id)) => Init::Refused(format!(
+            "{}: it has the data of the deployment {id:016x}, and the settings name another one \
+             (`deployment`)",
+            master.at
+        )),
+        (Ok(master), None) => Init::Left { at: master.at },
+        (Err(absent), _) => Init::Unreachable(absent.why()),
+    }
 }
 
 /// Returns the id of the deployment in a node's marker.

@@ -490,7 +490,7 @@ pub(crate) fn foreign(ours: &Lineage, theirs: &Lineage, at: &str) -> String {
     format!(
         "{at} has the data {} (deployment/vote), and this node's are {}: the address leads to \
          another server, or its replicas copied another group; point the address at the right \
-         server; if these are the right data, restart this program",
+         server; if these are the right data, restart this program (and correct `deployment`)",
         name(theirs),
         name(ours)
     )

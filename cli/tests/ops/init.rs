@@ -67,6 +67,40 @@ async fn a_server_that_cannot_prove_a_rename_keeps_its_backlog() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deployment_has_the_id_of_its_settings_and_another_one_is_refused() {
+    const ID: &str = "00000000000000a1";
+    let (ours, theirs) = (Server::start(&[]), Server::start(&[]));
+    let (our_url, their_url) = (ours.url(), theirs.url());
+    let named = |urls: &[&str]| {
+        let nodes = urls.iter().flat_map(|url| ["--node", *url]);
+        let args: Vec<&str> =
+            ["init", "--new", "--deployment", ID].into_iter().chain(nodes).collect();
+        palisade(&args)
+    };
+    let out = named(&[&our_url]);
+    assert_eq!(out.status.code(), Some(0), "{}", words(&out));
+    assert_eq!(word(&ours, 4), ID);
+    assert!(begun(&lone(&theirs), "").await.is_done());
+    let handle = |server: &Server| {
+        let node = RedisNode::new(server.url()).unwrap();
+        Redlock::builder().node(node).deployment(ID).build().unwrap()
+    };
+    serves(&handle(&ours)).await;
+    // A new program remembers nothing, and refuses the address all the same.
+    let before = theirs.cli(&["GET", "palisade:generation"]);
+    let mutex = handle(&theirs).mutex("job").build().unwrap();
+    let refused = mutex.try_acquire().await.unwrap_err().to_string();
+    assert!(refused.contains(&format!("this node's are {ID}/")), "{refused}");
+    assert_eq!(theirs.cli(&["GET", "palisade:generation"]), before);
+    let out = named(&[&our_url, &their_url]);
+    assert_eq!(out.status.code(), Some(2), "{}", words(&out));
+    assert!(unwrapped(&out).contains("the settings name another one"), "{}", words(&out));
+    let wrong = Redlock::builder().node(RedisNode::new(&*our_url).unwrap()).deployment("orders");
+    let wrong = wrong.build().unwrap_err().to_string();
+    assert!(wrong.contains("16 hexadecimal digits"), "{wrong}");
+}
+
 /// Several processes of a program may run `palisade init` at the same time before they start.
 #[tokio::test]
 async fn several_who_initialise_one_server_at_once_all_succeed() {
