@@ -75,6 +75,10 @@ pub struct NodeHealth {
     /// time, and as the node last reported them. At most eight, including old losses that no longer
     /// matter. Empty before the first reply.
     pub losses: Arc<[Loss]>,
+    /// Reason for which nobody can replace the node's server now if it fails: most of the group's
+    /// Sentinels are in tilt, or they know no replica. `None` if there is none, if it is not known,
+    /// and for a lone server.
+    pub no_failover: Option<&'static str>,
 }
 
 /// Time until something is possible: now, later, or unknown.
@@ -164,6 +168,9 @@ impl fmt::Display for Health {
             if let (false, Some(loss)) = (node.new_keys.is_now(), node.losses.last()) {
                 write!(f, ", {loss}")?;
             }
+            if let Some(why) = node.no_failover {
+                write!(f, ", nobody can fail it over: {why}")?;
+            }
         }
         if self.nodes.iter().any(|node| node.outcome.is_empty()) {
             write!(f, "; {}", self.commands.first_step())?;
@@ -235,6 +242,7 @@ pub(crate) async fn health(
             locks,
             new_keys,
             losses: report.losses,
+            no_failover: report.no_failover,
         }
     };
     let nodes: Vec<_> = reports.into_iter().map(node).collect();

@@ -22,11 +22,13 @@ use crate::idempotency::{Call, Decided, Decision, Idempotency, KeyName, RunError
 pub use crate::lock::digest;
 /// The rules of a server's marker.
 pub mod lineage {
-    pub use crate::node::lineage::{Handover, Losses, Marker, Note, Process, ReplicationId, Shown};
+    pub use crate::node::lineage::{
+        Handover, Losses, Lowering, Marker, Note, Process, ReplicationId, Shown,
+    };
 }
 pub use crate::name::{
-    DECISIONS, MARKER, NOTE, SETTLED, check_name, check_namespace, check_prefix, of_key, of_record,
-    record_key,
+    DECISIONS, MARKER, NOTE, SETTLED, check_name, check_namespace, check_prefix, deployment_id,
+    of_key, of_record, record_key,
 };
 pub use crate::node::min_replicas_rule::{
     ADVISED_DOWN_AFTER, ADVISED_LAG, Checked, LAG_SLACK, MinReplicasFacts, MinReplicasRule,

@@ -101,6 +101,20 @@ pub fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
     }
 }
 
+/// Parses the id of a deployment: 16 hexadecimal digits, not all of them zero.
+///
+/// # Errors
+/// [`ConfigError`] with the text and the rule.
+pub fn deployment_id(text: &str) -> Result<u64, ConfigError> {
+    let is_hex = text.len() == 16 && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let id = if is_hex { u64::from_str_radix(text, 16).unwrap_or(0) } else { 0 };
+    if id == 0 {
+        let rule = "16 hexadecimal digits, not all zero, as `palisade settings` prints them";
+        return Err(ConfigError::new("deployment", Quoted(text).to_string(), rule));
+    }
+    Ok(id)
+}
+
 /// Checks the namespace of idempotency keys as [`check_name`] does. It must have no colon, because
 /// namespace "a:b" with key "c" and namespace "a" with key "b:c" would have the same Redis key.
 /// [`DECISIONS`] is reserved.

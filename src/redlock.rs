@@ -14,6 +14,7 @@ use crate::lock::{
     HandOver, LockGuard, MultiMutexBuilder, MutexBuilder, RwLock, SemaphoreBuilder, resume,
 };
 use crate::metrics::Meters;
+use crate::name::deployment_id;
 use crate::node::{LockNode, NodeEvents, NodeMetrics};
 use crate::safe_text::{Quoted, is_plain};
 use crate::time::{Drift, Moment};
@@ -55,6 +56,7 @@ impl Redlock {
             config: Config::default(),
             max_ttl: None,
             clock_error: None,
+            deployment: None,
             env: Arc::new(SystemEnv),
             metrics_by_lock: false,
         }
@@ -236,6 +238,8 @@ pub struct RedlockBuilder {
     max_ttl: Option<Duration>,
     /// Clock error (E), if it was set; `None` for a value that is derived from `max_ttl`.
     clock_error: Option<Duration>,
+    /// Id of the deployment, if it was set.
+    deployment: Option<String>,
     env: Arc<dyn Env>,
     /// True if the metrics have the names of locks as labels.
     metrics_by_lock: bool,
@@ -313,6 +317,16 @@ impl RedlockBuilder {
         self
     }
 
+    /// Sets the id of the deployment whose data the nodes must have: the 16 hexadecimal digits that
+    /// `palisade init` gave it (`palisade settings` prints them). A node with the data of another
+    /// deployment is refused at once ([`ForeignData`](crate::error::NodeFault::ForeignData)).
+    /// Without it a handle takes over the id that it finds first, so a new program does not notice
+    /// that an address leads to another deployment.
+    pub fn deployment(mut self, id: impl Into<String>) -> Self {
+        self.deployment = Some(id.into());
+        self
+    }
+
     /// Allows an even number of nodes. An even number tolerates no more faulty nodes than one node
     /// less, but its majority needs one more vote.
     pub fn allow_even_nodes(mut self) -> Self {
@@ -362,6 +376,7 @@ impl RedlockBuilder {
             }
         }
         let meters = Meters::new(self.metrics_by_lock);
-        Ok(Redlock { core: Arc::new(Core::new(self.nodes, self.config, self.env, meters)) })
+        let id = self.deployment.as_deref().map(deployment_id).transpose()?.unwrap_or(0);
+        Ok(Redlock { core: Arc::new(Core::new(self.nodes, self.config, self.env, meters, id)) })
     }
 }

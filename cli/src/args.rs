@@ -20,6 +20,7 @@ use crate::verbs::list::ListArgs;
 use crate::verbs::lock::LockArgs;
 use crate::verbs::once::OnceArgs;
 use crate::verbs::run_now::RunNowArgs;
+use crate::verbs::shared_settings::SettingsArgs;
 
 /// Runs commands under locks, on one leader, or only once, and operates the nodes.
 #[derive(Debug, Parser)]
@@ -63,6 +64,8 @@ enum Command {
     Init(Box<InitArgs>),
     #[command(after_help = after(HANDOVER))]
     Handover(Box<HandoverArgs>),
+    #[command(after_help = after(SETTINGS))]
+    Settings(Box<SettingsArgs>),
     /// Prints a completion script for a shell
     Completions {
         /// Name of the shell
@@ -140,6 +143,13 @@ The user needs EVAL, WAIT, REPLICAOF, MULTI and CONFIG REWRITE at the servers, a
 at the Sentinels. Exit code: 0 handed over, 2 not handed over, 64 wrong
 use, 69 not reached.";
 
+const SETTINGS: &str = "Examples:
+  palisade settings --node redis://10.0.2.1
+  palisade settings --lower --max-ttl 15s --node sentinel://s1,s2,s3/orders-a --yes
+
+The user needs EVAL at the servers. Exit code: 0 shown, or lowered, 2 not lowered, or raised again
+by a program, 64 wrong use, 69 not reached.";
+
 fn after(examples: &str) -> String {
     format!("{examples}\n\n{SECRETS}")
 }
@@ -188,6 +198,7 @@ impl Line {
             Command::Doctor(args) => args.run().await,
             Command::Init(args) => args.run().await,
             Command::Handover(args) => args.run().await,
+            Command::Settings(args) => args.run().await,
             Command::Completions { shell } => {
                 let mut text = Vec::new();
                 clap_complete::generate(shell, &mut Palisade::command(), "palisade", &mut text);

@@ -65,6 +65,10 @@ pub(crate) struct Settings {
     /// Maximum time for one node's reply [default: 250ms]
     #[arg(long, value_name = "SPAN", env = "PALISADE_NODE_DEADLINE")]
     node_deadline: Option<Span>,
+    /// Id of the deployment, 16 hexadecimal digits: nodes with other data are refused, and `init`
+    /// gives it to new nodes
+    #[arg(long, value_name = "ID", env = "PALISADE_DEPLOYMENT")]
+    deployment: Option<String>,
     /// Time-out for each server and Sentinel that is examined or changed [default: 2s]
     #[arg(long, value_name = "SPAN", env = "PALISADE_TIMEOUT")]
     timeout: Option<Span>,
@@ -149,6 +153,7 @@ impl Settings {
             max_ttl: self.max_ttl.or(below.max_ttl),
             clock_error: self.clock_error.or(below.clock_error),
             node_deadline: self.node_deadline.or(below.node_deadline),
+            deployment: self.deployment.or(below.deployment),
             timeout: self.timeout.or(below.timeout),
             username: self.username.or(below.username),
             password_file: file(self.password_file, PASSWORD, below.password_file),
@@ -189,6 +194,7 @@ impl Settings {
         all.clock_error = span(self.clock_error);
         all.node_deadline = span(self.node_deadline);
         all.prefix.clone_from(&self.prefix);
+        all.deployment.clone_from(&self.deployment);
         Ok(all)
     }
 

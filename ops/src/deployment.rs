@@ -224,6 +224,11 @@ impl Deployment {
         Ok(access)
     }
 
+    /// Returns the id that the settings give the deployment.
+    pub(super) fn id(&self) -> Result<Option<u64>, ConfigError> {
+        self.settings.deployment.as_deref().map(internal::deployment_id).transpose()
+    }
+
     /// Returns the address at which this process reaches a server that Sentinels report as `at`.
     pub(super) fn reach<'a>(&'a self, at: &'a str) -> &'a str {
         self.map.get(at).map_or(at, String::as_str)

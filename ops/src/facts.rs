@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
+use super::backlog::TTL;
 pub(crate) use super::marker::KeptData;
 use palisade::internal::LAG_SLACK;
 
@@ -127,6 +128,8 @@ pub(crate) struct Server {
     pub(crate) role: Read<Role>,
     /// Answer to `INFO`.
     pub(crate) info: Read<Fields>,
+    /// `cmdstat_config|resetstat` of `INFO commandstats`: true if the counters were set to zero.
+    pub(crate) was_reset: Read<bool>,
     /// Answers to `CONFIG GET`, for each of the [`SETTINGS`].
     pub(crate) config: Read<Fields>,
     /// Difference between the answer to `TIME` and this machine's wall clock.
@@ -158,6 +161,7 @@ pub(crate) const SETTINGS: &[&str] = &[
     "replica-priority",
     "port",
     "tls-replication",
+    TTL,
 ];
 
 /// The commands that the library sends to a data server, as arguments of `ACL DRYRUN`.

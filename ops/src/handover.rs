@@ -57,12 +57,11 @@ use tokio::time::{Instant, sleep};
 
 use self::given_up::{Shut, unanswered};
 use self::marked::{UNMARKED, finish_on, open_on};
-use super::Deployment;
 use super::gather::conn::info;
-use super::marking;
 use super::masters::{self, Absent, Found, Master};
 use super::promotion::Promotion;
 use super::script::{self, Kind, Refusal};
+use super::{Deployment, backlog, marking};
 use palisade::ConfigError;
 use palisade::internal::lineage::Marker;
 use palisade::internal::{Endpoint, default_clock_error};
@@ -235,6 +234,7 @@ impl Handover {
         };
         let done = HandedOver::Done { at: new.clone(), closed: closed_for };
         tell(&format!("{new} goes on where {} stopped", master.at));
+        backlog::keep_at((new.as_str(), &taken.target), &self.deployment, &tell).await;
         promotion.together(&new, &tell).await;
         Ok(done)
     }
@@ -287,10 +287,12 @@ impl Handover {
             sleep(LOOK).await;
         }
         tell(&format!("{} is back", master.at));
-        Ok(match self.finish(&closed).await {
-            Ok(closed) => HandedOver::Done { at: master.at, closed },
-            Err(why) => self.ended(&master.at, why).await,
-        })
+        let closed = match self.finish(&closed).await {
+            Ok(closed) => closed,
+            Err(why) => return Ok(self.ended(&master.at, why).await),
+        };
+        backlog::keep_at((master.at.as_str(), &master.target), &self.deployment, &tell).await;
+        Ok(HandedOver::Done { at: master.at, closed })
     }
 
     fn check(&self, one: bool, what: &'static str) -> Result<(), ConfigError> {

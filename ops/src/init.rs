@@ -27,12 +27,12 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::Deployment;
 use super::gather::conn::Conn;
 use super::marking::{self, Looked};
 use super::masters::{self, Absent, Found, Master};
 use super::scan::{Scan, escaped};
 use super::script::{self, Kind, Refusal};
+use super::{Deployment, backlog};
 use palisade::ConfigError;
 use palisade::internal::lineage::{Losses, Marker};
 use palisade::internal::{DECISIONS, MARKER, NOTE};
@@ -212,6 +212,7 @@ async fn mark_all(
     prefix: Option<&str>,
 ) -> Result<Initialised, ConfigError> {
     palisade::internal::check_prefix(prefix.unwrap_or_default())?;
+    let wanted = deployment.id()?;
     let (_, found) = masters::find(deployment).await?;
     let looks = found.iter().map(|found| async {
         match &found.master {
@@ -230,7 +231,15 @@ async fn mark_all(
         looks.iter().all(|look| look.is_ok() || is_lost && matches!(look, Err(Not::Marked(_))));
     // The nodes that were marked before say which deployment this is.
     let known = join_all(found.iter().map(|found| deployment_of(deployment, found))).await;
-    let id = known.into_iter().flatten().find(|id| *id != 0).unwrap_or_else(rand::random);
+    let differs = |id: u64| id != 0 && wanted.is_some_and(|wanted| wanted != id);
+    let other = |known: Option<u64>| known.filter(|id| differs(*id));
+    if known.iter().any(|known| other(*known).is_some()) {
+        let nodes = found.into_iter().zip(known);
+        let nodes = nodes.map(|(found, known)| (found.node, of_other(found.master, other(known))));
+        return Ok(Initialised { nodes: nodes.collect() });
+    }
+    let known = known.into_iter().flatten().find(|id| *id != 0);
+    let id = wanted.or(known).unwrap_or_else(rand::random);
     let mut nodes = Vec::new();
     for (found, look) in found.into_iter().zip(looks) {
         let done = match (look, found.master) {
@@ -245,6 +254,20 @@ async fn mark_all(
         nodes.push((found.node, done));
     }
     Ok(Initialised { nodes })
+}
+
+/// Returns the result for a node if one of the nodes has the data of another deployment than the
+/// settings name. `other` is the id of this node's data, if it is that node.
+fn of_other(master: Result<Master, Absent>, other: Option<u64>) -> Init {
+    match (master, other) {
+        (Ok(master), Some(id)) => Init::Refused(format!(
+            "{}: it has the data of the deployment {id:016x}, and the settings name another one \
+             (`deployment`)",
+            master.at
+        )),
+        (Ok(master), None) => Init::Left { at: master.at },
+        (Err(absent), _) => Init::Unreachable(absent.why()),
+    }
 }
 
 /// Returns the id of the deployment in a node's marker.
@@ -397,10 +420,10 @@ async fn mark(deployment: &Deployment, master: &Master, is_lost: bool, id: u64) 
         let used = used(&looked, is_lost)?;
         let names = (id, rand::random());
         let marker = marked(&looked, used, names, master.epoch);
-        marking::swap(&conn, &looked, &marker, false).await.map(|()| used)
+        marking::swap(&conn, &looked, &marker, false).await.map(|()| (used, looked.shown.process))
     };
-    let used = match write.await {
-        Ok(used) => used,
+    let (used, process) = match write.await {
+        Ok(written) => written,
         // Another call marked the server after the check of `look`.
         Err(Refusal { kind: Kind::Marked, why }) => {
             return Init::Already { at: master.at.clone(), note: why };
@@ -423,12 +446,14 @@ async fn mark(deployment: &Deployment, master: &Master, is_lost: bool, id: u64) 
             "programs have used it already: a quarantine that has begun lasts to its end",
         ),
         (
-            wanted == 0 && master.without_backlog,
-            "it has no replica: attaching the first one costs one quarantine, as a failover does; \
-             attach it before the server is used",
+            wanted == 0 && master.without_backlog && !backlog::proves_renames(&process),
+            "it has no replica: attaching the first one, also for a backup, costs one quarantine, \
+             as a failover does; attach it before the server is used",
         ),
     ];
-    let notes: Vec<&str> = notes.iter().filter(|(is, _)| *is).map(|(_, note)| *note).collect();
+    let kept = backlog::keep(&conn, &process).await;
+    let notes = notes.iter().filter(|(is, _)| *is).map(|(_, note)| *note);
+    let notes: Vec<&str> = notes.chain(kept.as_deref()).collect();
     let note = (!notes.is_empty()).then(|| notes.join("; "));
     Init::Marked { at: master.at.clone(), replicas: wanted, note }
 }

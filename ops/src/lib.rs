@@ -12,6 +12,7 @@
 
 pub mod doctor;
 
+mod backlog;
 mod deployment;
 mod facts;
 mod gather;
@@ -29,6 +30,7 @@ mod records;
 mod run_now;
 mod scan;
 mod script;
+mod shared_settings;
 mod survey;
 
 #[cfg(test)]
@@ -49,4 +51,7 @@ pub use self::records::{
     Select, namespaces, resolve,
 };
 pub use self::run_now::run_now;
+pub use self::shared_settings::{
+    Lower, Lowered, NodeLowered, NodeSettings, SharedSettings, shared_settings,
+};
 pub use self::survey::{Answers, Ask, LockQueue, OfEach, Scanned, Survey, Waiter};

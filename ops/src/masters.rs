@@ -52,8 +52,7 @@ pub(super) struct Master {
     /// Addresses of the replicas. All of them follow this server. Empty if the replicas were not
     /// examined ([`find_masters`]).
     pub(super) replicas: Vec<String>,
-    /// True if the server gets a new replication id, and so a quarantine (a time without grants),
-    /// as soon as its first replica connects.
+    /// True if the server gets a new replication id as soon as its first replica connects.
     pub(super) without_backlog: bool,
     /// Run id of the server process.
     pub(super) run_id: String,

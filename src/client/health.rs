@@ -36,6 +36,8 @@ pub(crate) struct NodeReport {
     pub(crate) forgets: Result<(Duration, Vec<Loss>), NodeError>,
     /// Ranges of writes that the node may have lost, from the node's last answer.
     pub(crate) losses: Arc<[Loss]>,
+    /// Reason for which nobody can replace the node's server now if it fails.
+    pub(crate) no_failover: Option<&'static str>,
 }
 
 impl Core {
@@ -51,6 +53,7 @@ impl Core {
             lock,
             forgets,
             losses: [].into(),
+            no_failover: None,
         };
         let Some(_operation) = self.closing.enter() else {
             let closed = handle_closed();
@@ -98,8 +101,10 @@ impl Core {
                 _ => (Duration::ZERO, Vec::new()),
             });
             let lock = lock.as_ref().map_or_else(NodeOutcome::no_answer, NodeOutcome::of);
-            let losses = self.queues[node].losses();
-            reports.push(NodeReport { losses, ..report(&self.names[node], lock, forgets) });
+            let queue = &self.queues[node];
+            let (losses, no_failover) = (queue.losses(), queue.node().no_failover());
+            let report = report(&self.names[node], lock, forgets);
+            reports.push(NodeReport { losses, no_failover, ..report });
         }
         reports
     }

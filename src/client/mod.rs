@@ -27,7 +27,7 @@ use crate::error::{Commands, NoQuorum, NodeError, NodeFault, NodeOutcome};
 use crate::metrics::Meters;
 use crate::name::LockKeys;
 use crate::node::{LockNode, NamedEvent, NodeEvent, NodeEvents, NodeMetrics, NodeSignal};
-use crate::op::{Holder, LockMode, Op, Place, Terms};
+use crate::op::{Holder, LockMode, Op, Place, Remembered, Terms};
 use crate::quorum::leader::{Leading, Sight};
 use crate::quorum::majority;
 use crate::sync::SyncMutex;
@@ -131,6 +131,7 @@ impl Core {
         config: Config,
         env: Arc<dyn Env>,
         meters: Meters,
+        deployment: u64,
     ) -> Self {
         let events = broadcast::Sender::new(EVENTS);
         let names: Vec<_> = nodes.iter().map(|n| n.name()).collect();
@@ -144,6 +145,7 @@ impl Core {
             drift: config.drift,
             ttl: config.ttl,
             node_deadline: config.node_deadline,
+            remembers: Remembered::of(deployment),
             events: events.clone(),
             commands: commands.clone(),
             votes: Arc::new(VotingGauges::new(&names)),

@@ -236,6 +236,7 @@ mod tests {
             drift: Drift::DEFAULT,
             ttl: Duration::from_secs(10),
             node_deadline: Duration::from_millis(250),
+            remembers: Remembered::default(),
             events: broadcast::Sender::new(64),
             commands: Commands::default(),
             on_switch: Arc::new(|_, _| ()),

@@ -107,7 +107,7 @@ pub(crate) struct QueueSettings {
     pub(crate) drift: Drift,
     pub(crate) ttl: Duration,
     pub(crate) node_deadline: Duration,
-    /// Channel for events of the nodes to the `Redlock` handle's subscribers.
+    pub(crate) remembers: Remembered,
     pub(crate) events: broadcast::Sender<NamedEvent>,
     pub(crate) commands: Commands,
     pub(crate) on_switch: Arc<OnSwitch>,
@@ -131,7 +131,7 @@ impl NodeQueue {
     pub(crate) fn new(node: Arc<dyn LockNode>, index: usize, settings: QueueSettings) -> Self {
         let counters = Arc::new(Counters::new(node.name()));
         let (load, look, queues) = (Arc::default(), Arc::default(), SyncMutex::default());
-        let remembers = Arc::default();
+        let remembers = Arc::new(SyncMutex::new(settings.remembers));
         Self { node, index, settings, counters, load, look, remembers, queues }
     }
 

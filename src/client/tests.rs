@@ -23,7 +23,7 @@ fn core() -> Arc<Core> {
     // The deadline is long, because the two busy threads leave little processor time to the node
     // queues.
     let config = Config { node_deadline: Duration::from_secs(5), ..Config::default() };
-    Arc::new(Core::new(nodes, config, Arc::new(SystemEnv), Meters::new(false)))
+    Arc::new(Core::new(nodes, config, Arc::new(SystemEnv), Meters::new(false), 0))
 }
 
 /// Makes one attempt to acquire the lock.

@@ -174,10 +174,11 @@ pub enum NodeEvent {
     MinReplicasRestored,
     /// The clients of this node use different lengths of the quarantine (`max_ttl` and the failover
     /// window, in which a replaced server may still grant), or this client used a longer one
-    /// before. The node uses the longest length, and keeps it until a person deletes the marker
-    /// (rule quarantine 7 in docs/design). Set the same `max_ttl` in every process. Otherwise a
-    /// quarantine may end too early: the node has lost all its data, and only a client with a
-    /// shorter `max_ttl` reaches it. Log: `settings_disagree` with `ours_ms` and `node_ms`.
+    /// before. The node uses the longest length, and keeps it until a person lowers it by `palisade
+    /// settings --lower` (rule quarantine 7 in docs/design). Set the same `max_ttl` in every
+    /// process. Otherwise a quarantine may end too early: the node has lost all its data, and only
+    /// a client with a shorter `max_ttl` reaches it. Log: `settings_disagree` with `ours_ms` and
+    /// `node_ms`.
     #[non_exhaustive]
     SettingsDisagree {
         /// Length of the quarantine (time without grants) by this handle's settings.

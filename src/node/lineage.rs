@@ -6,12 +6,14 @@
 //! by the server's clock, if a name does not say otherwise.
 
 mod losses;
+mod lowered;
 mod text;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::losses::Losses;
+pub use self::lowered::Lowering;
 pub(crate) use self::text::NOTE;
 pub use self::text::ReplicationId;
 use crate::op::{Began, Facts, Lineage, Loss, QuarantineId, Remembered};
@@ -128,7 +130,6 @@ pub(crate) struct Asked {
     pub name: u64,
 }
 
-/// What follows for the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The batch may be executed under this marker. It must be written first if it is not the one
@@ -384,7 +385,6 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
     Verdict::Goes(m, Change { begun: begun.is_some(), missing: false, renamed, raised })
 }
 
-/// The first marker on a server that shows none.
 fn first(shown: &Shown, asked: &Asked) -> Verdict {
     let me = &asked.remembers.newest;
     let mut m = Marker::born(me.deployment, me.vote, asked.name, shown.replid);
@@ -490,7 +490,7 @@ pub(crate) fn foreign(ours: &Lineage, theirs: &Lineage, at: &str) -> String {
     format!(
         "{at} has the data {} (deployment/vote), and this node's are {}: the address leads to \
          another server, or its replicas copied another group; point the address at the right \
-         server; if these are the right data, restart this program",
+         server; if these are the right data, restart this program (and correct `deployment`)",
         name(theirs),
         name(ours)
     )

@@ -83,6 +83,13 @@ pub trait LockNode: Send + Sync + 'static {
         None
     }
 
+    /// Returns the reason for which nobody can replace the server of this node now if it fails, for
+    /// operators. Returns `None`, the default, if there is none, or it is not known. An
+    /// implementation must not send a request. A wrapper has to forward this method.
+    fn no_failover(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Returns the address, as `host:port`, of the server that answers for this node now; `None` if
     /// this kind of node has no address. The address is only shown to operators: it lets them
     /// distinguish a restart from a switch to another server.

@@ -54,7 +54,8 @@ use crate::time::Moment;
 ///
 /// **Permissions.** The directory `sentinel-conf/` of the source code has an ACL profile for each
 /// user. At the Sentinels the documented minimal client profile is enough. If the user may not
-/// `SUBSCRIBE`, the node only polls. If the user may not send `SENTINEL MASTER`, the node cannot
+/// `SUBSCRIBE`, the node only polls. If the user may not send `INFO`, the health does not name
+/// Sentinels in tilt. If the user may not send `SENTINEL MASTER`, the node cannot
 /// check epochs and the lag rule. On the data servers, the node reads the strength of the
 /// min-replicas check with `CONFIG GET`. If the user may not send `CONFIG GET`, `INFO` shows only
 /// that the check is on or off.
@@ -121,6 +122,12 @@ node_over_link! {
     /// of the group (`SENTINEL MASTER`).
     fn failover(&self) -> Option<FailoverTimes> {
         self.link.resolver().failover()
+    }
+
+    /// Returns the reason, if most of the Sentinels are in tilt or they know no replica. The first
+    /// is known only if the user may send `INFO` to the Sentinels.
+    fn no_failover(&self) -> Option<&'static str> {
+        self.link.resolver().no_failover()
     }
 }
 

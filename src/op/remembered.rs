@@ -25,11 +25,17 @@ pub struct Lineage {
 pub struct Remembered {
     /// Reading of the node's clock (µs since 1970) at the first answer; `None` before it.
     pub known_since: Option<u64>,
-    /// The newest data that the node has answered with. Before the first answer all fields are 0.
+    /// The newest data that the node has answered with. Before the first answer all fields are 0,
+    /// except the deployment that the handle's settings name.
     pub newest: Lineage,
 }
 
 impl Remembered {
+    /// What a handle knows before the first answer. `deployment` is 0 if its settings name none.
+    pub(crate) fn of(deployment: u64) -> Self {
+        Self { newest: Lineage { deployment, ..Lineage::default() }, ..Self::default() }
+    }
+
     /// Keeps the newer of what is remembered and what a node has answered.
     pub fn learn(&mut self, facts: &Facts) {
         self.known_since.get_or_insert(facts.node_micros);

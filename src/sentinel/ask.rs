@@ -49,6 +49,8 @@ pub(crate) struct Round {
     pub(crate) decision: Result<Master, NodeError>,
     pub(crate) known: usize,
     pub(crate) reachable: usize,
+    /// Number of Sentinels that report that they are in tilt.
+    pub(crate) in_tilt: usize,
     /// True if more Sentinels than a minority report that the master is down or that a failover
     /// runs. At least one of these Sentinels must be right, so the next round of requests comes
     /// sooner.
@@ -104,6 +106,7 @@ impl Asker {
                 .iter()
                 .filter(|a| !matches!(a.reply, SentinelReply::Failed(..)))
                 .count(),
+            in_tilt: answers.iter().filter(|a| a.in_tilt).count(),
             troubled: answers.iter().filter(|a| a.troubled()).count() > minority(known),
         }
     }
@@ -263,7 +266,8 @@ fn late(at: &Address, inquiry: &Inquiry) -> Answer {
 }
 
 fn failed(at: &Address, trouble: Trouble, detail: Box<str>) -> Answer {
-    Answer { from: at.clone(), id: None, reply: SentinelReply::Failed(trouble, detail) }
+    let reply = SentinelReply::Failed(trouble, detail);
+    Answer { from: at.clone(), id: None, reply, in_tilt: false }
 }
 
 #[cfg(test)]

@@ -81,7 +81,8 @@ impl SentinelConn {
         Ok((Self { handle, id }, subscription))
     }
 
-    /// Asks for the master, the facts about the master, and the other Sentinels, in one pipeline.
+    /// Asks for the master, the facts about the master, the other Sentinels, and whether this
+    /// Sentinel is in tilt, in one pipeline.
     pub(crate) async fn ask(&mut self, from: &Address, name: &str) -> Answer {
         // The request for the facts comes before the request for the address. If a failover happens
         // between the two, the answer has the new address with the old configuration epoch, and
@@ -90,10 +91,15 @@ impl SentinelConn {
         pipe.cmd("SENTINEL").arg("MASTER").arg(name);
         pipe.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
         pipe.cmd("SENTINEL").arg("SENTINELS").arg(name);
+        pipe.cmd("INFO").arg("sentinel");
         pipe.ignore_errors();
         let got: RedisResult<Vec<RedisResult<Value>>> = pipe.query_async(&mut *self.handle).await;
-        let mut reply = match got.map(<[RedisResult<Value>; 3]>::try_from) {
-            Ok(Ok([facts, address, peers])) => judged(facts, address, peers, self.handle.secrets()),
+        let mut in_tilt = false;
+        let mut reply = match got.map(<[RedisResult<Value>; 4]>::try_from) {
+            Ok(Ok([facts, address, peers, info])) => {
+                in_tilt = info.is_ok_and(|info| says_tilt(&info));
+                judged(facts, address, peers, self.handle.secrets())
+            }
             Ok(Err(_)) => SentinelReply::Failed(Trouble::Strange, "wrong number of answers".into()),
             Err(e) => {
                 let (trouble, detail) = trouble(&e, self.handle.secrets());
@@ -103,7 +109,7 @@ impl SentinelConn {
         if let SentinelReply::Unknown(detail) = &mut reply {
             *detail = not_monitored(name, &self.masters().await, self.handle.secrets()).into();
         }
-        Answer { from: from.clone(), id: self.id.clone(), reply }
+        Answer { from: from.clone(), id: self.id.clone(), reply, in_tilt }
     }
 
     /// Returns the names that the Sentinel knows; none if the user may not read them.
@@ -184,6 +190,11 @@ fn judged(
         Err(e) => return failed(&e),
     };
     SentinelReply::Master { at, facts, peers }
+}
+
+/// Returns true if an answer to `INFO sentinel` says that the Sentinel is in tilt.
+fn says_tilt(info: &Value) -> bool {
+    text(info).is_some_and(|all| all.lines().any(|line| line == "sentinel_tilt:1"))
 }
 
 /// Returns the master's address. Host and port must be text: the conversion of a number would
@@ -348,6 +359,14 @@ mod tests {
         assert_eq!(of(&[]), "monitors no master \"a \"");
         assert_eq!(of(&["A", "b\n"]), "monitors no master \"a \", but \"A\", \"b\\n\"");
         assert!(of(&["x"; 11]).ends_with("\"x\", 3 more"));
+    }
+
+    #[test]
+    fn tilt_is_read_from_a_line_of_its_own() {
+        let says = |info: &str| says_tilt(&Value::BulkString(info.as_bytes().to_vec()));
+        assert!(says("# Sentinel\r\nsentinel_masters:1\r\nsentinel_tilt:1\r\n"));
+        assert!(!says("sentinel_tilt:0\r\nsentinel_tilt_since_seconds:-1\r\n"));
+        assert!(!says("sentinel_tilt:12\r\n") && !says_tilt(&Value::Nil));
     }
 
     #[test]

@@ -27,6 +27,9 @@ pub(crate) struct Answer {
     /// one vote.
     pub id: Option<Box<str>>,
     pub reply: SentinelReply,
+    /// True if the Sentinel reports that it is in tilt: it answers, and acts on nothing. False if
+    /// the user may not read that.
+    pub in_tilt: bool,
 }
 
 /// Content of an [`Answer`].

@@ -34,9 +34,19 @@ pub(crate) struct Seen {
     pub(crate) error: Option<NodeError>,
     pub(crate) known: usize,
     pub(crate) reachable: usize,
+    /// Number of Sentinels that report that they are in tilt.
+    in_tilt: usize,
     /// A new master, with the time of the last round of requests that confirmed it. `None` after a
     /// caller has taken this value.
     news: Option<(Moment, Master)>,
+}
+
+impl Seen {
+    /// Returns true if too few Sentinels are left to begin a failover, because the others are in
+    /// tilt.
+    pub(crate) fn is_in_tilt(&self) -> bool {
+        self.in_tilt > minority(self.known)
+    }
 }
 
 /// A Sentinel group that is watched. Dropping this value ends the watching task.
@@ -156,6 +166,7 @@ impl Shared {
         let mut seen = self.seen.lock();
         seen.known = round.known;
         seen.reachable = round.reachable;
+        seen.in_tilt = round.in_tilt;
         match &round.decision {
             Ok(master) => {
                 let same = seen

@@ -55,6 +55,8 @@ pub struct Settings {
     pub drift_ppm: Option<u32>,
     /// Text before the name of each lock, election and key ([`RedlockBuilder::prefix`]).
     pub prefix: Option<String>,
+    /// Id of the deployment whose data the nodes must have ([`RedlockBuilder::deployment`]).
+    pub deployment: Option<String>,
     /// True if the number of nodes may be even ([`RedlockBuilder::allow_even_nodes`]).
     pub allow_even_nodes: bool,
 }
@@ -70,6 +72,7 @@ impl fmt::Debug for Settings {
             .field("clock_error", &self.clock_error)
             .field("drift_ppm", &self.drift_ppm)
             .field("prefix", &self.prefix)
+            .field("deployment", &self.deployment)
             .field("allow_even_nodes", &self.allow_even_nodes)
             .finish_non_exhaustive()
     }
@@ -90,6 +93,7 @@ struct Written {
     clock_error: Option<span::Written>,
     drift_ppm: Option<u32>,
     prefix: Option<String>,
+    deployment: Option<String>,
     allow_even_nodes: bool,
 }
 
@@ -128,6 +132,7 @@ impl TryFrom<Written> for Settings {
             clock_error: span("clock_error", of.clock_error)?,
             drift_ppm: of.drift_ppm,
             prefix: of.prefix,
+            deployment: of.deployment,
             allow_even_nodes: of.allow_even_nodes,
         })
     }
@@ -150,7 +155,7 @@ fn duration(field: &str, text: &str) -> Result<Duration, ConfigError> {
 const VARIABLES: &str = "PALISADE_";
 
 /// The settings that [`Settings::from_env`] reads.
-const SETTINGS: [&str; 12] = [
+const SETTINGS: [&str; 13] = [
     "urls",
     "username",
     "password",
@@ -162,6 +167,7 @@ const SETTINGS: [&str; 12] = [
     "clock_error",
     "drift_ppm",
     "prefix",
+    "deployment",
     "allow_even_nodes",
 ];
 
@@ -234,8 +240,8 @@ impl Settings {
     /// name of the field in capital letters: `PALISADE_URLS` (required; addresses separated by
     /// white space), `PALISADE_USERNAME`, `PALISADE_PASSWORD`, `PALISADE_SENTINEL_USERNAME`,
     /// `PALISADE_SENTINEL_PASSWORD`, `PALISADE_TTL`, `PALISADE_MAX_TTL`, `PALISADE_NODE_DEADLINE`,
-    /// `PALISADE_CLOCK_ERROR` (durations), `PALISADE_DRIFT_PPM`, `PALISADE_PREFIX` and
-    /// `PALISADE_ALLOW_EVEN_NODES` (`true` or `false`).
+    /// `PALISADE_CLOCK_ERROR` (durations), `PALISADE_DRIFT_PPM`, `PALISADE_PREFIX`,
+    /// `PALISADE_DEPLOYMENT` and `PALISADE_ALLOW_EVEN_NODES` (`true` or `false`).
     ///
     /// Another variable of this form is ignored, with a warning in the log, unless it is one of the
     /// program `palisade`.
@@ -294,6 +300,7 @@ impl Settings {
             clock_error: span("clock_error")?,
             drift_ppm,
             prefix: text("prefix")?,
+            deployment: text("deployment")?,
             allow_even_nodes,
         })
     }
@@ -319,6 +326,7 @@ impl Settings {
         let builder = given(builder, self.clock_error, RedlockBuilder::clock_error);
         let builder = given(builder, self.drift_ppm.map(Drift::from_ppm), RedlockBuilder::drift);
         let builder = given(builder, self.prefix.as_deref(), RedlockBuilder::prefix);
+        let builder = given(builder, self.deployment.as_deref(), RedlockBuilder::deployment);
         if self.allow_even_nodes { builder.allow_even_nodes() } else { builder }
     }
 

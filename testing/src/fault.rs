@@ -330,6 +330,10 @@ impl LockNode for Fault {
         self.0.inner.failover()
     }
 
+    fn no_failover(&self) -> Option<&'static str> {
+        self.0.inner.no_failover()
+    }
+
     fn address(&self) -> Option<Arc<str>> {
         self.0.inner.address()
     }

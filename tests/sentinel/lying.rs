@@ -101,6 +101,35 @@ async fn one_of_three_sentinels_prevents_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_in_tilt_are_named_in_the_health_while_the_master_is_well() {
+    let master = Server::start(&[]);
+    let replicas = vec!["127.0.0.1:1".to_owned()];
+    let view = View { master: master.addr(), replicas, ..View::default() };
+    let (first, last) = (Arc::new(Mutex::new(view.clone())), Arc::new(Mutex::new(view.clone())));
+    let tilted = Arc::new(Mutex::new(View { in_tilt: true, ..view }));
+    let sentinels = [('a', &first), ('b', &tilted), ('c', &last)].map(|(id, v)| sentinel(id, v));
+    let all = sentinels.iter().map(|s| s.at.clone());
+    let node = SentinelNode::builder(NAME, all).min_replicas_check(MinReplicas::Off);
+    let node = node.trust_fresh(true).poll_every(Duration::from_millis(100)).build().unwrap();
+    let redlock = Redlock::builder().node(node).build().unwrap();
+    let health = redlock.health().await;
+    assert!(health.is_ready() && health.nodes[0].no_failover.is_none(), "{health}");
+    // Two of three: too few are left to begin a failover.
+    first.lock().unwrap().in_tilt = true;
+    let begun = Instant::now();
+    loop {
+        let health = redlock.health().await;
+        assert!(health.is_ready(), "{health}");
+        if health.to_string().contains("nobody can fail it over: most of its Sentinels are in tilt")
+        {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10), "{health}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_no_sentinel_can_replace_is_named_in_the_health() {
     let nobody = format!("127.0.0.1:{}", free_port());
     for (replicas, can) in [(Vec::new(), false), (vec!["127.0.0.1:1".to_owned()], true)] {

@@ -232,7 +232,7 @@ async fn a_hung_first_sentinel_does_not_stop_a_cold_start() {
     };
     let before = asked();
     tokio::time::sleep(Duration::from_secs(4)).await;
-    // In 4 s the node sends four polls of three requests, and the Sentinels send their own
+    // In 4 s the node sends four polls of four requests, and the Sentinels send their own
     // commands. All together are far fewer than a hundred.
     let after = asked();
     assert!(after - before < 100, "{} commands in 4 s", after - before);

@@ -148,6 +148,7 @@ pub struct View {
     pub others: Vec<String>,
     /// Number of other Sentinels in the report. `None` stands for two.
     pub others_known: Option<u32>,
+    pub in_tilt: bool,
 }
 
 /// Starts a Sentinel that reports the current contents of `view`.
@@ -174,7 +175,11 @@ impl View {
             ["SENTINEL", "CONFIG", ..] => map(&[("resolve-hostnames", "no")]),
             ["SENTINEL", "CKQUORUM", _] => b"+OK 3 usable Sentinels\r\n".to_vec(),
             ["INFO", ..] => {
-                bulk(format!("redis_version:7.0.15\r\nredis_mode:sentinel\r\nrun_id:{id}\r\n"))
+                let tilt = u8::from(self.in_tilt);
+                bulk(format!(
+                    "redis_version:7.0.15\r\nredis_mode:sentinel\r\nrun_id:{id}\r\n\
+                     sentinel_tilt:{tilt}\r\n"
+                ))
             }
             _ => ok(),
         }

@@ -13,6 +13,7 @@ pub(crate) mod lock;
 pub(crate) mod once;
 mod permits;
 pub(crate) mod run_now;
+pub(crate) mod shared_settings;
 
 use std::ffi::OsString;
 use std::fmt::Display;

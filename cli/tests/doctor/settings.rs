@@ -1,11 +1,14 @@
 //! Tests of the doctor with wrong settings of data servers and Sentinels. The test changes one
 //! setting after the other on one good group.
 
+use std::process::Command;
+
 use crate::bench::Bench;
 use crate::doctor::Patient;
-use crate::doctor::Verdict::{Error, Unknown, Warning};
+use crate::doctor::Verdict::{Error, Fine, Unknown, Warning};
 use crate::lab::{NAME, ok};
 use crate::support::group::{Groups, cli};
+use crate::support::server::Server;
 
 /// A group, and the names and addresses of its parts.
 pub(crate) struct Ward {
@@ -60,6 +63,7 @@ fn settings_of_data_servers() {
     disks(&ward, &bench);
     memory(&ward, &bench);
     links(&ward, &bench);
+    names(&ward, &bench);
 }
 
 /// Tests the checks `min-replicas` and `replica-priority`: the setting `min-replicas-to-write` of
@@ -164,6 +168,33 @@ fn links(ward: &Ward, bench: &Bench) {
     bench.healed("a second master", &[("two-masters", Error, ward.name.clone())], || {
         ok(&ward.servers[1], &["REPLICAOF", "NO", "ONE"]);
     });
+}
+
+/// Tests the check `history-rename`: a server whose counters were reset cannot prove that a rename
+/// of its data lost nothing.
+fn names(ward: &Ward, bench: &Bench) {
+    bench.healed("a rename without proof", &[("history-rename", Warning, ward.server(0))], || {
+        ok(&ward.servers[0], &["CONFIG", "RESETSTAT"]);
+        ward.set(0, "repl-backlog-ttl", "3600");
+    });
+}
+
+#[test]
+fn a_lone_server_that_a_backup_renames() {
+    let server = Server::start(&["--appendonly", "yes"]);
+    let patient = Patient::default().arg("--node").arg(&server.url()).arg("--no-trial");
+    let subject = format!("node {}", server.addr());
+    let verdict = || patient.examine().of("history-rename", &subject).verdict;
+    assert_eq!(verdict(), Fine, "it proves that nothing was lost");
+    ok(&server.addr(), &["CONFIG", "RESETSTAT"]);
+    let report = patient.examine();
+    let found = report.of("history-rename", &subject);
+    assert_eq!(found.verdict, Warning, "{found:#?}");
+    for command in found.fix.iter().filter(|command| !command.contains("CONFIG REWRITE")) {
+        let out = Command::new("timeout").args(["20", "sh", "-c", command]).output().unwrap();
+        assert!(out.status.success(), "{command}: {out:?}");
+    }
+    assert_eq!(verdict(), Fine);
 }
 
 #[test]

@@ -37,7 +37,7 @@ async fn a_new_server_grants_at_once_and_remembers_everything() {
     let out = palisade(&["init", "--new", "--node", &server.url()]);
     assert_eq!(out.status.code(), Some(0), "{}", words(&out));
     assert!(words(&out).contains(&format!("marked at {}", server.addr())), "{}", words(&out));
-    assert!(words(&out).contains("attach it before the server is used"), "{}", words(&out));
+    assert!(!words(&out).contains("attach it before the server is used"), "{}", words(&out));
     let redlock = Redlock::builder().node(RedisNode::new(server.url()).unwrap()).build().unwrap();
     serves(&redlock).await;
 
@@ -47,6 +47,58 @@ async fn a_new_server_grants_at_once_and_remembers_everything() {
     assert!(words(&out).contains("has the marker palisade:generation"), "{}", words(&out));
     assert!(words(&out).contains("nothing was changed"), "{}", words(&out));
     assert_eq!(server.cli(&["GET", "palisade:generation"]), before);
+}
+
+/// A server whose counters were reset cannot prove that a rename of its data lost nothing.
+#[tokio::test]
+async fn a_server_that_cannot_prove_a_rename_keeps_its_backlog() {
+    for (rights, note) in
+        [("+@all", "repl-backlog-ttl is 0 now"), ("-config|set", "repl-backlog-ttl could not be")]
+    {
+        let server = Server::start(&[]);
+        server.cli(&["CONFIG", "RESETSTAT"]);
+        assert_eq!(server.cli(&["ACL", "SETUSER", "default", rights]), "OK");
+        let done = begun(&lone(&server), "").await;
+        assert!(done.is_done(), "{done}");
+        assert!(done.to_string().contains("attach it before the server is used"), "{done}");
+        assert!(done.to_string().contains(note), "{done}");
+        let ttl = server.cli(&["CONFIG", "GET", "repl-backlog-ttl"]);
+        assert_eq!(ttl.lines().last() == Some("0"), rights == "+@all", "{ttl}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deployment_has_the_id_of_its_settings_and_another_one_is_refused() {
+    const ID: &str = "00000000000000a1";
+    let (ours, theirs) = (Server::start(&[]), Server::start(&[]));
+    let (our_url, their_url) = (ours.url(), theirs.url());
+    let named = |urls: &[&str]| {
+        let nodes = urls.iter().flat_map(|url| ["--node", *url]);
+        let args: Vec<&str> =
+            ["init", "--new", "--deployment", ID].into_iter().chain(nodes).collect();
+        palisade(&args)
+    };
+    let out = named(&[&our_url]);
+    assert_eq!(out.status.code(), Some(0), "{}", words(&out));
+    assert_eq!(word(&ours, 4), ID);
+    assert!(begun(&lone(&theirs), "").await.is_done());
+    let handle = |server: &Server| {
+        let node = RedisNode::new(server.url()).unwrap();
+        Redlock::builder().node(node).deployment(ID).build().unwrap()
+    };
+    serves(&handle(&ours)).await;
+    // A new program remembers nothing, and refuses the address all the same.
+    let before = theirs.cli(&["GET", "palisade:generation"]);
+    let mutex = handle(&theirs).mutex("job").build().unwrap();
+    let refused = mutex.try_acquire().await.unwrap_err().to_string();
+    assert!(refused.contains(&format!("this node's are {ID}/")), "{refused}");
+    assert_eq!(theirs.cli(&["GET", "palisade:generation"]), before);
+    let out = named(&[&our_url, &their_url]);
+    assert_eq!(out.status.code(), Some(2), "{}", words(&out));
+    assert!(unwrapped(&out).contains("the settings name another one"), "{}", words(&out));
+    let wrong = Redlock::builder().node(RedisNode::new(&*our_url).unwrap()).deployment("orders");
+    let wrong = wrong.build().unwrap_err().to_string();
+    assert!(wrong.contains("16 hexadecimal digits"), "{wrong}");
 }
 
 /// Several processes of a program may run `palisade init` at the same time before they start.

@@ -5,6 +5,7 @@ mod init;
 mod keys;
 mod nodes;
 mod preflight;
+mod shared_settings;
 mod stopped;
 #[path = "../../../tests/support/mod.rs"]
 mod support;

@@ -46,10 +46,20 @@ pub(super) async fn ask(
     let get = redis::cmd("MGET").arg(MARKER).arg(NOTE).take();
     let marker = async { read_marker(&conn.execute(&get, "MGET").await?, now()) };
     let permissions = permissions(&conn, whose);
+    let reset = |value: &Value| Some(info(value)?.contains_key("cmdstat_config|resetstat"));
     let may;
-    (server.role, server.info, server.marker, server.config, may, server.replays) = tokio::join!(
+    (
+        server.role,
+        server.info,
+        server.was_reset,
+        server.marker,
+        server.config,
+        may,
+        server.replays,
+    ) = tokio::join!(
         conn.query("ROLE", "ROLE", read_role),
         conn.query("INFO", "INFO", info),
+        conn.query("INFO commandstats", "INFO", reset),
         marker,
         config(&conn),
         permissions,
@@ -70,6 +80,7 @@ impl Server {
             reached: unreached().map_err(String::from),
             role: unreached(),
             info: unreached(),
+            was_reset: unreached(),
             config: unreached(),
             clock: unreached(),
             marker: unreached(),

@@ -26,6 +26,9 @@ use crate::sentinel::watch::Watch;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
+const IN_TILT: &str = "most of its Sentinels are in tilt: their clocks jumped or they stood still, \
+                       and they begin no failover for half a minute";
+
 pub(super) struct Finder {
     name: Arc<str>,
     watch: Watch,
@@ -87,6 +90,14 @@ impl Finder {
     pub(super) fn failover(&self) -> Option<FailoverTimes> {
         let down_after = self.group().down_after?;
         Some(FailoverTimes { down_after, window: self.judge.group_terms().failover_window })
+    }
+
+    /// Returns the reason for which nobody can replace the master now.
+    pub(super) fn no_failover(&self) -> Option<&'static str> {
+        if self.watch.seen().is_in_tilt() {
+            return Some(IN_TILT);
+        }
+        (self.group().replicas == Some(0)).then_some("its Sentinels know no replica of it")
     }
 
     fn group(&self) -> Group {

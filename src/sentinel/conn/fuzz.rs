@@ -155,7 +155,7 @@ proptest! {
             .zip(all.clone())
             .map(|(from, [f, a, p])| {
                 let reply = judged(f, a, p, &Secrets::default());
-                Answer { from: from.clone(), id: None, reply }
+                Answer { from: from.clone(), id: None, reply, in_tilt: false }
             })
             .collect();
         machine.learn(&answers);

@@ -58,7 +58,7 @@ fn answer(line: &str) -> Answer {
         "strange" => failed(Trouble::Strange),
         other => panic!("unknown answer {other}"),
     };
-    Answer { from, id, reply }
+    Answer { from, id, reply, in_tilt: false }
 }
 
 fn shown(decision: &Result<Master, NodeError>) -> String {

@@ -182,8 +182,7 @@ fn quarantine_long(facts: &Facts, subject: &str, server: &Server) -> Answer {
     }
     let message = format!(
         "after a restart or a failover nothing is granted for {quarantine:?}, {:?} longer than the \
-         settings given here require; it stays until a person lowers it (the manual's page \
-         `changing_settings`)",
+         settings given here require; it stays until a person lowers it",
         quarantine.saturating_sub(asked),
     );
     let fix = format!(
@@ -191,7 +190,12 @@ fn quarantine_long(facts: &Facts, subject: &str, server: &Server) -> Answer {
          max_ttl; else find the client that has it",
         quarantine.saturating_sub(window).as_secs_f64()
     );
-    Ok(Finding::warning(message, evidence).fix([fix]))
+    let lower = format!(
+        "palisade settings --lower --max-ttl {} {} --yes    # once that client has ended",
+        facts.max_ttl.as_secs_f64(),
+        named(facts)
+    );
+    Ok(Finding::warning(message, evidence).fix([fix, lower]))
 }
 
 #[cfg(test)]
@@ -383,6 +387,8 @@ mod tests {
         assert!(found.message.contains("granted for 90s, 63s longer"), "{found:?}");
         assert!(found.message.contains("until a person lowers it"), "{found:?}");
         assert!(found.fix[0].starts_with("palisade doctor --max-ttl 78 "), "{found:?}");
+        let lower = "palisade settings --lower --max-ttl 15 --node sentinel://10.0.0.1:26379,";
+        assert!(found.fix[1].starts_with(lower), "{found:?}");
         // A client that cannot read `min-replicas-max-lag` adds 12 s to its `max_ttl` of 15 s for a
         // replaced master that may still grant. So a quarantine (a time without grants) of 27 s is
         // right.

@@ -2,6 +2,7 @@
 //! findings. There is one file for each kind of thing that is checked.
 
 mod addresses;
+mod backlog;
 mod clocks;
 #[cfg(test)]
 mod fuzz;
@@ -67,6 +68,7 @@ pub(crate) const CHECKS: &[Check] = &[
     addresses::ANNOUNCED_ADDRESS,
     servers::PERSISTENCE,
     servers::AOF_REPLAY,
+    backlog::HISTORY_RENAME,
     servers::PERMISSIONS,
     clocks::CLOCK_SKEW,
 ];

@@ -98,12 +98,14 @@ pub(super) fn server(n: usize) -> Server {
         reached: Ok(()),
         role: Ok(role),
         info: Ok(info(n)),
+        was_reset: Ok(false),
         config: Ok(text(&[
             ("min-replicas-to-write", "1"),
             ("min-replicas-max-lag", "2"),
             ("appendfsync", "everysec"),
             ("save", ""),
             ("replica-priority", "100"),
+            ("repl-backlog-ttl", "0"),
         ])),
         clock: Ok(Clock { ahead: 1_000, error: 200 }),
         marker: Ok(Some(KeptData {
@@ -136,6 +138,8 @@ fn info(n: usize) -> Fields {
         ("process_supervised", "no"),
         ("master_replid", &"a".repeat(40)),
         ("master_repl_offset", "1000"),
+        ("total_net_repl_input_bytes", "0"),
+        ("repl_backlog_active", "1"),
     ]);
     if n == 1 {
         all.extend(text(&[
