@@ -16,6 +16,8 @@ use support::server::Server;
 
 /// Time limit for the whole test. It is long, because the test does not measure speed.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// A slow machine is busy with one round of large results for seconds.
+const TTL: Duration = Duration::from_secs(12);
 /// Length of the largest result that the default settings permit, without the quotation marks of
 /// its JSON form.
 const LARGEST: usize = (1 << 20) - 2;
@@ -48,7 +50,7 @@ async fn replayed(orders: &Idempotency, key: &str) -> usize {
 async fn a_process_keeps_its_locks_while_it_moves_large_results() {
     let server = Server::start(&[]);
     let node = RedisNode::builder(server.url()).trust_fresh(true).build().unwrap();
-    let redlock = Redlock::builder().node(node).ttl(Duration::from_secs(3)).build().unwrap();
+    let redlock = Redlock::builder().node(node).ttl(TTL).build().unwrap();
     let orders = redlock.idempotency("orders").at_most_once().build().unwrap();
     let stored = orders.key("large").run(async |_| Ok::<_, String>(large('x'))).await;
     assert!(matches!(stored, Ok(Outcome::Executed { kept: true, .. })), "it is stored");
@@ -81,7 +83,7 @@ async fn a_process_keeps_its_locks_while_it_moves_large_results() {
     println!("all answered after {:?}; refused before that: {refused}", begun.elapsed());
     // Wait until each lock should have been renewed once more. After this wait, a lock without a
     // renewal is lost.
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    tokio::time::sleep(TTL).await;
     let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
     assert_eq!(lost, 0, "of {}", guards.len());
     while let Some(event) = events.try_next().map(|named| named.event) {
