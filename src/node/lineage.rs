@@ -349,14 +349,18 @@ fn begin(mut m: Marker, from: u64, shown: &Shown, asked: &Asked) -> Marker {
 /// All clients share the longest quarantine and the largest E. They come down by a person's command
 /// only (quarantine 7).
 fn raise(m: &mut Marker, asked: &Asked) -> bool {
-    let (error, length) =
-        (micros(asked.clock_error), millis(asked.max_ttl.saturating_add(asked.window)));
+    let (error, length) = (micros(asked.clock_error), length(asked));
     let raised = error > m.clock_error || length > m.quarantine;
     if raised {
         m.clock_error = m.clock_error.max(error);
         m.quarantine = m.quarantine.max(length);
     }
     raised
+}
+
+/// Length of a quarantine that a client asks for, from the settings that could be read.
+pub(crate) fn length(asked: &Asked) -> u64 {
+    millis(asked.max_ttl.saturating_add(asked.window))
 }
 
 /// A server that this one replaced may have written for the longest L of all who ask in the

@@ -61,16 +61,16 @@ impl Seen {
         &self.text
     }
 
-    /// Returns true if a client that asks this need not judge again.
+    /// Returns true if a client that asks this need not judge again. Clients of one node may differ
+    /// in what the marker covers.
     pub(super) fn suits(&self, asked: &Asked) -> bool {
-        let then = &self.asked;
         let newest = &asked.remembers.newest;
         let is_named = self.marker.vote != 0 || newest.vote == 0;
-        let ends = |asked: &Asked| {
-            (asked.max_ttl, asked.clock_error, asked.window, asked.longest_window, asked.epoch)
-        };
-        ends(then) == ends(asked)
-            && then.allow_eviction == asked.allow_eviction
+        let of_node =
+            |asked: &Asked| (asked.window, asked.longest_window, asked.epoch, asked.allow_eviction);
+        of_node(&self.asked) == of_node(asked)
+            && lineage::micros(asked.clock_error) <= self.marker.clock_error
+            && lineage::length(asked) <= self.marker.quarantine
             && !lineage::is_foreign(&self.marker, newest)
             && !lineage::saw_others(&self.marker, asked)
             // The script compares the number of the note.
@@ -222,7 +222,9 @@ mod tests {
             ("another vote", of(Lineage { generation: 0, vote: 9, ..own })),
             ("another deployment", of(Lineage { deployment: 9, ..Lineage::default() })),
         ];
-        assert!(seen.suits(&asked()) && seen.suits(&of(own)));
+        let less = Duration::from_millis(500);
+        let covered = Asked { max_ttl: less, clock_error: less, ..asked() };
+        assert!(seen.suits(&asked()) && seen.suits(&of(own)) && seen.suits(&covered));
         for (what, asked) in others {
             assert!(!seen.suits(&asked), "{what}");
         }
