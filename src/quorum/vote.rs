@@ -6,8 +6,8 @@
 //!   (rule locks 6 in docs/design).
 //! - A node in quarantine may have lost locks. Its answer about the holder of a name counts only if
 //!   the lock was certainly written after the loss (rule quarantine 9 in docs/design).
-//! - If two addresses lead to one server, that server has one vote
-//!   (rule overview 8 in docs/design).
+//! - If two addresses lead to one server, or to two servers with the data of one vote, that is one
+//!   vote (rule overview 8 in docs/design).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,29 +95,52 @@ impl Witness<'_> {
     }
 }
 
-/// Server processes that answered the requests of one call. The index is the number of the node.
+/// A server process, and the vote whose data it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    process: Arc<str>,
+    /// 0 if the data have no name.
+    vote: u64,
+}
+
+impl Server {
+    /// Returns the server that reported these facts.
+    pub fn of(facts: &Facts) -> Self {
+        Self { process: Arc::clone(&facts.identity), vote: facts.lineage.vote }
+    }
+}
+
+/// Servers that answered the requests of one call. The index is the number of the node.
 #[derive(Clone, Debug)]
-pub struct Servers(Vec<Option<Arc<str>>>);
+pub struct Servers(Vec<Option<Server>>);
 
 impl Servers {
-    /// Makes the list of server processes for `n` nodes. No node has answered yet.
+    /// Makes the list of servers for `n` nodes. No node has answered yet.
     pub fn new(n: usize) -> Self {
         Self(vec![None; n])
     }
 
     /// Returns the answer, or an error if the same server process has already answered for another
-    /// node. Two addresses of one server have one vote, which belongs to the first node that
+    /// node, or one with the data of the same vote. The vote belongs to the first node that
     /// answered.
-    pub fn admit(&mut self, node: usize, server: Option<&Arc<str>>, reply: Answer) -> Answer {
+    pub fn admit(&mut self, node: usize, server: Option<&Server>, reply: Answer) -> Answer {
         let Some(server) = server else { return reply };
-        let same =
-            |(i, known): &(usize, &Option<Arc<str>>)| *i != node && known.as_ref() == Some(server);
-        let Some((twin, _)) = self.0.iter().enumerate().find(same) else {
-            self.0[node] = Some(Arc::clone(server));
+        let same = |known: &Server| {
+            if known.process == server.process {
+                return Some("same run_id");
+            }
+            (known.vote == server.vote && server.vote != 0)
+                .then_some("same vote in palisade:generation (a copy of its data)")
+        };
+        let others = self.0.iter().enumerate().filter(|(other, _)| *other != node);
+        let twin =
+            others.filter_map(|(other, known)| Some((other, known.as_ref().and_then(same)?)));
+        let Some((twin, what)) = twin.min() else {
+            self.0[node] = Some(server.clone());
             return reply;
         };
         reply.and_then(|_| {
-            let detail = format!("same run_id as node number {}", twin + 1);
+            let detail = format!("{what} as node number {}", twin + 1);
             Err(NodeError::maybe_executed(NodeFault::SameServer, detail))
         })
     }
@@ -234,14 +257,32 @@ mod tests {
     #[test]
     fn two_addresses_of_one_server_are_one_vote_whichever_answers_first() {
         let mut servers = Servers::new(3);
-        let server = |name: &str| Arc::<str>::from(name);
         let mut admit = |node, name: &str| {
-            servers.admit(node, Some(&server(name)), Ok(Reply::Done)).map_err(|e| e.fault())
+            let server = Server { process: name.into(), vote: 0 };
+            servers.admit(node, Some(&server), Ok(Reply::Done)).map_err(|e| e.fault())
         };
         assert_eq!(admit(1, "x"), Ok(Reply::Done));
         assert_eq!(admit(0, "x"), Err(NodeFault::SameServer));
         assert_eq!(admit(2, "y"), Ok(Reply::Done));
         assert_eq!(admit(1, "x"), Ok(Reply::Done), "the same node may answer again");
         assert_eq!(admit(1, "z"), Ok(Reply::Done), "the node has become another server");
+    }
+
+    #[test]
+    fn two_servers_with_the_data_of_one_vote_are_one_vote() {
+        let mut servers = Servers::new(4);
+        let mut admit = |node, name: &str, vote| {
+            let server = Server { process: name.into(), vote };
+            servers.admit(node, Some(&server), Ok(Reply::Done))
+        };
+        assert_eq!(admit(0, "x", 7), Ok(Reply::Done));
+        let e = admit(1, "y", 7).unwrap_err();
+        assert_eq!(e.fault(), NodeFault::SameServer);
+        assert!(e.to_string().contains("same vote in palisade:generation"), "{e}");
+        assert!(e.to_string().contains("node number 1"), "{e}");
+        assert_eq!(admit(0, "z", 7), Ok(Reply::Done), "a failover keeps the vote");
+        assert_eq!(admit(1, "y", 8), Ok(Reply::Done), "the address leads home");
+        assert_eq!(admit(2, "v", 0), Ok(Reply::Done));
+        assert_eq!(admit(3, "w", 0), Ok(Reply::Done), "data without a name");
     }
 }

@@ -13,7 +13,7 @@ use crate::error::{NodeError, NodeFault};
 use crate::node::BoxFuture;
 use crate::op::{Facts, Reply, TimedFacts};
 use crate::quorum::holdings::Quarantine;
-use crate::quorum::vote::Witness;
+use crate::quorum::vote::{Server, Witness};
 use crate::time::Moment;
 
 impl Worker {
@@ -60,7 +60,7 @@ impl Worker {
         let origin = Origin {
             at: received,
             history: facts.map(Facts::history),
-            server: facts.map(|f| Arc::clone(&f.identity)),
+            server: facts.map(Server::of),
         };
         let (mut unconfirmed, mut count) = (Unconfirmed::new(), Count::default());
         let shows = replies.items.iter().flatten().any(Reply::shows_result);
@@ -148,7 +148,7 @@ impl Worker {
         let origin = Origin {
             at: Moment::default(),
             history: replied.map(Facts::history),
-            server: replied.map(|facts| Arc::clone(&facts.identity)),
+            server: replied.map(Server::of),
         };
         let counters = Arc::clone(&self.counters);
         Box::pin(async move {
