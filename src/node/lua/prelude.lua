@@ -55,7 +55,9 @@ local seq, counts = string.match(ARGV[4], ' (%d+) (%d)$')
 local at = find(info, 'master_replid:', 1, true) + 14
 local replid = ARGV[5] == '' and sub(marker, 28, 67) or ARGV[6]
 if marker ~= ARGV[1] or marker .. ARGV[5] == '' or find(info, replid, at, true) ~= at
-  or (seq ~= '0' and (sub(note, 1, 23) ~= sub(marker, 4, 26) or sub(note, 25, 36) < seq)) then
+  or (seq ~= '0' and (sub(note, 1, 23) ~= sub(marker, 4, 26) or sub(note, 25, 36) < seq))
+  -- The quarantine of a new marker runs from when it was judged (quarantine 1).
+  or ARGV[5] ~= '' and now_us > 1000 * sub(ARGV[5], 245, 257) + 2000000 then
   local stats, commands = call('INFO', 'stats'), call('INFO', 'commandstats')
   local function calls(name)
     return tonumber(string.match(commands, 'cmdstat_' .. name .. ':calls=(%d+)') or 0)

@@ -179,6 +179,8 @@ impl Retry for Attempt {
         let (Verdict::Goes(marker, change), asked) = self.judge(&news) else { return None };
         // The script compares texts, and a marker may be written in more ways than ours.
         let changes = marker.to_string() != news.marker;
+        let written = if changes { news.micros / 1_000 } else { marker.written };
+        let marker = Marker { written, ..marker };
         let replaces = changes.then(|| news.marker.clone());
         let seen = Arc::new(Seen::new(marker, change, asked, replaces));
         {
@@ -271,7 +273,8 @@ impl News {
                 Ok(seen.facts(self.micros, noted, &judging.identity))
             }
             (Verdict::Goes(..), _) => {
-                let detail = "other clients changed the marker palisade:generation each time";
+                let detail = "other clients changed the marker palisade:generation each time, or \
+                              it took 2 s and more to write one";
                 Err(NodeError::not_executed(NodeFault::Busy, detail))
             }
         }
@@ -299,6 +302,8 @@ mod tests {
     use crate::op::{LockMode, Op, Remembered, Terms};
     use crate::token::OwnerToken;
 
+    const NOW: i64 = 1_790_000_000_000_000;
+
     fn release() -> Arc<Batch> {
         let (mode, keys) = (LockMode::Exclusive, LockKeys::new("k"));
         let owner = OwnerToken::from_random(1);
@@ -315,26 +320,49 @@ mod tests {
         limit.and_then(|digits| digits.parse().ok()).expect("a number")
     }
 
+    fn attempt(until: Option<Moment>) -> (Attempt, Arc<SyncMutex<SentWith>>) {
+        let named = Some(Named { epoch: Some(3), until });
+        let judging = Judging::new("0123456789abcdef".into(), "at".into(), Arc::new(SystemEnv));
+        let group_terms = GroupTerms { named, ..GroupTerms::ALONE };
+        let sent_with = Arc::default();
+        (Attempt::new(&Arc::new(judging), release(), group_terms, &sent_with), sent_with)
+    }
+
+    fn news(marker: &str) -> Value {
+        let text = |text: &str| Value::BulkString(text.into());
+        let replid = "0".repeat(40);
+        let news = [text("news"), Value::Int(NOW), text(marker), text(""), text(&replid)];
+        let counters = [text("10"), Value::Int(0), Value::Int(0), text("0")];
+        Value::Array([&news[..], &counters[..]].concat())
+    }
+
     /// A connection whose first touch failed learns the clock from the first batch. Without it the
     /// batch counted as late, and the Sentinels as silent.
     #[test]
     fn the_sentinels_word_ends_by_the_clock_of_the_first_answer() {
-        let env = Arc::new(SystemEnv);
-        let until = Some(env.now() + Duration::from_secs(600));
-        let named = Some(Named { epoch: Some(3), until });
-        let judging = Arc::new(Judging::new("0123456789abcdef".into(), "at".into(), env));
-        let group_terms = GroupTerms { named, ..GroupTerms::ALONE };
-        let sent_with = Arc::default();
-        let mut attempt = Attempt::new(&judging, release(), group_terms, &sent_with);
+        let until = SystemEnv.now() + Duration::from_secs(600);
+        let (mut attempt, sent_with) = attempt(Some(until));
         assert_eq!(limit(&attempt.encode()), 1);
-        let now = 1_790_000_000_000_000_i64;
-        let text = |text: &str| Value::BulkString(text.into());
-        let news = [text("news"), Value::Int(now), text(""), text(""), text(&"0".repeat(40))];
-        let counters = [text("10"), Value::Int(0), Value::Int(0), text("0")];
-        let answer = Value::Array([&news[..], &counters[..]].concat());
-        let again = attempt.again(&answer).expect("it was judged");
-        let least = now.unsigned_abs() + 500_000_000;
+        let again = attempt.again(&news("")).expect("it was judged");
+        let least = NOW.unsigned_abs() + 500_000_000;
         assert!((least..=least + 100_000_000).contains(&limit(&again)));
         assert!(sent_with.lock().is_bounded);
+    }
+
+    /// The script refuses a marker that was judged long ago, by its time.
+    #[test]
+    fn each_marker_that_is_to_be_written_has_the_time_of_its_judgement() {
+        let (clock_error, quarantine) = (1_000_000, 30_000);
+        let born = Marker::born(0xab, 2, 3, ReplicationId::parse(&"0".repeat(40)).unwrap());
+        let ours = Marker { clock_error, quarantine, epoch: 3, ..born }.to_string();
+        let foreign = ours.replacen("ab", "AB", 1);
+        for (shown, writes) in [(&ours, false), (&foreign, true), (&String::new(), true)] {
+            let (mut attempt, sent_with) = attempt(None);
+            attempt.again(&news(shown)).expect("it was judged");
+            let seen = sent_with.lock().seen.clone().expect("a marker");
+            assert_eq!(seen.replaces.is_some(), writes, "{shown}");
+            let written = if writes { NOW.unsigned_abs() / 1_000 } else { 0 };
+            assert_eq!(seen.marker.written, written, "{shown}");
+        }
     }
 }
