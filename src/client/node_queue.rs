@@ -62,6 +62,7 @@ use crate::op::{
     Batch, Loss, NotAfter, QuarantineId, Remembered, Replies, Reply, Terms, TimedFacts,
 };
 use crate::quorum::holdings::Quarantine;
+use crate::quorum::vote::Deployments;
 use crate::sync::SyncMutex;
 use crate::time::{Drift, Moment, NodeClock};
 
@@ -107,11 +108,11 @@ pub(crate) struct QueueSettings {
     pub(crate) drift: Drift,
     pub(crate) ttl: Duration,
     pub(crate) node_deadline: Duration,
-    /// Channel for events of the nodes to the `Redlock` handle's subscribers.
     pub(crate) events: broadcast::Sender<NamedEvent>,
     pub(crate) commands: Commands,
     pub(crate) on_switch: Arc<OnSwitch>,
     pub(crate) votes: Arc<VotingGauges>,
+    pub(crate) deployments: Arc<SyncMutex<Deployments>>,
 }
 
 /// Queue of requests to one node. The task that sends the requests starts with the first request,
@@ -254,7 +255,6 @@ struct Worker {
     in_doubt: InDoubt,
     /// Clock and identity of the server, as the node's last answer reported them.
     clock: Option<(NodeClock, Arc<str>)>,
-    /// True after the node has reported the identity of its server.
     names_server: bool,
     /// Data history in the node's last answer. A failover, a restart or a loss of data begins
     /// another one.
