@@ -291,7 +291,7 @@ impl Worker {
             let depth = if known { self.node.depth().clamp(1, DEPTH) } else { 1 };
             let room = under_way.len() < depth;
             let open = room && confirming.len() < CONFIRMING_MAX;
-            // The queue of a busy node is never empty, so owed releases behind it would never leave.
+            // The queue of a busy node is never empty: owed releases behind it would never leave.
             let mut next = if room { self.owed_batch(now) } else { None };
             // Callers that were answered just now run first, so that their next requests are sent
             // in one batch. A single caller and a renewal are not delayed.

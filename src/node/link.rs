@@ -310,8 +310,8 @@ impl<R: Resolver> Shared<R> {
         self.state.lock()
     }
 
-    /// Returns the connection with its terms, if it may be used. Starts a check of its server if one
-    /// is due.
+    /// Returns the connection with its terms, if it may be used. Starts a check of its server if a
+    /// check is due.
     fn usable(self: &Arc<Self>, batch: &Batch) -> Option<(Arc<Current>, GroupTerms)> {
         let now = self.options.env.now();
         let (current, judge) = {

@@ -172,7 +172,7 @@ impl Deployments {
     /// Keeps the deployment of a node.
     ///
     /// # Errors
-    /// A majority of the nodes has another one, so the address leads to another deployment's server.
+    /// A majority of the nodes has another one: the address leads to another deployment's server.
     pub fn admit(&mut self, node: usize, deployment: u64) -> Result<(), NodeError> {
         self.0[node] = deployment;
         let least = majority(self.0.len());
