@@ -399,7 +399,9 @@ impl NodeError {
             F::UnknownMaster => "Sentinels know no master of this name; check the master name",
             F::NotSentinel => "this address is not a Sentinel; check host and port",
             F::NoAgreement => "too few Sentinels agree on a master; wait or check the Sentinels",
-            F::SameServer => "two configured nodes are the same server; remove one",
+            F::SameServer => {
+                "two configured nodes are the same server, or have the data of one vote; remove one"
+            }
             F::ForeignData => "server has the data of another vote or deployment",
             F::PastDeadline => {
                 "the request reached the server after its deadline and was not executed; server or \

@@ -30,6 +30,7 @@ use crate::node::{LockNode, NamedEvent, NodeEvent, NodeEvents, NodeMetrics, Node
 use crate::op::{Holder, LockMode, Op, Place, Remembered, Terms};
 use crate::quorum::leader::{Leading, Sight};
 use crate::quorum::majority;
+use crate::quorum::vote::Deployments;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 use crate::token::OwnerToken;
@@ -149,6 +150,7 @@ impl Core {
             events: events.clone(),
             commands: commands.clone(),
             votes: Arc::new(VotingGauges::new(&names)),
+            deployments: Arc::new(SyncMutex::new(Deployments::new(names.len()))),
             on_switch: Arc::new(move |node, quarantine| switched.switched(node, quarantine)),
         };
         let queue = |(i, node)| NodeQueue::new(node, i, settings.clone());

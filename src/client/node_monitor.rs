@@ -110,6 +110,12 @@ impl NodeMonitor {
         *self.remembers.lock()
     }
 
+    /// Forgets the node's data, because the address leads to another deployment's server: when it
+    /// leads home, that is no foreign data.
+    pub(crate) fn forget(&self) {
+        *self.remembers.lock() = Remembered::default();
+    }
+
     /// Records a confirmed extension that named the node's quarantine, a time in which the node
     /// only extends earlier leases. Returns true if the node is still in that quarantine, and this
     /// is the owner's first extension in it; the extension then re-asserted the lease.
@@ -227,6 +233,7 @@ mod tests {
     use crate::client::node_counters::VotingGauges;
     use crate::env::SystemEnv;
     use crate::op::{Lineage, Terms};
+    use crate::quorum::vote::Deployments;
     use crate::time::Drift;
 
     fn settings() -> QueueSettings {
@@ -241,6 +248,7 @@ mod tests {
             commands: Commands::default(),
             on_switch: Arc::new(|_, _| ()),
             votes: Arc::new(VotingGauges::new(&["a".into()])),
+            deployments: Arc::new(SyncMutex::new(Deployments::new(1))),
         }
     }
 

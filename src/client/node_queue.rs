@@ -62,6 +62,7 @@ use crate::op::{
     Batch, Loss, NotAfter, QuarantineId, Remembered, Replies, Reply, Terms, TimedFacts,
 };
 use crate::quorum::holdings::Quarantine;
+use crate::quorum::vote::Deployments;
 use crate::sync::SyncMutex;
 use crate::time::{Drift, Moment, NodeClock};
 
@@ -112,6 +113,7 @@ pub(crate) struct QueueSettings {
     pub(crate) commands: Commands,
     pub(crate) on_switch: Arc<OnSwitch>,
     pub(crate) votes: Arc<VotingGauges>,
+    pub(crate) deployments: Arc<SyncMutex<Deployments>>,
 }
 
 /// Queue of requests to one node. The task that sends the requests starts with the first request,
@@ -254,7 +256,6 @@ struct Worker {
     in_doubt: InDoubt,
     /// Clock and identity of the server, as the node's last answer reported them.
     clock: Option<(NodeClock, Arc<str>)>,
-    /// True after the node has reported the identity of its server.
     names_server: bool,
     /// Data history in the node's last answer. A failover, a restart or a loss of data begins
     /// another one.
@@ -291,7 +292,7 @@ impl Worker {
             let depth = if known { self.node.depth().clamp(1, DEPTH) } else { 1 };
             let room = under_way.len() < depth;
             let open = room && confirming.len() < CONFIRMING_MAX;
-            // The queue of a busy node is never empty, so owed releases behind it would never leave.
+            // The queue of a busy node is never empty: owed releases behind it would never leave.
             let mut next = if room { self.owed_batch(now) } else { None };
             // Callers that were answered just now run first, so that their next requests are sent
             // in one batch. A single caller and a renewal are not delayed.

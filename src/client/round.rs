@@ -21,7 +21,7 @@ use crate::durability::{Achieved, Durability};
 use crate::error::{NodeError, NodeFault, NodeOutcome};
 use crate::op::{Op, QuarantineId, Reply};
 use crate::quorum::holdings::{Holdings, Known, Quarantine};
-use crate::quorum::vote::Servers;
+use crate::quorum::vote::{Server, Servers};
 use crate::quorum::{Answer, Machine, Progress};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
@@ -156,8 +156,8 @@ pub(crate) struct Origin {
     /// The node's data history at the time of the answer; `None` if the node did not report it. A
     /// failover, a restart or a loss of data begins another history.
     pub(crate) history: Option<QuarantineId>,
-    /// Identity of the server process that answered; `None` if the answer is not from a server.
-    pub(crate) server: Option<Arc<str>>,
+    /// The server that answered; `None` if the answer is not from a server.
+    pub(crate) server: Option<Server>,
 }
 
 impl Origin {

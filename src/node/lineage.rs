@@ -5,6 +5,7 @@
 //! whenever the server's marker is not the one that the client expects. Times are in milliseconds
 //! by the server's clock, if a name does not say otherwise.
 
+mod handover;
 mod losses;
 mod lowered;
 mod text;
@@ -248,83 +249,6 @@ impl Marker {
         let own = note.filter(|n| (n.history, n.generation) == (self.history, self.generation));
         own.map_or((0, self.written), |note| (note.seq, note.micros / 1_000))
     }
-
-    /// Closes a server for `span`. Leases that it may not know, or that may last longer than its
-    /// clock shows, forbid it (quarantine 11), as does an epoch or a replication id that no batch
-    /// has been executed under (quarantine 20).
-    ///
-    /// # Errors
-    /// The reason for which it may not be closed now.
-    pub fn close(&self, shown: &Shown, epoch: Option<u64>, span: u64) -> Result<Self, String> {
-        let now = shown.micros / 1_000;
-        if self.replid != shown.replid || epoch.is_some_and(|epoch| epoch != self.epoch) {
-            return Err(
-                "its marker belongs to an earlier data history: let an application connect \
-                        first, or run `palisade init --new` on a new deployment"
-                    .to_owned(),
-            );
-        }
-        if now < self.quarantine_end() {
-            let left = self.quarantine_end() - now;
-            return Err(format!(
-                "it is in quarantine for another {left} ms, because earlier leases may last until \
-                 then: try again after it"
-            ));
-        }
-        match self.handover {
-            Some(Handover::Closed(till)) if now < till => Err(format!(
-                "it is closed by another handover for at most {} ms: try again then",
-                till - now
-            )),
-            Some(Handover::Settling(till)) if now < till => Err(format!(
-                "it is still settling after another handover: try again in {} ms",
-                till - now
-            )),
-            _ => Ok(Self { handover: Some(Handover::Closed(now.saturating_add(span))), ..*self }),
-        }
-    }
-
-    /// Opens a server that was closed. Outside of its history the next batch begins another one.
-    #[must_use]
-    pub fn opened(&self) -> Self {
-        Self { handover: None, ..*self }
-    }
-
-    /// Goes on with the closed server's history on the server that shows this marker.
-    ///
-    /// # Errors
-    /// The reason for which it may not go on.
-    pub fn finish(&self, shown: &Shown, epoch: Option<u64>, apart: u64) -> Result<Self, String> {
-        let now = shown.micros / 1_000;
-        let Some(Handover::Closed(till)) = self.handover else {
-            return Err("it is not closed".to_owned());
-        };
-        if self.replid == shown.replid {
-            return Err("it is still the server that was closed".to_owned());
-        }
-        // Another server with this marker opens by its own clock, up to 2E before this one.
-        if now.saturating_add(apart) > till {
-            return Err(
-                "the handover took longer than the time for which the server was closed".to_owned()
-            );
-        }
-        Ok(self.taken_over(shown, epoch))
-    }
-
-    /// The same history on another server, whose data are certainly complete.
-    #[must_use]
-    pub fn taken_over(&self, shown: &Shown, epoch: Option<u64>) -> Self {
-        let now = shown.micros / 1_000;
-        Self {
-            replid: shown.replid,
-            process: shown.process,
-            evicted: shown.evicted,
-            epoch: self.epoch.max(epoch.unwrap_or(0)),
-            handover: Some(Handover::Settling(now.saturating_add(self.quarantine))),
-            written: now,
-            ..*self
-        }
-    }
 }
 
 /// Decides whether a batch may be executed, and under which marker.
@@ -345,17 +269,18 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
     // A marker without a name is as good as none to a client that knows one (quarantine 15).
     let was_unnamed = m.vote == 0 && me.vote != 0;
     let is_renamed = m.replid != shown.replid;
-    let put_back = !was_unnamed && is_put_back(&before, seq, me);
-    // 2E in ms; a marker that was put back may be from before E was raised.
-    let apart = m.clock_error.max(micros(asked.clock_error)).div_ceil(500);
+    let put_back = !was_unnamed && is_put_back(&before, seq, asked);
+    let is_older = note + apart(&before, asked) < me.note;
+    let is_branch = m.history != me.history && m.generation >= me.generation;
     let beginnings = [
         was_unnamed.then_some(0),
         (is_renamed && !is_continued(before.process, shown.process)).then_some(note),
         asked.epoch.filter(|epoch| *epoch > before.epoch).map(|_| note),
         (!asked.allow_eviction && shown.evicted > before.evicted && is_same(&before, shown))
             .then_some(0),
-        // Another may have renewed the note after the data were put back (quarantine 17).
-        put_back.then(|| if note + apart < me.note { note } else { m.since }),
+        // Another may have renewed the note after the data were put back, and a branch has notes of
+        // its own (quarantine 17).
+        put_back.then_some(if is_older && !is_branch { note } else { m.since }),
     ];
     if was_unnamed {
         (m.deployment, m.vote) = (me.deployment, me.vote);
@@ -416,21 +341,26 @@ fn begin(mut m: Marker, from: u64, shown: &Shown, asked: &Asked) -> Marker {
     let lead = 2 * m.clock_error + m.quarantine.saturating_mul(1_000);
     m.floor = shown.micros.saturating_add(lead);
     m.handover = None;
-    m.losses = m.losses.and(Loss { from, began: now, to: now });
+    // A clock that was set back by more than 2E shows less than the note.
+    m.losses = m.losses.and(Loss { from: from.min(now), began: now, to: now });
     m
 }
 
 /// All clients share the longest quarantine and the largest E. They come down by a person's command
 /// only (quarantine 7).
 fn raise(m: &mut Marker, asked: &Asked) -> bool {
-    let (error, length) =
-        (micros(asked.clock_error), millis(asked.max_ttl.saturating_add(asked.window)));
+    let (error, length) = (micros(asked.clock_error), length(asked));
     let raised = error > m.clock_error || length > m.quarantine;
     if raised {
         m.clock_error = m.clock_error.max(error);
         m.quarantine = m.quarantine.max(length);
     }
     raised
+}
+
+/// Length of a quarantine that a client asks for, from the settings that could be read.
+pub(crate) fn length(asked: &Asked) -> u64 {
+    millis(asked.max_ttl.saturating_add(asked.window))
 }
 
 /// A server that this one replaced may have written for the longest L of all who ask in the
@@ -448,12 +378,22 @@ pub(crate) fn is_foreign(m: &Marker, me: &Lineage) -> bool {
     differs(me.vote, m.vote) || differs(me.deployment, m.deployment)
 }
 
-/// The data are older than those that the client has seen (quarantine 17).
-fn is_put_back(m: &Marker, seq: u64, me: &Lineage) -> bool {
+/// The data are older than those that the client has seen, or another branch of them
+/// (quarantine 17).
+pub(crate) fn is_put_back(m: &Marker, seq: u64, asked: &Asked) -> bool {
+    let me = &asked.remembers.newest;
     if m.history == me.history {
         return m.generation < me.generation || seq < me.seq;
     }
-    m.generation <= me.generation
+    // What follows the client's history begins after its last note, or at most L before it.
+    let ends = |last: Loss| last.to.max(last.began.saturating_add(millis(asked.longest_window)));
+    let is_beside = |last: Loss| ends(last).saturating_add(apart(m, asked)) < me.note;
+    m.generation <= me.generation || m.losses.iter().last().is_some_and(is_beside)
+}
+
+/// 2E in ms; a marker that was put back may be from before E was raised.
+fn apart(m: &Marker, asked: &Asked) -> u64 {
+    m.clock_error.max(micros(asked.clock_error)).div_ceil(500)
 }
 
 /// The process was no replica since the marker was written (quarantine 19).

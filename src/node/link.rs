@@ -100,7 +100,8 @@ pub(crate) trait Resolver: Send + Sync + 'static {
 
     /// Returns the terms of the min-replicas check for every batch after `accept`: the time for
     /// which a replaced master may still accept writes, and the number of replicas that must have
-    /// acknowledged. Default: none.
+    /// acknowledged. Where they belong to a master, they change no earlier than the version.
+    /// Default: none.
     fn group_terms(&self) -> GroupTerms {
         GroupTerms::ALONE
     }
@@ -309,8 +310,9 @@ impl<R: Resolver> Shared<R> {
         self.state.lock()
     }
 
-    /// Returns the connection if it may be used. Starts a check of its server if one is due.
-    fn usable(self: &Arc<Self>, batch: &Batch) -> Option<Arc<Current>> {
+    /// Returns the connection with its terms, if it may be used. Starts a check of its server if a
+    /// check is due.
+    fn usable(self: &Arc<Self>, batch: &Batch) -> Option<(Arc<Current>, GroupTerms)> {
         let now = self.options.env.now();
         let (current, judge) = {
             let mut state = self.state();
@@ -322,14 +324,16 @@ impl<R: Resolver> Shared<R> {
             }
             (current, judge)
         };
-        if !self.is_usable(&current) {
+        let Some(group_terms) =
+            self.terms_at(current.version).filter(|_| !current.session.is_lost())
+        else {
             self.part_with(&current, current.session.is_lost());
             return None;
-        }
+        };
         if judge {
             tokio::spawn(Self::judge(Arc::clone(self), Arc::clone(&current)));
         }
-        Some(current)
+        Some((current, group_terms))
     }
 
     fn is_usable(&self, current: &Current) -> bool {
@@ -362,9 +366,13 @@ impl<R: Resolver> Shared<R> {
         NodeError::not_executed(NodeFault::Unreachable, detail)
     }
 
-    fn group_terms(&self) -> GroupTerms {
+    /// Returns the terms for a connection of this version; `None` if there is a later one.
+    fn terms_at(&self, version: u64) -> Option<GroupTerms> {
         let LinkOptions { trust_fresh, allow_eviction, .. } = self.options;
-        GroupTerms { trust_fresh, allow_eviction, ..self.resolver.group_terms() }
+        let group_terms = GroupTerms { trust_fresh, allow_eviction, ..self.resolver.group_terms() };
+        // The version comes second: it changes no later than the terms, which name one master only
+        // (sentinel 10).
+        (*self.changed.borrow() == version).then_some(group_terms)
     }
 
     fn ended(&self, version: u64, outcome: Result<Arc<Current>, NodeError>) {

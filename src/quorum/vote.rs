@@ -6,15 +6,17 @@
 //!   (rule locks 6 in docs/design).
 //! - A node in quarantine may have lost locks. Its answer about the holder of a name counts only if
 //!   the lock was certainly written after the loss (rule quarantine 9 in docs/design).
-//! - If two addresses lead to one server, that server has one vote
-//!   (rule overview 8 in docs/design).
+//! - If two addresses lead to one server, or to two servers with the data of one vote, that is one
+//!   vote (rule overview 8 in docs/design).
+//! - A node votes only with the deployment that a majority of the nodes has
+//!   (rule quarantine 22 in docs/design).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{NodeError, NodeFault};
-use crate::op::{Facts, Holder, Queued, Reply, Terms};
-use crate::quorum::Answer;
+use crate::op::{Facts, Holder, Lineage, Queued, Reply, Terms};
+use crate::quorum::{Answer, majority};
 use crate::time::{FENCE_SLACK, token_lead};
 
 /// Facts about a node that decide if its answer counts.
@@ -95,38 +97,103 @@ impl Witness<'_> {
     }
 }
 
-/// Server processes that answered the requests of one call. The index is the number of the node.
+/// A server process, and whose data it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    process: Arc<str>,
+    /// 0 if the data have no name, as `deployment`.
+    vote: u64,
+    deployment: u64,
+}
+
+impl Server {
+    /// Returns the server that reported these facts.
+    pub fn of(facts: &Facts) -> Self {
+        let Lineage { vote, deployment, .. } = facts.lineage;
+        Self { process: Arc::clone(&facts.identity), vote, deployment }
+    }
+
+    /// Returns why the two cannot both vote.
+    fn clash(&self, other: &Self) -> Option<(NodeFault, &'static str)> {
+        if self.process == other.process {
+            Some((NodeFault::SameServer, "same run_id as"))
+        } else if self.vote == other.vote && self.vote != 0 {
+            let what = "same vote in palisade:generation (a copy of its data) as";
+            Some((NodeFault::SameServer, what))
+        } else if self.deployment != other.deployment
+            && ![self.deployment, other.deployment].contains(&0)
+        {
+            Some((NodeFault::ForeignData, "another deployment in palisade:generation than"))
+        } else {
+            None
+        }
+    }
+}
+
+/// Servers that answered the requests of one call. The index is the number of the node.
 #[derive(Clone, Debug)]
-pub struct Servers(Vec<Option<Arc<str>>>);
+pub struct Servers(Vec<Option<Server>>);
 
 impl Servers {
-    /// Makes the list of server processes for `n` nodes. No node has answered yet.
+    /// Makes the list of servers for `n` nodes. No node has answered yet.
     pub fn new(n: usize) -> Self {
         Self(vec![None; n])
     }
 
     /// Returns the answer, or an error if the same server process has already answered for another
-    /// node. Two addresses of one server have one vote, which belongs to the first node that
-    /// answered.
-    pub fn admit(&mut self, node: usize, server: Option<&Arc<str>>, reply: Answer) -> Answer {
+    /// node, or a server with the data of the same vote or of another deployment. The first node
+    /// that answered votes.
+    pub fn admit(&mut self, node: usize, server: Option<&Server>, reply: Answer) -> Answer {
         let Some(server) = server else { return reply };
-        let same =
-            |(i, known): &(usize, &Option<Arc<str>>)| *i != node && known.as_ref() == Some(server);
-        let Some((twin, _)) = self.0.iter().enumerate().find(same) else {
-            self.0[node] = Some(Arc::clone(server));
+        let others = self.0.iter().enumerate().filter(|(other, _)| *other != node);
+        let mut clashes = others.filter_map(|(other, known)| {
+            let (fault, what) = known.as_ref()?.clash(server)?;
+            Some((fault, format!("{what} node number {}", other + 1)))
+        });
+        let Some((fault, detail)) = clashes.next() else {
+            self.0[node] = Some(server.clone());
             return reply;
         };
-        reply.and_then(|_| {
-            let detail = format!("same run_id as node number {}", twin + 1);
-            Err(NodeError::maybe_executed(NodeFault::SameServer, detail))
-        })
+        reply.and_then(|_| Err(NodeError::maybe_executed(fault, detail)))
+    }
+}
+
+/// Deployments whose data the nodes have: 0 if that is not known, or the data have no name. The
+/// index is the number of the node.
+#[derive(Clone, Debug)]
+pub struct Deployments(Vec<u64>);
+
+impl Deployments {
+    /// Makes the list for `n` nodes.
+    pub fn new(n: usize) -> Self {
+        Self(vec![0; n])
+    }
+
+    /// Keeps the deployment of a node.
+    ///
+    /// # Errors
+    /// A majority of the nodes has another one: the address leads to another deployment's server.
+    pub fn admit(&mut self, node: usize, deployment: u64) -> Result<(), NodeError> {
+        self.0[node] = deployment;
+        let least = majority(self.0.len());
+        let count = |one: &u64| self.0.iter().filter(|other| *other == one).count();
+        match self.0.iter().find(|one| **one != 0 && count(one) >= least) {
+            Some(agreed) if deployment != 0 && deployment != *agreed => {
+                let detail = format!(
+                    "it has the data of deployment {deployment:016x}, and a majority of the nodes \
+                     those of {agreed:016x}; point its address at the right server"
+                );
+                Err(NodeError::maybe_executed(NodeFault::ForeignData, detail))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::{Began, Lineage, Readers};
+    use crate::op::{Began, Readers};
 
     const SECOND: Duration = Duration::from_secs(1);
     const TERMS: Terms = Terms { max_ttl: Duration::from_secs(6), clock_error: SECOND };
@@ -234,14 +301,52 @@ mod tests {
     #[test]
     fn two_addresses_of_one_server_are_one_vote_whichever_answers_first() {
         let mut servers = Servers::new(3);
-        let server = |name: &str| Arc::<str>::from(name);
         let mut admit = |node, name: &str| {
-            servers.admit(node, Some(&server(name)), Ok(Reply::Done)).map_err(|e| e.fault())
+            let server = Server { process: name.into(), vote: 0, deployment: 0 };
+            servers.admit(node, Some(&server), Ok(Reply::Done)).map_err(|e| e.fault())
         };
         assert_eq!(admit(1, "x"), Ok(Reply::Done));
         assert_eq!(admit(0, "x"), Err(NodeFault::SameServer));
         assert_eq!(admit(2, "y"), Ok(Reply::Done));
         assert_eq!(admit(1, "x"), Ok(Reply::Done), "the same node may answer again");
         assert_eq!(admit(1, "z"), Ok(Reply::Done), "the node has become another server");
+    }
+
+    #[test]
+    fn two_servers_with_the_data_of_one_vote_are_one_vote() {
+        let mut servers = Servers::new(4);
+        let mut admit = |node, name: &str, vote| {
+            let server = Server { process: name.into(), vote, deployment: 0 };
+            servers.admit(node, Some(&server), Ok(Reply::Done))
+        };
+        assert_eq!(admit(0, "x", 7), Ok(Reply::Done));
+        let e = admit(1, "y", 7).unwrap_err();
+        assert_eq!(e.fault(), NodeFault::SameServer);
+        assert!(e.to_string().contains("same vote in palisade:generation"), "{e}");
+        assert!(e.to_string().contains("node number 1"), "{e}");
+        assert_eq!(admit(0, "z", 7), Ok(Reply::Done), "a failover keeps the vote");
+        assert_eq!(admit(1, "y", 8), Ok(Reply::Done), "the address leads home");
+        assert_eq!(admit(2, "v", 0), Ok(Reply::Done));
+        assert_eq!(admit(3, "w", 0), Ok(Reply::Done), "data without a name");
+    }
+
+    #[test]
+    fn a_majority_of_the_nodes_says_which_deployment_it_is() {
+        let mut all = Deployments::new(3);
+        let mut admit = |node, deployment| all.admit(node, deployment).map_err(|e| e.fault());
+        assert_eq!(admit(0, 9), Ok(()), "the others are not known");
+        assert_eq!((admit(1, 5), admit(2, 0)), (Ok(()), Ok(())), "no majority has one name");
+        assert_eq!(admit(2, 5), Ok(()));
+        assert_eq!(admit(0, 9), Err(NodeFault::ForeignData));
+        assert_eq!(admit(0, 0), Ok(()), "data without a name");
+        assert_eq!(admit(0, 5), Ok(()), "the address leads home");
+        // Until a majority is known, one attempt has the votes of one deployment.
+        let mut servers = Servers::new(3);
+        let mut vote = |node: usize, deployment| {
+            let server = Server { process: format!("{node}").into(), vote: 0, deployment };
+            servers.admit(node, Some(&server), Ok(Reply::Done)).map_err(|e| e.fault())
+        };
+        assert_eq!((vote(0, 9), vote(1, 5)), (Ok(Reply::Done), Err(NodeFault::ForeignData)));
+        assert_eq!((vote(1, 0), vote(2, 9)), (Ok(Reply::Done), Ok(Reply::Done)));
     }
 }

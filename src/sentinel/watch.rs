@@ -179,7 +179,7 @@ impl Shared {
                 if !same || seen.news.is_some() {
                     seen.news = Some((self.env.now(), master.clone()));
                 }
-                drop(seen);
+                // Who has read this decision sees its version, because the mutex is still locked.
                 if !same {
                     self.version.send_modify(|g| *g += 1);
                 }

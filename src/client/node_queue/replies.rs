@@ -13,7 +13,7 @@ use crate::error::{NodeError, NodeFault};
 use crate::node::BoxFuture;
 use crate::op::{Facts, Reply, TimedFacts};
 use crate::quorum::holdings::Quarantine;
-use crate::quorum::vote::Witness;
+use crate::quorum::vote::{Server, Witness};
 use crate::time::Moment;
 
 impl Worker {
@@ -26,12 +26,17 @@ impl Worker {
         self.in_doubt.known(facts.node_micros);
         let node = &self.node;
         let objection = self.monitor.judge(facts, *sent, *received, &|| node.address());
+        let foreign =
+            self.settings.deployments.lock().admit(self.index, facts.lineage.deployment).err();
+        if foreign.is_some() {
+            self.monitor.forget();
+        }
         let history = facts.history();
         if self.history.replace(history).is_some_and(|before| before != history) {
             let quarantine = Quarantine { id: history, ends: *received + facts.quarantine };
             (self.settings.on_switch)(self.index, quarantine);
         }
-        objection
+        foreign.or(objection)
     }
 
     /// Checks the answer to a batch, and posts the replies to the callers. Some replies count only
@@ -51,6 +56,7 @@ impl Worker {
         self.settings.votes.set(self.index, grants && objection.is_none());
         self.owed.answered(facts.is_some());
         let (env, terms) = (Arc::clone(&self.settings.env), self.settings.terms);
+        let foreign = objection.as_ref().filter(|e| e.fault() == NodeFault::ForeignData);
         let witness = Witness {
             facts,
             objection: objection.as_ref(),
@@ -60,7 +66,7 @@ impl Worker {
         let origin = Origin {
             at: received,
             history: facts.map(Facts::history),
-            server: facts.map(|f| Arc::clone(&f.identity)),
+            server: facts.filter(|_| foreign.is_none()).map(Server::of),
         };
         let (mut unconfirmed, mut count) = (Unconfirmed::new(), Count::default());
         let shows = replies.items.iter().flatten().any(Reply::shows_result);
@@ -83,7 +89,10 @@ impl Worker {
             {
                 self.in_doubt.about(owner, not_after);
             }
-            let reply = witness.judge(reply, pending.op.is_vote());
+            let reply = match foreign {
+                Some(e) if !pending.op.is_undo() => Err(e.clone()),
+                _ => witness.judge(reply, pending.op.is_vote()),
+            };
             let named = reply == Ok(Reply::Done) && pending.op.reasserts();
             let owner = pending.doer().filter(|_| named);
             count.count(&reply, owner.is_some_and(|owner| self.monitor.reasserts(owner)));
@@ -148,7 +157,7 @@ impl Worker {
         let origin = Origin {
             at: Moment::default(),
             history: replied.map(Facts::history),
-            server: replied.map(|facts| Arc::clone(&facts.identity)),
+            server: replied.map(Server::of),
         };
         let counters = Arc::clone(&self.counters);
         Box::pin(async move {

@@ -82,9 +82,10 @@ impl<R: Resolver> Shared<R> {
     /// Judges the server's data right after the connection is made. If a quarantine is due, it
     /// begins now and not with the first batch. A failed call is only logged, because each batch is
     /// judged, too.
-    async fn touch(&self, session: &Arc<Session>) {
+    async fn touch(&self, session: &Arc<Session>, version: u64) {
         let Some(last) = self.state().last else { return };
-        if let Err(cause) = session.touch(last, self.group_terms()).await {
+        let Some(group_terms) = self.terms_at(version) else { return };
+        if let Err(cause) = session.touch(last, group_terms).await {
             tracing::debug!(node = &*self.options.name, %cause, "marker not touched");
         }
     }
@@ -146,7 +147,7 @@ impl<R: Resolver> Shared<R> {
         // Waits a short time for the settings of the other servers of the group. Healthy servers
         // answer at once. The new connection is used even if the other servers do not answer.
         let _ = timeout(GROUP, self.resolver.follow_up()).await;
-        self.touch(&session).await;
+        self.touch(&session, version).await;
         let now = self.options.env.now();
         let env = Arc::clone(&self.options.env);
         let replicas = (connected, self.most_replicas(&run_id, online));

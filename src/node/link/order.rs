@@ -35,8 +35,8 @@ impl<R: Resolver> Shared<R> {
     pub(super) fn place(self: &Arc<Self>, batch: Arc<Batch>) -> Place {
         let (sent, waits) = oneshot::channel();
         loop {
-            if let Some(current) = self.usable(&batch)
-                && let Some(sent) = current.session.send(Arc::clone(&batch), self.group_terms())
+            if let Some((current, group_terms)) = self.usable(&batch)
+                && let Some(sent) = current.session.send(Arc::clone(&batch), group_terms)
             {
                 return Place::Sent((current, sent));
             }
@@ -98,13 +98,19 @@ impl<R: Resolver> Shared<R> {
             if sent.is_closed() {
                 continue;
             }
-            let left = current.session.send(batch, self.group_terms());
-            let left = left.map(|left| (Arc::clone(current), left)).ok_or_else(|| {
-                current.ended_by_limit().unwrap_or_else(|| {
-                    let detail = "the server broke the new connection at once";
-                    NodeError::not_executed(NodeFault::Disconnected, detail)
-                })
-            });
+            let left = match self.terms_at(current.version) {
+                Some(terms) => current.session.send(batch, terms).ok_or_else(|| {
+                    current.ended_by_limit().unwrap_or_else(|| {
+                        let detail = "the server broke the new connection at once";
+                        NodeError::not_executed(NodeFault::Disconnected, detail)
+                    })
+                }),
+                None => {
+                    let detail = "the Sentinels took this master down before the request was sent";
+                    Err(NodeError::not_executed(NodeFault::Disconnected, detail))
+                }
+            };
+            let left = left.map(|left| (Arc::clone(current), left));
             // An error means that the caller has dropped the future of its call. Then the result is
             // not needed.
             let _ = sent.send(left);

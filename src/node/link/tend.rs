@@ -127,6 +127,7 @@ mod tests {
     use crate::dial::endpoint::Endpoint;
     use crate::env::TokioEnv;
     use crate::error::{NodeError, NodeFault};
+    use crate::node::redis::encode::GroupTerms;
     use crate::node::redis::facts::ServerFacts;
     use crate::node::{BoxFuture, NodeSignal};
     use crate::time::Moment;
@@ -159,12 +160,16 @@ mod tests {
         ) -> Result<(), NodeError> {
             Ok(())
         }
+
+        /// Another master is named while the terms are read.
+        fn group_terms(&self) -> GroupTerms {
+            self.version.send_modify(|n| *n += 1);
+            GroupTerms::ALONE
+        }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn an_idle_node_that_is_gone_is_tried_less_and_less_often() {
-        let (asked, version) = (Arc::new(AtomicU32::new(0)), watch::Sender::new(0));
-        let resolver = Gone { asked: Arc::clone(&asked), version: version.clone() };
+    fn link(asked: &Arc<AtomicU32>, version: &watch::Sender<u64>) -> Link<Gone> {
+        let resolver = Gone { asked: Arc::clone(asked), version: version.clone() };
         let options = LinkOptions {
             trust_fresh: false,
             allow_eviction: false,
@@ -172,7 +177,21 @@ mod tests {
             connect_timeout: Duration::from_secs(1),
             env: Arc::new(TokioEnv::new()),
         };
-        let link = Link::new(resolver, options);
+        Link::new(resolver, options)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_terms_of_another_master_are_not_used_for_a_connection() {
+        let (asked, version) = (Arc::default(), watch::Sender::new(0));
+        let link = link(&asked, &version);
+        assert!(link.shared.terms_at(0).is_none());
+        assert!(link.shared.terms_at(2).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_node_that_is_gone_is_tried_less_and_less_often() {
+        let (asked, version) = (Arc::new(AtomicU32::new(0)), watch::Sender::new(0));
+        let link = link(&asked, &version);
         link.shared.tend();
         sleep(Duration::from_secs(10)).await;
         let first = asked.swap(0, SeqCst);

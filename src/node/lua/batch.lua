@@ -12,7 +12,9 @@
 --            this clock shows, in ms; 0 if it is over
 --          9 name of the data history and of the quarantine with which it began
 --          10 number of the last write that counts which the client knows of; 0 if of none
---          11 1 if the note has to be at most a second old, 2 if the batch counts as a write
+--          11 1 if the note has to be of the clock's present second, 2 if the batch counts as a
+--          write
+--          12 1 if the server may delete keys when its memory is full
 -- Returns  a table of this state
 local clock_error, fence_life, not_after, floor, till, settling, id = string.match(ARGV[4],
   '^%d+ %d+ (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+)')

@@ -31,7 +31,7 @@ if kind == 'E' then
   end
   if text == '' then
     if own then for _, of in ipairs({who, till, what}) do table.remove(of, own) end end
-  elseif own or #who < most then
+  elseif own or #who < most and not b.full then
     own = own or #who + 1
     who[own], till[own], what[own] = owner, now_ms + tonumber(ARGV[a + 2]), text
   end

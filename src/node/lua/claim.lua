@@ -13,6 +13,7 @@
 --       | IN_FLIGHT, ms left: another claim runs
 --       | MISMATCH: the record has another fingerprint
 --       | TOO_OLD: the time of argument 7 has passed
+--       | FULL: the server's memory is full
 --       | QUARANTINED: a quarantine runs (a time after a possible loss of data)
 --       | WRONG_TYPE: the key belongs to another program (records.lua puts it)
 --       | DEFERRED: the answer is full, so nothing was done
@@ -37,6 +38,7 @@ if kind == 'C' then
   if not mine then
     local latest = tonumber(ARGV[a + 7])
     if latest and latest < now_ms then return put(TOO_OLD) end
+    if b.full then return put(FULL) end
     -- The new ballot is larger than the last ballot in the record by at least one.
     fence, attempt = math.max(tonumber(in_range(ARGV[a + 4])), fence + 1), attempt + 1
     call('HSET', key, 'own', owner, 'fence', digits(fence), 'till',

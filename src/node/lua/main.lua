@@ -26,6 +26,7 @@ local b, out
 if not expected then
   out = {now_us, note}
   b = batch(now_us, note, out)
+  b.full = full
 end
 -- Each kind of single op, followed by the number of its KEYS and the number of its ARGV after the
 -- kind. Each number is one character; a colon is the number ten.

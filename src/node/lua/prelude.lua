@@ -12,10 +12,11 @@
 --          5 '', or the marker to write in the place of ARGV[1]; ARGV[6] is then the data history
 --          (master_replid) in which the client judged
 -- Leaves   time, now_us (the clock in µs), marker, note, counted (the note if it was written),
---          expected (true in the range)
+--          expected (true in the range, unless the memory is full), full (true if the server's
+--          memory is full and the marker or the note was written)
 -- Ops do not catch the errors of their writes, or their next write is not caught. (wake.lua may
--- leave a waiter as it was.) If the server refuses writes (NOREPLICAS, READONLY,
--- MISCONF, OOM), the first write fails, so the server refuses the whole batch and nothing takes
+-- leave a waiter as it was.) If the server refuses writes (NOREPLICAS, READONLY, MISCONF), the
+-- first write fails, so the server refuses the whole batch and nothing takes
 -- effect. Reads use `try` (pcall), so that a key of another program (WRONGTYPE) fails one op and
 -- not the batch. The SET … GET with which an acquire sets the fence uses `try`, too: the server has
 -- accepted the write of the lock before it, and if it fails, the op undoes the grant.
@@ -50,11 +51,18 @@ local got = call('MGET', KEYS[1], KEYS[2])
 local marker, note = got[1] or '', got[2] or ''
 -- None of ours is so long, or has other characters.
 if marker ~= ARGV[1] and (#marker > 1000 or find(marker, '[^%w %-]')) then marker = 'x' end
-local seq, counts = string.match(ARGV[4], ' (%d+) (%d)$')
+local seq, counts, evictable = string.match(ARGV[4], ' (%d+) (%d) (%d)$')
+local is_old = counts ~= '0' and (sub(note, 1, 23) ~= sub(marker, 4, 26)
+  or sub(note, 38, 47) ~= time[1])
 local at = find(info, 'master_replid:', 1, true) + 14
 local replid = ARGV[5] == '' and sub(marker, 28, 67) or ARGV[6]
 if marker ~= ARGV[1] or marker .. ARGV[5] == '' or find(info, replid, at, true) ~= at
-  or (seq ~= '0' and (sub(note, 1, 23) ~= sub(marker, 4, 26) or sub(note, 25, 36) < seq)) then
+  or (seq ~= '0' and (sub(note, 1, 23) ~= sub(marker, 4, 26) or sub(note, 25, 36) < seq))
+  -- The quarantine of a new marker runs from when it was judged (quarantine 1).
+  or ARGV[5] ~= '' and now_us > 1000 * sub(ARGV[5], 245, 257) + 2000000
+  -- INFO stats costs as much as a small batch, so it is read once a second (quarantine 21).
+  or ARGV[5] == '' and is_old and evictable == '0' and sub(marker, 158, 169) < string.format(
+    '%012.0f', string.match(call('INFO', 'stats'), 'evicted_keys:(%d+)') or 0) then
   local stats, commands = call('INFO', 'stats'), call('INFO', 'commandstats')
   local function calls(name)
     return tonumber(string.match(commands, 'cmdstat_' .. name .. ':calls=(%d+)') or 0)
@@ -65,24 +73,31 @@ if marker ~= ARGV[1] or marker .. ARGV[5] == '' or find(info, replid, at, true) 
     find(commands, 'cmdstat_config|resetstat:', 1, true) or 0,
     string.match(stats, 'evicted_keys:(%d+)') or '0'}
 end
--- Writes the note. If the server refuses it, the batch goes on: ops that write are refused as well,
--- and those that may run without memory (maxmemory) shall not depend on it. The note is then older
--- than a write, so a later loss counts as longer than it was.
+-- A server whose memory is full refuses a write that may need memory, but only if it is the first
+-- write of a script. So one that changes nothing comes before the marker and the note. Any other
+-- refusal is the batch's error.
+local full
+local function store(key, value)
+  if redis.pcall('SET', key, value).err then
+    full = true
+    call('DEL', 'palisade:none')
+    call('SET', key, value)
+  end
+end
 local counted
 local function count()
   local known = sub(note, 1, 23) == sub(marker, 4, 26)
   local new = string.format('%s %012.0f %016.0f %s', sub(marker, 4, 26),
     (known and tonumber(sub(note, 25, 36)) or 0) + 1, now_us,
     #note == 67 and sub(note, 55, 67) or '0000000000000')
-  if not redis.pcall('SET', KEYS[2], new).err then note, counted = new, new end
+  store(KEYS[2], new)
+  note, counted = new, new
 end
 if ARGV[5] ~= '' then
-  call('SET', KEYS[1], ARGV[5])
+  store(KEYS[1], ARGV[5])
   marker = ARGV[5]
   count()
-elseif counts == '2' or (counts == '1'
-  and (sub(note, 1, 23) ~= sub(marker, 4, 26) or tonumber(sub(note, 38, 53)) + 1000000 < now_us
-    or tonumber(sub(note, 38, 53)) > now_us)) then
+elseif counts == '2' or is_old then
   count()
 end
-local expected = now_us >= tonumber(ARGV[2]) and now_us <= tonumber(ARGV[3])
+local expected = not full and now_us >= tonumber(ARGV[2]) and now_us <= tonumber(ARGV[3])

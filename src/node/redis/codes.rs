@@ -23,6 +23,7 @@ macro_rules! codes {
             READING = -13, "readers have the lock; they follow";
             NO_PERMISSION = -14, "the user lacks a command that readers need";
             PERMITS = -15, "the key is a semaphore; its permits follow";
+            FULL = -16, "refused, because the server's memory is full";
         }
     };
 }

@@ -7,10 +7,11 @@ use std::time::Duration;
 use redis::Value;
 
 use super::codes::{
-    ABSENT, AS_ASKED, COMPLETED, DEFERRED, DONE, FOREIGN, HELD, IN_FLIGHT, LATE, MISMATCH,
+    ABSENT, AS_ASKED, COMPLETED, DEFERRED, DONE, FOREIGN, FULL, HELD, IN_FLIGHT, LATE, MISMATCH,
     NO_PERMISSION, NOT_OWNER, PERMITS, QUARANTINED, READING, TOO_OLD, WRONG_TYPE,
 };
 use super::encode::runs;
+use super::faults;
 use super::judging::Judging;
 use super::seen::{Noted, Seen};
 use crate::error::{NodeError, NodeFault};
@@ -126,6 +127,7 @@ fn reply(
     let reply = match (op, code) {
         (_, WRONG_TYPE) => return Err(Trouble::Op(wrong_type(op))),
         (_, NO_PERMISSION) => return Err(no_permission()),
+        (_, FULL) => return Err(Trouble::Op(faults::no_memory())),
         (_, LATE) if !op.is_undo() => return Err(Trouble::Op(NodeError::past_deadline())),
         (
             Op::Acquire { .. }

@@ -13,6 +13,9 @@ use crate::error::{Cause, NodeError, NodeFault};
 use crate::safe_text::Secrets;
 use crate::tls;
 
+const RAISE_MAXMEMORY: &str = "raise maxmemory or remove other data: it keeps and releases what is \
+                               held, and grants nothing new";
+
 /// Returns the error of a connection that could not be opened. The error is that of [`connecting`],
 /// with a hint if the cause may be TLS or missing TLS.
 pub(crate) fn opening(e: &RedisError, with_tls: bool, secrets: &Secrets) -> NodeError {
@@ -86,14 +89,17 @@ fn words(fault: NodeFault, e: &RedisError, secrets: &Secrets) -> String {
             )
         }
         NodeFault::Server if e.code() == Some("OOM") => {
-            format!(
-                "{}; raise maxmemory or remove other data: it keeps and releases what is held, and \
-                 grants nothing new",
-                error_text(e, secrets)
-            )
+            format!("{}; {RAISE_MAXMEMORY}", error_text(e, secrets))
         }
         _ => error_text(e, secrets),
     }
+}
+
+/// Returns the error of a grant that a server without memory has refused inside of a batch.
+pub(super) fn no_memory() -> NodeError {
+    let detail = "OOM command not allowed when used memory > 'maxmemory'";
+    NodeError::not_executed(NodeFault::Server, format!("{detail}; {RAISE_MAXMEMORY}"))
+        .because(Some(Cause::Server("OOM".into())))
 }
 
 /// Returns the permission that the user lacks, if the server's message names the permission. This

@@ -53,7 +53,7 @@ impl Judging {
             allow_eviction: group_terms.allow_eviction,
             epoch: group_terms.named.and_then(|named| named.epoch),
             remembers: batch.remembers,
-            name: self.env.random() as u64,
+            name: 0,
         }
     }
 
@@ -84,12 +84,18 @@ pub(super) struct Attempt {
     judging: Arc<Judging>,
     batch: Arc<Batch>,
     group_terms: GroupTerms,
-    not_after: Option<u64>,
+    /// The batch's own deadline in µs by the server's clock.
+    deadline: Option<u64>,
+    sent_with: Arc<SyncMutex<SentWith>>,
+    tries: u8,
+}
+
+/// How a batch was sent last; shared with the future that waits for the answer.
+#[derive(Clone, Default)]
+pub(super) struct SentWith {
+    pub(super) seen: Option<Arc<Seen>>,
     /// True if the Sentinels' word ends before the batch's own deadline.
     pub(super) is_bounded: bool,
-    /// The marker with which it was sent last; shared with the future that waits for the answer.
-    sent_with: Arc<SyncMutex<Option<Arc<Seen>>>>,
-    tries: u8,
 }
 
 impl Attempt {
@@ -97,21 +103,16 @@ impl Attempt {
         judging: &Arc<Judging>,
         batch: Arc<Batch>,
         group_terms: GroupTerms,
-        sent_with: &Arc<SyncMutex<Option<Arc<Seen>>>>,
+        sent_with: &Arc<SyncMutex<SentWith>>,
     ) -> Self {
         // The deadline may be measured by the clock of another server, from an earlier connection.
         // Then it counts as passed, because the two clocks cannot be compared.
         let deadline = batch.not_after.as_ref().map(|moment| moment.on(&judging.identity));
-        let bound =
-            group_terms.named.and_then(|named| named.until).filter(|_| !batch.ops.is_empty());
-        let bound = bound.map(|until| judging.limit(until));
-        let not_after = deadline.into_iter().chain(bound).min();
         Self {
             judging: Arc::clone(judging),
             batch,
             group_terms,
-            is_bounded: bound.is_some() && not_after == bound && deadline != bound,
-            not_after,
+            deadline,
             sent_with: Arc::clone(sent_with),
             tries: TRIES,
         }
@@ -135,14 +136,21 @@ impl Attempt {
         let clock = self.judging.known.lock().clock;
         let awaited = clock.is_none_or(|clock| noted.waited > clock.micros / 1_000);
         let to_send = (seen.as_deref(), awaited);
-        let cmd = encode::batch(&self.batch, self.not_after, self.group_terms, to_send);
-        *self.sent_with.lock() = seen;
+        // The first answer of a connection shows the clock by which the Sentinels' word ends.
+        let until = self.group_terms.named.and_then(|named| named.until);
+        let bound = until.filter(|_| !self.batch.ops.is_empty());
+        let bound = bound.map(|until| self.judging.limit(until));
+        let not_after = self.deadline.into_iter().chain(bound).min();
+        let is_bounded = bound.is_some() && not_after == bound && self.deadline != bound;
+        let cmd = encode::batch(&self.batch, not_after, self.group_terms, to_send);
+        *self.sent_with.lock() = SentWith { seen, is_bounded };
         cmd.get_packed_command()
     }
 
     /// Judges what the server showed.
     fn judge(&self, news: &News) -> (Verdict, Asked) {
-        let asked = self.judging.asked(&self.batch, self.group_terms);
+        let name = self.judging.env.random() as u64;
+        let asked = Asked { name, ..self.judging.asked(&self.batch, self.group_terms) };
         (lineage::judge(&news.shown(self.judging.run), &asked), asked)
     }
 }
@@ -155,7 +163,7 @@ impl Retry for Attempt {
     fn again(&mut self, answer: &Value) -> Option<Vec<u8>> {
         let news = News::read(answer)?;
         self.tries = self.tries.checked_sub(1)?;
-        let sent_with = self.sent_with.lock().clone();
+        let sent_with = self.sent_with.lock().seen.clone();
         let known = self.judging.known.lock().clone();
         let asked = self.judging.asked(&self.batch, self.group_terms);
         // An earlier batch of this connection has judged meanwhile.
@@ -171,6 +179,8 @@ impl Retry for Attempt {
         let (Verdict::Goes(marker, change), asked) = self.judge(&news) else { return None };
         // The script compares texts, and a marker may be written in more ways than ours.
         let changes = marker.to_string() != news.marker;
+        let written = if changes { news.micros / 1_000 } else { marker.written };
+        let marker = Marker { written, ..marker };
         let replaces = changes.then(|| news.marker.clone());
         let seen = Arc::new(Seen::new(marker, change, asked, replaces));
         {
@@ -180,7 +190,7 @@ impl Retry for Attempt {
             known.clock = Some(NodeClock { micros: news.micros, read: self.judging.env.now() });
         }
         if !changes && self.batch.ops.is_empty() {
-            *self.sent_with.lock() = Some(seen);
+            self.sent_with.lock().seen = Some(seen);
             return None;
         }
         Some(self.encode_under(Some(seen), Noted::read(&news.note)))
@@ -263,7 +273,8 @@ impl News {
                 Ok(seen.facts(self.micros, noted, &judging.identity))
             }
             (Verdict::Goes(..), _) => {
-                let detail = "other clients changed the marker palisade:generation each time";
+                let detail = "other clients changed the marker palisade:generation each time, or \
+                              it took 2 s and more to write one";
                 Err(NodeError::not_executed(NodeFault::Busy, detail))
             }
         }
@@ -280,4 +291,78 @@ pub(super) struct Outcome<'a> {
 fn closed(left: Duration) -> NodeError {
     let detail = format!("closed for another {left:?} at most");
     NodeError::not_executed(NodeFault::HandingOver, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::SystemEnv;
+    use crate::name::LockKeys;
+    use crate::node::redis::encode::Named;
+    use crate::op::{LockMode, Op, Remembered, Terms};
+    use crate::token::OwnerToken;
+
+    const NOW: i64 = 1_790_000_000_000_000;
+
+    fn release() -> Arc<Batch> {
+        let (mode, keys) = (LockMode::Exclusive, LockKeys::new("k"));
+        let owner = OwnerToken::from_random(1);
+        let ops = vec![Op::Release { mode, keys, owner, meta: false }];
+        let terms = Terms { max_ttl: Duration::from_secs(30), clock_error: Duration::from_secs(1) };
+        Arc::new(Batch { terms, not_after: None, remembers: Remembered::default(), ops })
+    }
+
+    /// Number 5 of `lua/batch.lua`.
+    fn limit(packed: &[u8]) -> u64 {
+        let text = String::from_utf8_lossy(packed);
+        let numbers = text.split("\r\n").find(|part| part.split(' ').count() == 12);
+        let limit = numbers.expect("twelve numbers").split(' ').nth(4);
+        limit.and_then(|digits| digits.parse().ok()).expect("a number")
+    }
+
+    fn attempt(until: Option<Moment>) -> (Attempt, Arc<SyncMutex<SentWith>>) {
+        let named = Some(Named { epoch: Some(3), until });
+        let judging = Judging::new("0123456789abcdef".into(), "at".into(), Arc::new(SystemEnv));
+        let group_terms = GroupTerms { named, ..GroupTerms::ALONE };
+        let sent_with = Arc::default();
+        (Attempt::new(&Arc::new(judging), release(), group_terms, &sent_with), sent_with)
+    }
+
+    fn news(marker: &str) -> Value {
+        let text = |text: &str| Value::BulkString(text.into());
+        let replid = "0".repeat(40);
+        let news = [text("news"), Value::Int(NOW), text(marker), text(""), text(&replid)];
+        let counters = [text("10"), Value::Int(0), Value::Int(0), text("0")];
+        Value::Array([&news[..], &counters[..]].concat())
+    }
+
+    /// A connection whose first touch failed learns the clock from the first batch. Without it the
+    /// batch counted as late, and the Sentinels as silent.
+    #[test]
+    fn the_sentinels_word_ends_by_the_clock_of_the_first_answer() {
+        let until = SystemEnv.now() + Duration::from_secs(600);
+        let (mut attempt, sent_with) = attempt(Some(until));
+        assert_eq!(limit(&attempt.encode()), 1);
+        let again = attempt.again(&news("")).expect("it was judged");
+        let least = NOW.unsigned_abs() + 500_000_000;
+        assert!((least..=least + 100_000_000).contains(&limit(&again)));
+        assert!(sent_with.lock().is_bounded);
+    }
+
+    /// The script refuses a marker that was judged long ago, by its time.
+    #[test]
+    fn each_marker_that_is_to_be_written_has_the_time_of_its_judgement() {
+        let (clock_error, quarantine) = (1_000_000, 30_000);
+        let born = Marker::born(0xab, 2, 3, ReplicationId::parse(&"0".repeat(40)).unwrap());
+        let ours = Marker { clock_error, quarantine, epoch: 3, ..born }.to_string();
+        let foreign = ours.replacen("ab", "AB", 1);
+        for (shown, writes) in [(&ours, false), (&foreign, true), (&String::new(), true)] {
+            let (mut attempt, sent_with) = attempt(None);
+            attempt.again(&news(shown)).expect("it was judged");
+            let seen = sent_with.lock().seen.clone().expect("a marker");
+            assert_eq!(seen.replaces.is_some(), writes, "{shown}");
+            let written = if writes { NOW.unsigned_abs() / 1_000 } else { 0 };
+            assert_eq!(seen.marker.written, written, "{shown}");
+        }
+    }
 }

@@ -61,21 +61,20 @@ impl Seen {
         &self.text
     }
 
-    /// Returns true if a client that asks this need not judge again.
+    /// Returns true if a client that asks this need not judge again. Clients of one node may differ
+    /// in what the marker covers.
     pub(super) fn suits(&self, asked: &Asked) -> bool {
-        let then = &self.asked;
         let newest = &asked.remembers.newest;
-        let knows_no_more = newest.generation < self.marker.generation
-            || (newest.generation, newest.history) == (self.marker.generation, self.marker.history);
         let is_named = self.marker.vote != 0 || newest.vote == 0;
-        let ends = |asked: &Asked| {
-            (asked.max_ttl, asked.clock_error, asked.window, asked.longest_window, asked.epoch)
-        };
-        ends(then) == ends(asked)
-            && then.allow_eviction == asked.allow_eviction
+        let of_node =
+            |asked: &Asked| (asked.window, asked.longest_window, asked.epoch, asked.allow_eviction);
+        of_node(&self.asked) == of_node(asked)
+            && lineage::micros(asked.clock_error) <= self.marker.clock_error
+            && lineage::length(asked) <= self.marker.quarantine
             && !lineage::is_foreign(&self.marker, newest)
             && !lineage::saw_others(&self.marker, asked)
-            && knows_no_more
+            // The script compares the number of the note.
+            && !lineage::is_put_back(&self.marker, u64::MAX, asked)
             && is_named
     }
 
@@ -133,8 +132,8 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::lineage::ReplicationId;
-    use crate::op::{Lineage, LockMode, Terms};
+    use crate::node::lineage::{Losses, ReplicationId};
+    use crate::op::{Lineage, LockMode, Loss, Terms};
 
     const NOW: u64 = 1_790_000_000_000_000;
     const TERMS: Terms =
@@ -205,7 +204,9 @@ mod tests {
     /// Whatever a client asks anew that could change the verdict, it judges again.
     #[test]
     fn a_marker_suits_only_who_would_judge_as_before() {
-        let seen = seen(3_600_000);
+        let mut seen = seen(3_600_000);
+        let loss = Loss { from: 1, began: 2, to: 3 };
+        seen.marker.losses = Losses::default().and(loss);
         let own = seen.marker.lineage(None);
         let remembers = |newest| Remembered { known_since: None, newest };
         let of = |newest: Lineage| Asked { remembers: remembers(newest), ..asked() };
@@ -217,10 +218,13 @@ mod tests {
             ("eviction", Asked { allow_eviction: true, ..asked() }),
             ("newer data", of(Lineage { generation: 2, ..own })),
             ("other data", of(Lineage { history: 9, ..own })),
+            ("another branch", of(Lineage { generation: 0, history: 9, note: 1_000_000, ..own })),
             ("another vote", of(Lineage { generation: 0, vote: 9, ..own })),
             ("another deployment", of(Lineage { deployment: 9, ..Lineage::default() })),
         ];
-        assert!(seen.suits(&asked()) && seen.suits(&of(own)));
+        let less = Duration::from_millis(500);
+        let covered = Asked { max_ttl: less, clock_error: less, ..asked() };
+        assert!(seen.suits(&asked()) && seen.suits(&of(own)) && seen.suits(&covered));
         for (what, asked) in others {
             assert!(!seen.suits(&asked), "{what}");
         }

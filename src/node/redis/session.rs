@@ -12,8 +12,7 @@ use tokio::sync::broadcast;
 use super::encode::GroupTerms;
 use super::facts::{ServerFacts, introduce, look};
 use super::hints::Hints;
-use super::judging::{Attempt, Judging, News, Outcome};
-use super::seen::Seen;
+use super::judging::{Attempt, Judging, News, Outcome, SentWith};
 use super::{decode, faults, script};
 use crate::dial::endpoint::Endpoint;
 use crate::dial::frames::Excess;
@@ -164,9 +163,9 @@ impl Session {
         self.hints.expect(&batch.ops);
         let sent_with = Arc::default();
         let attempt = Attempt::new(&self.judging, Arc::clone(&batch), group_terms, &sent_with);
-        let (bytes, is_bounded) = (attempt.encode(), attempt.is_bounded);
+        let bytes = attempt.encode();
         let reply = self.wire.send(bytes, 1, Some(Box::new(attempt)))?;
-        Some(Sent { session: Arc::clone(self), reply, batch, group_terms, sent_with, is_bounded })
+        Some(Sent { session: Arc::clone(self), reply, batch, group_terms, sent_with })
     }
 }
 
@@ -176,16 +175,14 @@ pub(crate) struct Sent {
     reply: Reply,
     batch: Arc<Batch>,
     group_terms: GroupTerms,
-    /// The marker with which the batch was sent last.
-    sent_with: Arc<SyncMutex<Option<Arc<Seen>>>>,
-    is_bounded: bool,
+    sent_with: Arc<SyncMutex<SentWith>>,
 }
 
 impl Sent {
     /// Waits for the answer and decodes it. Returns `Err` if the connection failed, or if the
     /// server refused the whole batch.
     pub(crate) async fn answer(self) -> Result<Replies, NodeError> {
-        let Self { session, reply, batch, group_terms, sent_with, is_bounded } = self;
+        let Self { session, reply, batch, group_terms, sent_with } = self;
         let calling = |e| faults::calling(&e, &session.secrets);
         let mut answers = reply.await.map_err(calling)?.into_iter();
         let answer = match answers.next().unwrap_or(Value::Nil).extract_error() {
@@ -200,7 +197,8 @@ impl Sent {
                 return Err(calling(e));
             }
         };
-        let (judging, seen) = (&*session.judging, sent_with.lock().clone());
+        let SentWith { seen, is_bounded } = sent_with.lock().clone();
+        let judging = &*session.judging;
         let mut replies = if let Some(news) = News::read(&answer) {
             let outcome = Outcome { judging, batch: &batch, group_terms };
             let facts = news.outcome(&outcome, seen.as_ref())?;

@@ -127,8 +127,9 @@ impl World {
     /// True if the data are older than those that the client remembers.
     fn knows_more(&self, client: usize, than: &Server) -> bool {
         let shown = than.shown(self.now + 2 * micros(self.clock_error));
-        let me = &self.clients[client].newest;
-        shown.marker.is_some_and(|m| is_put_back(&m, m.noted(shown.note).0, me))
+        let remembers = self.clients[client];
+        let asked = Asked { clock_error: self.clock_error, remembers, ..super::asked() };
+        shown.marker.is_some_and(|m| is_put_back(&m, m.noted(shown.note).0, &asked))
     }
 
     fn take(&mut self, step: Step, error: i64) -> Result<(), TestCaseError> {

@@ -107,6 +107,17 @@ fn a_strangers_key_spoils_its_own_op_only() {
 }
 
 #[test]
+fn a_grant_without_memory_fails_alone() {
+    let mut all = header(1_000_000);
+    all.extend([Value::Int(-16), Value::Int(1)]);
+    let got = read(Value::Array(all), &ops()[..2]).unwrap();
+    let e = got.items[0].as_ref().unwrap_err();
+    assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Server, false));
+    assert!(e.to_string().contains("raise maxmemory"), "{e}");
+    assert_eq!(got.items[1], Ok(Reply::Done));
+}
+
+#[test]
 fn a_run_that_went_as_asked_says_so_once() {
     let keys = LockKeys::new("k");
     let owner = OwnerToken::from_random(1);
