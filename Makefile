@@ -123,6 +123,7 @@ test-faults:
 	scripts/known-bugs
 	$(CARGO) run --quiet --release -p sim --bin soak -- --seeds 1000
 	$(CARGO) test -p hostile -p nemesis --no-fail-fast
+	PALISADE_CELLS=all $(CARGO) test --all-features --test cron table
 	$(CARGO) run --quiet -p assumptions
 	scripts/other-servers
 	scripts/other-clients
