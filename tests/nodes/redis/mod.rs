@@ -13,6 +13,7 @@ mod order;
 mod readers;
 mod reconnect;
 mod records;
+mod rights;
 mod same;
 mod semaphores;
 mod step;
