@@ -43,11 +43,12 @@ end
 
 -- Runs a command that only reads. Its reply is an error table only if the key holds a value of
 -- another type. Any other error, as that of a missing right, is the error of the batch: what could
--- not be read is not missing.
+-- not be read is not missing. The comment in its last line is for the text of that error
+-- (`commands_at` in redis/script.rs).
 local function read(...)
   local v = redis.pcall(...)
   if type(v) == 'table' and v.err and not string.find(v.err, 'WRONGTYPE', 1, true) then
-    return redis.call(...)
+    return redis.call(...) -- call('GETRANGE' call('HMGET' call('ZRANGE' call('ZSCORE'
   end
   return v
 end
