@@ -53,7 +53,7 @@ async fn main() -> Result<(), Failure> {
             // of the dead process still blocks the other processes. With `late` these ticks count
             // as on time, so another process runs them afterwards.
             let job = Job::new("report", "* * * * * *").zone("Europe/Zurich");
-            let job = job.late(Duration::from_secs(10));
+            let job = job.late(Duration::from_secs(30));
             let cron = Cron::new(&redlock);
             let ran = cron.run(job, |tick| {
                 let ledger = Arc::clone(&ledger);
@@ -68,9 +68,9 @@ async fn main() -> Result<(), Failure> {
     };
     // The process Ada runs first and dies in her first run: the timeout drops her task with all its
     // values.
-    let _ = timeout(Duration::from_secs(3), process("Ada", true)).await;
+    let _ = timeout(Duration::from_secs(6), process("Ada", true)).await;
     let others = [process("Grace", false), process("Edsger", false)].map(tokio::spawn);
-    sleep(Duration::from_secs(8)).await;
+    sleep(Duration::from_secs(15)).await;
     others.iter().for_each(tokio::task::JoinHandle::abort);
     // `close` releases the locks of the dropped tasks. Otherwise these locks would stay until the
     // end of their ttl.

@@ -54,7 +54,7 @@ impl Connect {
         }
         // The deadline of a request to a node is short, so that even a short lease has time for two
         // attempts.
-        let deadline = (ttl / 5).min(Duration::from_millis(250));
+        let deadline = (ttl / 5).min(Duration::from_millis(500));
         let mut builder = Redlock::builder().ttl(ttl).node_deadline(deadline);
         for url in &self.node {
             builder = builder.node(RedisNode::builder(url).trust_fresh(self.trust_fresh).build()?);
@@ -71,7 +71,7 @@ impl Connect {
 }
 
 /// Maximum time for the servers to become ready.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Waits until the servers grant locks. A server without data grants nothing for some time, because
 /// it may be new or may have lost its data. In the second case, locks that it granted before may

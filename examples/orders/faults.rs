@@ -20,7 +20,7 @@ use crate::report::Pulse;
 type Failure = Box<dyn Error + Send + Sync>;
 
 /// Longest time to wait until a group grants locks again.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A fault that was injected into a Sentinel group, and its cost.
 #[derive(Clone, Debug)]
@@ -143,7 +143,7 @@ impl Drop for Groups {
 /// Waits until the group of `observer` grants locks (`granting` is true) or grants none (`granting`
 /// is false).
 async fn wait(observer: &Redlock, granting: bool, name: &str) -> Result<(), Failure> {
-    let canary = observer.mutex("orders-demo-canary").ttl(Duration::from_millis(500)).build()?;
+    let canary = observer.mutex("orders-demo-canary").build()?;
     let since = Instant::now();
     while since.elapsed() < PATIENCE {
         let guard = canary.try_acquire().await;

@@ -37,7 +37,7 @@ use stream::{Level, Stream};
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Longest duration of the whole run.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(900);
 
 /// Delivers 18,532 real invoices at least once, and books each exactly once.
 #[derive(Debug, Parser)]
@@ -98,7 +98,7 @@ impl Place {
         match self {
             Self::Memory(_) => Duration::from_millis(400),
             Self::Servers(nodes) => nodes.ttl(Duration::from_millis(600)),
-            Self::Groups(_) => Duration::from_millis(600),
+            Self::Groups(_) => Duration::from_secs(2),
         }
     }
 }

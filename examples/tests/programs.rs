@@ -12,8 +12,8 @@ use crate::program::program;
 use crate::support::group::Groups;
 use crate::support::server::Server;
 
-/// Longest duration of an example.
-const PATIENCE: Duration = Duration::from_secs(170);
+/// Longest duration of an example, on a slow machine, too.
+const PATIENCE: Duration = Duration::from_secs(1_000);
 
 /// Runs an example, asserts that it succeeds, and returns its output.
 fn run(name: &str, args: &[String]) -> String {
@@ -140,6 +140,10 @@ fn a_sentinel_group_is_a_node_like_another() {
     }
 }
 
+fn new_server() -> Server {
+    Server::start(&[])
+}
+
 /// Starts a new Redis server and initialises it as `palisade init` does.
 fn marked_server() -> Server {
     let marked = Server::start(&[]);
@@ -150,8 +154,21 @@ fn marked_server() -> Server {
     marked
 }
 
-fn payments_on_a_marked_server() -> String {
-    run("payments", &[marked_server().url()])
+/// Runs an example on a new server. On a slow machine the deadlines of requests may be too short.
+/// If the example says so, and not `says`, the function tries again on another server.
+fn run_in_time(name: &str, says: &str, server: fn() -> Server, args: &[&str]) -> (Server, String) {
+    let mut tries = 0;
+    loop {
+        let server = server();
+        let url =
+            if args.is_empty() { vec![server.url()] } else { vec!["--node".into(), server.url()] };
+        let args: Vec<_> = url.into_iter().chain(args.iter().map(|a| (*a).to_owned())).collect();
+        let words = run(name, &args);
+        tries += 1;
+        if tries == 10 || words.contains(says) || !words.contains("deadline") {
+            return (server, words);
+        }
+    }
 }
 
 #[test]
@@ -164,17 +181,13 @@ fn the_readmes_payment_on_a_new_server() {
     let code = &example[example.find("\nuse ").expect("imports")..];
     assert!(readme.contains(&format!("no_run{code}```")), "README.md shows another program");
 
-    // On a slow machine the default deadlines of requests may be too short. The test then tries
-    // again on another server.
-    let mut runs = std::iter::repeat_with(payments_on_a_marked_server).take(10);
-    let words = runs.find(|words| !words.contains("deadline")).expect("one of ten is in time");
+    let (_, words) = run_in_time("payments", "2: was paid before, ", marked_server, &[]);
     let lines: Vec<_> = words.lines().collect();
     let [first, second] = lines[..] else { panic!("{words}") };
     let charge = first.strip_prefix("1: paid now, ").unwrap_or_else(|| panic!("{words}"));
     assert_eq!(second.strip_prefix("2: was paid before, "), Some(charge), "{words}");
 
-    let unknown = Server::start(&[]);
-    let words = run("payments", &[unknown.url()]);
+    let (unknown, words) = run_in_time("payments", "grants begin in", new_server, &[]);
     let first = words.lines().next().expect("a line");
     let command = format!("`palisade init --new --node {}`", unknown.url());
     let says = ["1: handler of", "grants begin in", &command];
@@ -185,8 +198,7 @@ fn the_readmes_payment_on_a_new_server() {
 #[test]
 fn servers_that_were_never_used_are_waited_for() {
     for name in ["quickstart", "cron_singleton"] {
-        let server = Server::start(&[]);
-        let words = run(name, &["--node".to_owned(), server.url(), "--ttl-ms=700".to_owned()]);
+        let (_, words) = run_in_time(name, "palisade init", new_server, &["--ttl-ms=2500"]);
         assert!(words.contains("not yet: "), "{words}");
         assert!(words.contains("palisade init"), "{words}");
     }
@@ -220,11 +232,13 @@ fn orders_on_real_servers() {
 
 #[test]
 fn every_invoice_takes_effect_once() {
-    let report = last_line(&run("orders", &["--json".to_owned()]));
+    // The 3,000 first invoices have 18 that repeat an order. `make demo` books all of them.
+    let args = ["--json", "--limit", "3000"].map(str::to_owned);
+    let report = last_line(&run("orders", &args));
     let (request, business) = (&report["request"], &report["business"]);
-    assert_eq!(request["executed"], 18_532, "{report}");
-    assert_eq!(business["executed"], 18_493, "{report}");
-    assert_eq!(business["refused"], 39, "{report}");
+    assert_eq!(request["executed"], 3_000, "{report}");
+    assert_eq!(business["executed"], 2_982, "{report}");
+    assert_eq!(business["refused"], 18, "{report}");
     for level in [request, business] {
         assert_eq!([&level["doubles"], &level["lost"]], [&json!(0), &json!(0)], "{report}");
     }

@@ -177,6 +177,7 @@ fn names() {
     let shown = "\"nnnnnnnnnnnnnnnn\"… (513 bytes)";
     for (name, value, rule) in [
         ("", "\"\"", "must not be empty"),
+        (" ", "\" \"", "must not be empty"),
         ("a\nb", "\"a\\nb\"", "no control characters"),
         ("a\0", "\"a\\0\"", "no control characters"),
         ("\u{9b}x", "\"\\u{9b}x\"", "no control characters"),
@@ -189,7 +190,7 @@ fn names() {
         refused(handle().election(name).build(), "name", value, rule);
     }
     // These unusual names are valid, because a name is always data and never a part of a command.
-    for name in ["n".repeat(512).as_str(), "a b", "{a}:b", "ключ", "\"'\\;*", " "] {
+    for name in ["n".repeat(512).as_str(), "a b", "{a}:b", "ключ", "\"'\\;*"] {
         handle().mutex(name).build().expect("a name");
     }
     refused(nodes(1).prefix("a\tb").build(), "prefix", "\"a\\tb\"", "no control characters");
@@ -281,7 +282,8 @@ fn addresses_of_servers() {
     let url = "must be redis://, rediss:// or unix://";
     refused(RedisNode::new(""), "url", "\"\"", url);
     refused(RedisNode::new("http://h"), "url", "\"http://h\"", url);
-    refused(RedisNode::new("redis://h:99999"), "url", "\"redis://h:…\"", url);
+    let port = "a port is a number from 1 to 65535";
+    refused(RedisNode::new("redis://h:99999"), "url", "\"redis://h:…\"", port);
     refused(RedisNode::new("redis://h/-1"), "db", "-1", "between 0 and 2147483647");
     let node = || RedisNode::builder("redis://h");
     refused(node().db(u32::MAX).build(), "db", "4294967295", "between 0 and 2147483647");

@@ -56,7 +56,14 @@ fn tail_of() -> impl Strategy<Value = &'static str> {
 /// Returns true if the text is a valid name by the documented rule. It is implemented independently
 /// of the library.
 fn is_name(name: &str) -> bool {
-    !name.is_empty() && name.len() <= 512 && !name.chars().any(char::is_control)
+    let widthless = ['\u{200b}', '\u{200c}', '\u{200d}', '\u{2060}', '\u{feff}'];
+    let is_blank = |c: char| c.is_whitespace() || widthless.contains(&c);
+    is_text(name) && !name.chars().all(is_blank)
+}
+
+/// As [`is_name`], but a blank or empty text is valid, too.
+fn is_text(text: &str) -> bool {
+    text.len() <= 512 && !text.chars().any(char::is_control)
 }
 
 fn reported(e: &ConfigError, field: &str) -> Result<(), TestCaseError> {
@@ -185,7 +192,7 @@ proptest! {
         prefix in any_name(), separated in any::<bool>(), namespace in any_name(),
     ) {
         let prefix = if separated { prefix + ":" } else { prefix };
-        let is_prefix = is_name(&prefix) && !prefix.ends_with(char::is_alphanumeric);
+        let is_prefix = is_text(&prefix) && !prefix.ends_with(char::is_alphanumeric);
         let built = Redlock::builder().node(MemoryNode::new()).prefix(prefix.clone()).build();
         match built {
             Ok(redlock) => {

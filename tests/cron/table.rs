@@ -6,6 +6,9 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use palisade::Failed;
 use palisade::cron::{Job, Missed, Overlap, Tick};
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom as _;
 use tokio::time::sleep;
 
 use crate::world::{Process, World};
@@ -20,6 +23,8 @@ const CLOSE: i64 = 4;
 const DRIFT: i64 = 8;
 /// Seconds after the outage for which the job is watched.
 const WATCHED: i64 = 4_000;
+/// Cells that a test runs, out of hundreds.
+const DRAWN: usize = 48;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
@@ -262,7 +267,8 @@ async fn ran(cell: Cell, end: i64) -> Vec<(i64, u32, bool, i64)> {
     world.runs().iter().map(|r| (r.at - first, r.attempt, r.backfilled, began(r))).collect()
 }
 
-async fn table(who: Who, overlap: Overlap) {
+/// Returns all cells of the table, in an order that depends on the seed alone.
+fn shuffled(who: Who, overlap: Overlap, seed: u64) -> Vec<Cell> {
     let span = Duration::from_secs;
     let missed = [
         Missed::Skip,
@@ -271,40 +277,61 @@ async fn table(who: Who, overlap: Overlap) {
         Missed::CatchUp { window: span(6_050), max: 100 },
     ];
     let lengths: &[i64] = if who == Who::Dies { &[LAPSE] } else { &[7, 250, 1_570, 4_930] };
-    let (mut cells, mut close, mut wrong) = (0, 0, Vec::new());
+    let mut cells = Vec::new();
     for missed in missed {
         for late in [None, Some(1), Some(130), Some(1_300)] {
             for begins in [-40, 20, 90, 640] {
                 for run in [0, 97, 730] {
                     for length in lengths {
                         let outage = (begins, begins + length);
-                        let cell = Cell { who, missed, overlap, late, outage, run };
-                        let end = outage.1 + WATCHED;
-                        let Some(mut expected) = Oracle::of(cell, end) else {
-                            close += 1;
-                            continue;
-                        };
-                        cells += 1;
-                        let mut ran = ran(cell, end).await;
-                        // What begins in the last moments may be seen or not.
-                        expected.retain(|run| run.from < end - DRIFT);
-                        ran.retain(|run| run.3 < end - DRIFT);
-                        let is_same = ran.len() == expected.len()
-                            && ran.iter().zip(&expected).all(|(a, b)| {
-                                (a.0, a.1, a.2) == (b.at, b.attempt, b.late)
-                                    && (b.from - 1..b.from + DRIFT).contains(&a.3)
-                            });
-                        if !is_same {
-                            wrong.push(format!("{cell:?}\n  ran {ran:?}\n  not {expected:?}"));
-                        }
+                        cells.push(Cell { who, missed, overlap, late, outage, run });
                     }
                 }
             }
         }
     }
-    println!("{who:?} {overlap:?}: {cells} cells, {} wrong, {close} left out", wrong.len());
-    assert!(wrong.is_empty(), "{} of {cells}, the first: {}", wrong.len(), wrong[0]);
-    assert!(cells > 3 * close, "{cells} of {}", cells + close);
+    cells.shuffle(&mut StdRng::seed_from_u64(seed));
+    cells
+}
+
+/// Runs `DRAWN` cells, or all of them with `PALISADE_CELLS=all`. `PALISADE_SEED` repeats a draw.
+async fn table(who: Who, overlap: Overlap) {
+    let seed = std::env::var("PALISADE_SEED").map_or_else(
+        |_| u64::from(rand::random::<u32>()),
+        |seed| seed.parse().expect("PALISADE_SEED is a number"),
+    );
+    let drawn = match std::env::var("PALISADE_CELLS").as_deref() {
+        Ok("all") => usize::MAX,
+        Ok(other) => panic!("PALISADE_CELLS is `all` or not set: {other}"),
+        Err(_) => DRAWN,
+    };
+    let all = shuffled(who, overlap, seed);
+    let judge = |cell: &Cell| Some((*cell, Oracle::of(*cell, cell.outage.1 + WATCHED)?));
+    let judged: Vec<_> = all.iter().filter_map(judge).collect();
+    let close = all.len() - judged.len();
+    assert!(judged.len() > 3 * close, "{} of {}", judged.len(), all.len());
+
+    let (mut cells, mut wrong) = (0, Vec::new());
+    for (cell, mut expected) in judged.into_iter().take(drawn) {
+        cells += 1;
+        let end = cell.outage.1 + WATCHED;
+        let mut ran = ran(cell, end).await;
+        // What begins in the last moments may be seen or not.
+        expected.retain(|run| run.from < end - DRIFT);
+        ran.retain(|run| run.3 < end - DRIFT);
+        let is_same = ran.len() == expected.len()
+            && ran.iter().zip(&expected).all(|(a, b)| {
+                (a.0, a.1, a.2) == (b.at, b.attempt, b.late)
+                    && (b.from - 1..b.from + DRIFT).contains(&a.3)
+            });
+        if !is_same {
+            wrong.push(format!("{cell:?}\n  ran {ran:?}\n  not {expected:?}"));
+        }
+    }
+    let text =
+        format!("{who:?} {overlap:?}, PALISADE_SEED={seed}: {} wrong of {cells}", wrong.len());
+    println!("{text}, {close} of {} are too close", all.len());
+    assert!(wrong.is_empty(), "{text}, the first: {}", wrong[0]);
 }
 
 #[tokio::test(start_paused = true)]

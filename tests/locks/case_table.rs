@@ -20,14 +20,14 @@ use tokio::time::{sleep, timeout};
 use kind::{Held, Kind};
 use nodes::Nodes;
 
-const TTL: Duration = Duration::from_secs(4);
+const TTL: Duration = Duration::from_secs(8);
 /// Time that a handle waits for a node's reply. It is long, so that a healthy node replies in time
 /// on a busy machine, too.
-const NODE_DEADLINE: Duration = Duration::from_secs(1);
+const NODE_DEADLINE: Duration = Duration::from_secs(2);
 /// Time limit of an acquire that must succeed at last. It is long, because no test measures speed.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 /// Time limit of an acquire that must fail.
-const SHORT: Duration = Duration::from_millis(1_500);
+const SHORT: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {

@@ -20,7 +20,7 @@ use crate::nodes::Nodes;
 use crate::support::memory::Timed;
 use crate::support::wrap::{Wrap, refused};
 
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(240);
 
 fn fair(redlock: &Redlock) -> Mutex {
     redlock.mutex("plotter").fair(true).acquire_timeout(LONG).build().unwrap()
@@ -41,7 +41,7 @@ async fn queue_up(mutex: Mutex, number: usize, served: &Served) -> JoinHandle<()
             guard.release().await.unwrap();
         }
     });
-    timeout(Duration::from_secs(20), queued.notified()).await.expect("the call has a position");
+    timeout(LONG, queued.notified()).await.expect("the call has a position");
     task
 }
 
@@ -146,7 +146,7 @@ async fn a_call_ends_at_its_deadline_and_says_who_came_first() {
     let third = queue_up(fair(&nodes.handle()), 1, &served).await;
     holder.release().await.unwrap();
     for task in [first, third] {
-        timeout(Duration::from_secs(2), task).await.expect("no other is ahead").unwrap();
+        timeout(Duration::from_secs(10), task).await.expect("no other is ahead").unwrap();
     }
     assert_eq!(*served.lock().unwrap(), [0, 1]);
 }

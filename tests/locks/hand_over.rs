@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::trio::{SHORT, Trio, job};
 
-const TTL: Duration = Duration::from_secs(3);
+const TTL: Duration = Duration::from_secs(9);
 
 /// A process that hands the lock over (`first`), one that redeems the ticket (`second`), and
 /// others.
@@ -370,7 +370,7 @@ async fn a_ticket_fits_the_prefix_and_the_longest_lease_of_its_handle() {
     assert!(wrong.to_string().starts_with(text), "{wrong}");
     assert_eq!(wrong.advice(), Advice::Misconfigured);
     let wrong = handle("a:", TTL).resume(&ticket).await.unwrap_err();
-    assert!(wrong.to_string().contains("`ttl` is 6s: at most max_ttl (3s)"), "{wrong}");
+    assert!(wrong.to_string().contains("`ttl` is 18s: at most max_ttl (9s)"), "{wrong}");
     // The refused calls sent no request to the node, so the ticket is still good.
     assert!(handle("a:", 4 * TTL).resume(&ticket).await.unwrap().is_valid());
 }

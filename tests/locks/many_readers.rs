@@ -22,7 +22,7 @@ async fn writers_wait_for_the_readers_that_hold_the_lock(
     writes: usize,
     most: usize,
 ) {
-    let lock = || handle().rw_lock("doc").acquire_timeout(2 * LEASE).build().unwrap();
+    let lock = || handle().rw_lock("doc").acquire_timeout(8 * LEASE).build().unwrap();
     let (stop, reads) = (Arc::new(AtomicBool::new(false)), Arc::<AtomicUsize>::default());
     let readers: Vec<_> = (0..50)
         .map(|i| {
@@ -42,7 +42,7 @@ async fn writers_wait_for_the_readers_that_hold_the_lock(
     for _ in 0..writes {
         sleep(Duration::from_millis(50)).await;
         let before = reads.load(SeqCst);
-        let write = timeout(Duration::from_secs(60), lock.write()).await;
+        let write = timeout(8 * LEASE, lock.write()).await;
         let guard = write.expect("the writer starves").unwrap();
         passed.push(reads.load(SeqCst) - before);
         guard.release().await.unwrap();
@@ -52,7 +52,7 @@ async fn writers_wait_for_the_readers_that_hold_the_lock(
     assert!(p99 <= most, "{p99} reads began before the write: {passed:?}");
     stop.store(true, SeqCst);
     for reader in readers {
-        timeout(Duration::from_secs(60), reader).await.expect("a reader starves").unwrap();
+        timeout(8 * LEASE, reader).await.expect("a reader starves").unwrap();
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::nodes::{Nodes, is_taken};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Nodes {
     fn brief(&self) -> Redlock {

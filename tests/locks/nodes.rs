@@ -9,6 +9,10 @@ use tokio::time::{sleep, timeout};
 use crate::support::memory::Timed;
 use crate::support::server::Server;
 
+/// Time that a handle waits for a server's reply. It is long, so that a healthy server replies in
+/// time on a slow machine, too.
+const DEADLINE: Duration = Duration::from_millis(1_500);
+
 /// Nodes that several handles (clients) of a test share.
 pub(crate) enum Nodes {
     Memory(Vec<MemoryNode>),
@@ -35,7 +39,7 @@ impl Nodes {
             Self::Memory(all) => all.iter().fold(Redlock::builder(), |b, n| b.node(n.clone())),
             Self::Redis(all) => all.iter().fold(Redlock::builder(), |b, server| {
                 let node = RedisNode::builder(server.url()).trust_fresh(true);
-                b.node(node.build().unwrap())
+                b.node(node.build().unwrap()).node_deadline(DEADLINE)
             }),
         }
     }
@@ -86,6 +90,6 @@ pub(crate) async fn becomes_free(redlock: &Redlock, name: &str) {
 }
 
 pub(crate) fn seldom() -> RetryPolicy {
-    let pause = Duration::from_secs(20);
+    let pause = Duration::from_secs(120);
     RetryPolicy::exponential(pause, pause, 1.0).unwrap()
 }

@@ -128,7 +128,7 @@ async fn an_inspection_shows_the_readers() {
             if seen.readers().len() == 2 {
                 break;
             }
-            assert!(begun.elapsed() < Duration::from_secs(10), "{seen:?}");
+            assert!(begun.elapsed() < Duration::from_secs(60), "{seen:?}");
             sleep(Duration::from_millis(20)).await;
         }
         one.release().await.unwrap();
@@ -241,7 +241,7 @@ async fn a_writer_that_dies_while_it_waits_keeps_readers_out_for_a_moment() {
         let other = nodes.lock();
         let begun = Instant::now();
         while !is_taken(&other.try_read().await) {
-            assert!(begun.elapsed() < Duration::from_secs(10), "the writer never waits");
+            assert!(begun.elapsed() < Duration::from_secs(60), "the writer never waits");
             sleep(Duration::from_millis(10)).await;
         }
         // The process is killed, so it sends no more requests.

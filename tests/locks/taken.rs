@@ -14,8 +14,8 @@ use tokio::time::{sleep, timeout};
 use crate::support::server::Server;
 use crate::trio::{SHORT, Trio, job};
 
-const TTL: Duration = Duration::from_secs(2);
-const PATIENCE: Duration = Duration::from_secs(60);
+const TTL: Duration = Duration::from_secs(6);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The processes of these tests: a holder that hangs (`first`), an operator that takes the lock
 /// over (`second`), and a caller that waits for the lock (`others`).
@@ -238,7 +238,7 @@ async fn a_takeover_ends_when_its_handle_is_closed() {
     let _well = well.acquire().await.unwrap();
     let closed = async {
         sleep(SHORT).await;
-        world.second.close(Duration::from_secs(1)).await
+        world.second.close(TTL).await
     };
     let (taken, left) = tokio::join!(mutex.take_over(&holder, "it hangs"), closed);
     assert!(matches!(taken, Err(AcquireError::Closed(_))), "{taken:?}");

@@ -9,7 +9,7 @@ use palisade_testing::fault::{Fault, Step};
 
 use crate::support::server::Server;
 
-pub(crate) const SHORT: Duration = Duration::from_millis(300);
+pub(crate) const SHORT: Duration = Duration::from_millis(900);
 
 /// Handles on the same nodes: `first` is the process that has the lock, `second` is the process
 /// that gets it, and `others` stands for all other processes. Faults can be set for the requests

@@ -12,7 +12,7 @@ use crate::support::group::Groups;
 use crate::support::server::Server;
 
 /// Time limit for an event that must happen. It is long, because the tests do not measure speed.
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(120);
 const SECOND: Duration = Duration::from_secs(1);
 
 fn redlock(node: impl LockNode, max_ttl: Duration) -> Redlock {

@@ -12,7 +12,9 @@ use tokio::time::timeout;
 
 use crate::support::server::Server;
 
-const TTL: Duration = Duration::from_secs(2);
+/// Long enough for several attempts to connect, and much shorter than a quarantine.
+const HASTE: Duration = Duration::from_secs(1);
+const TTL: Duration = Duration::from_secs(6);
 
 /// Returns the error of an acquire with a short timeout, and the origin of the server's data as an
 /// event reports it: `Known` (a new server), `Empty` (no client has seen earlier data) or `Lost`.
@@ -20,7 +22,7 @@ async fn refusal(server: &Server) -> (String, Began) {
     let node = RedisNode::builder(server.url()).build().unwrap();
     let redlock = Redlock::builder().node(node).ttl(TTL).build().unwrap();
     let mut events = redlock.events();
-    let hasty = redlock.mutex("first").acquire_timeout(Duration::from_millis(50)).build().unwrap();
+    let hasty = redlock.mutex("first").acquire_timeout(HASTE).build().unwrap();
     let refused = hasty.acquire().await.expect_err("a server of unknown past grants nothing");
     let AcquireError::NoQuorum(why) = &refused else { panic!("{refused}") };
     let [(_, NodeOutcome::Quarantined { began: reported, .. })] = why.nodes[..] else {
@@ -86,7 +88,7 @@ async fn a_program_that_saw_its_data_says_that_they_are_lost() {
         loop {
             // The handle `redlock` from before the restart connects again and asks for the lock.
             // The server is in quarantine (it may have lost data) and does not grant the lock yet.
-            let hasty = redlock.mutex("first").acquire_timeout(Duration::from_millis(50));
+            let hasty = redlock.mutex("first").acquire_timeout(HASTE);
             drop(hasty.build().unwrap().acquire().await);
             while let Some(event) = events.try_next().map(|named| named.event) {
                 if let NodeEvent::QuarantineBegun { began, .. } = event {

@@ -15,7 +15,7 @@ use crate::support::wait::until as eventually;
 
 pub(crate) const MAX_TTL: Duration = Duration::from_secs(1);
 /// Time limit for an event that must happen. It is long, because the tests do not measure speed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 fn node(groups: &Groups) -> SentinelNode {
     builder(groups).build().unwrap()

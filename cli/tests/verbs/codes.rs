@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::ground::{Ground, Run, fed, palisade};
 use crate::support::server::free_port;
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(40);
 
 fn run(args: &[&str]) -> Run {
     Run::of(&palisade().args(args).output().expect("it can be run"))

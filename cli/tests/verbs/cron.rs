@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::ground::{Ground, is_alive, text, until};
 use crate::support::server::free_port;
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(40);
 const EACH: &str = "* * * * * *";
 
 /// Returns the tick (due time) and the attempt of each run that has begun.

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::ground::{Ground, Run, object, palisade, signal, text, until};
 use crate::support::server::free_port;
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(40);
 
 /// Returns the keys that `idem list` prints with these flags.
 fn listed(ground: &Ground, flags: &[&str]) -> Vec<String> {

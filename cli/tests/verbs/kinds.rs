@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::ground::{Ground, Running, text, until};
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(40);
 
 /// Starts a process that holds a permit of the semaphore `gpu` and writes the slot (the number of
 /// the permit) to a file.

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::ground::{Ground, Run, is_alive, palisade, text, until};
 use crate::support::server::free_port;
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(40);
 
 #[test]
 fn a_leader_steps_down_its_command_is_dead_first_and_others_come_first() {

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::ground::{Ground, is_alive, signal, text, until};
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(40);
 const TTL: Duration = Duration::from_secs(2);
 
 /// Returns a script that repeatedly writes the time in milliseconds to a file.

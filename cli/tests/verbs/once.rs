@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::ground::{Ground, Run, text, until};
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(40);
 
 fn state(ground: &Ground, key: &str) -> serde_json::Value {
     let run = ground.run(&["idem", "show", key]);

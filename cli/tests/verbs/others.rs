@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::ground::{Ground, Running, is_alive, signal, text, until};
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(40);
 
 /// A command that becomes the process of another user.
 const OTHER: &str = "setpriv --reuid=65534 --clear-groups sleep 60";

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::ground::{Ground, signal, text, until};
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(40);
 
 /// Waits until a result is stored, and returns the result.
 fn stored(ground: &Ground, key: &str) -> Value {

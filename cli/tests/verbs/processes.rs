@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::ground::{Ground, is_alive, text, until};
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(40);
 
 /// Returns the process id that a script wrote to a file.
 fn pid(ground: &Ground, file: &str) -> u32 {

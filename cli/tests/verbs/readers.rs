@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::ground::{Ground, Running, until};
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(40);
 
 /// Starts a process that holds the lock `doc` for reading.
 fn reader(ground: &Ground, file: &str) -> Running {

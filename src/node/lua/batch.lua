@@ -16,6 +16,12 @@
 --          write
 --          12 1 if the server may delete keys when its memory is full
 -- Returns  a table of this state
+
+-- The slow paths read with these commands after their first write, too. A user who lacks one of the
+-- rights is refused here, before an op of a slow path has changed anything.
+redis.call('EXISTS', KEYS[1])
+redis.call('PTTL', KEYS[1])
+redis.call('GETRANGE', KEYS[1], '0', '0')
 local clock_error, fence_life, not_after, floor, till, settling, id = string.match(ARGV[4],
   '^%d+ %d+ (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+)')
 clock_error, not_after, settling = tonumber(clock_error), tonumber(not_after), tonumber(settling)

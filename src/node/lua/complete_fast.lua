@@ -36,8 +36,9 @@ local function complete(k, a, id, now_ms)
     -- This branch extends a claim. extend_claim.lua handles an extension that names a quarantine (a
     -- time in which only confirmed leases are extended).
     if ARGV[a + 7] ~= '' then return false end
+    local left = call('PTTL', key)
     done = try('HSET', key, 'till', string.format('%.0f', now_ms + ARGV[a + 4]))
-    if call('PTTL', key) < tonumber(ARGV[a + 5]) then call('PEXPIRE', key, ARGV[a + 5]) end
+    if left < tonumber(ARGV[a + 5]) then call('PEXPIRE', key, ARGV[a + 5]) end
   end
   return type(done) ~= 'table'
 end

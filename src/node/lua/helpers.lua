@@ -41,11 +41,23 @@ local function is_ahead(token)
   return token > b.now_us + 6 * b.clock_error + 1000000
 end
 
+-- Runs a command that only reads. Its reply is an error table only if the key holds a value of
+-- another type. Any other error, as that of a missing right, is the error of the batch: what could
+-- not be read is not missing. The comment in its last line is for the text of that error
+-- (`commands_at` in redis/script.rs).
+local function read(...)
+  local v = redis.pcall(...)
+  if type(v) == 'table' and v.err and not string.find(v.err, 'WRONGTYPE', 1, true) then
+    return redis.call(...) -- call('GETRANGE' call('HMGET' call('ZRANGE' call('ZSCORE'
+  end
+  return v
+end
+
 -- Returns the value of a key: false if the key does not exist, an error table if it holds no
 -- string. `longest` is the length of our longest value. At most one byte more is read, so a large
 -- value of another program delays neither the server nor the answer.
 local function look(key, longest)
-  local v = redis.pcall('GETRANGE', key, '0', longest)
+  local v = read('GETRANGE', key, '0', longest)
   if v == '' and redis.call('EXISTS', key) == 0 then return false end
   return v
 end

@@ -14,8 +14,9 @@
 if kind == 'I' then
   local most = 67584 -- longest metadata of a holder, in bytes
   local value = look(KEYS[k + 1], '22')
+  local is_read = type(value) == 'table' and are_readers(KEYS[k + 1])
   if ARGV[a + 1] == '1' then wait_for_hint(KEYS[k + 4], 10000) end
-  if type(value) == 'table' and are_readers(KEYS[k + 1]) then
+  if is_read then
     local last, live = call('ZRANGE', KEYS[k + 1], '-64', '-1', 'WITHSCORES'), 0
     while live < #last / 2 and tonumber(last[#last - 2 * live]) > now_ms do live = live + 1 end
     if live == 0 then return put(ABSENT) end

@@ -49,7 +49,7 @@ end
 -- So a name that was used lately (its fence exists) is kept for as long as two clocks may differ.
 local function kept_till(lock, fence)
   if not b.settling or redis.call('EXISTS', fence) == 0 then return 0 end
-  local noted = tonumber(redis.pcall('HMGET', 'palisade:settled', lock)[1] or nil)
+  local noted = tonumber(read('HMGET', 'palisade:settled', lock)[1] or nil)
   return noted or b.now_ms + b.apart, noted
 end
 
@@ -81,7 +81,7 @@ end
 
 -- Returns true if the key holds the readers of a lock (shared.lua).
 local function are_readers(lock)
-  local one = redis.pcall('ZRANGE', lock, '0', '0')[1]
+  local one = read('ZRANGE', lock, '0', '0')[1]
   return one and is_owner(one) and redis.call('PTTL', lock) >= 0
 end
 
@@ -95,6 +95,6 @@ end
 -- Returns true if the key may hold a holder's metadata: a string with an expiry, unlike most keys
 -- of other programs.
 local function is_meta(meta)
-  return type(redis.pcall('GETRANGE', meta, '0', '0')) == 'string'
+  return type(read('GETRANGE', meta, '0', '0')) == 'string'
     and redis.call('PTTL', meta) >= 0
 end

@@ -8,11 +8,11 @@
 --         the token is too far ahead of this clock
 if kind == 'R' then
   if left > 0 then return put(QUARANTINED) end
-  local value = try('GETRANGE', KEYS[k + 1], '0', '22')
+  local value = read('GETRANGE', KEYS[k + 1], '0', '22')
   if value ~= ARGV[a + 1] then
     -- The value that was read from the lock's key is an error, because the key holds no string. It
     -- may hold the readers of the lock.
-    local till = type(value) == 'table' and tonumber(try('ZSCORE', KEYS[k + 1], ARGV[a + 1]))
+    local till = type(value) == 'table' and tonumber(read('ZSCORE', KEYS[k + 1], ARGV[a + 1]))
     if not till or till <= now_ms then return put(NOT_OWNER) end
   end
   local fence, token = stored(KEYS[k + 2]), tonumber(ARGV[a + 2])

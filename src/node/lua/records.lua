@@ -21,7 +21,7 @@ local key = KEYS[k + 1]
 -- has finished some steps and there is no result yet, val holds the list of these steps, and rf is
 -- an s and their ballot. An earlier version of this library, which has no steps, does not change
 -- such a record, because it treats the record as another program's.
-local h = try('HMGET', key, 'own', 'fence', 'till', 'att', 'rf', 'g', 'fp', 'w')
+local h = read('HMGET', key, 'own', 'fence', 'till', 'att', 'rf', 'g', 'fp', 'w')
 local steps = not h.err and h[5] and string.match(h[5], '^s(%d+)$')
 -- Fencing tokens are below 2^53, because doubles represent every whole number below that. Each
 -- write leaves a record with the five fields that are asked for here. A hash that lacks one is

@@ -13,9 +13,10 @@ if kind == 'G' then
   local lock, gone = KEYS[k + 1], 0
   while gone < count and try('ZREM', lock, ARGV[a + 3 + gone]) == 1 do gone = gone + 1 end
   if gone > 0 then
-    -- The lock's key has to expire when the grant of the last reader ends.
-    local last = call('ZRANGE', lock, '-1', '-1', 'WITHSCORES')
-    if last[1] then call('PEXPIREAT', lock, last[2]) end
+    -- The lock's key has to expire when the grant of the last reader ends. If the user lacks one of
+    -- the rights, the key lasts longer than its readers, which is harmless.
+    local last = try('ZRANGE', lock, '-1', '-1', 'WITHSCORES')
+    if last[1] then try('PEXPIREAT', lock, last[2]) end
   end
   return gone < count and gone or nil
 end

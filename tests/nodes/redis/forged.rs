@@ -85,7 +85,11 @@ async fn put(con: &mut redis::aio::MultiplexedConnection, words: &[&[u8]]) {
 
 async fn tenant(server: &Server) -> redis::aio::MultiplexedConnection {
     let client = redis::Client::open(server.url()).unwrap();
-    client.get_multiplexed_async_connection().await.unwrap()
+    let patient = Some(Duration::from_secs(120));
+    let patient = redis::AsyncConnectionConfig::new()
+        .set_connection_timeout(patient)
+        .set_response_timeout(patient);
+    client.get_multiplexed_async_connection_with_config(&patient).await.unwrap()
 }
 
 /// Sends the op between two other ops. Asserts that the other ops succeed.

@@ -94,7 +94,7 @@ async fn a_restarted_server_is_marked_without_any_request() {
     };
     let begun = std::time::Instant::now();
     while !marked() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "nobody has marked it");
+        assert!(begun.elapsed() < Duration::from_secs(120), "nobody has marked it");
         sleep(Duration::from_millis(50)).await;
     }
 }
@@ -117,7 +117,7 @@ async fn a_connection_that_a_limit_ended_is_not_blamed_on_the_server() {
     proxy.honest();
     let begun = std::time::Instant::now();
     while mutex.try_acquire().await.is_err() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "the server is not asked again");
+        assert!(begun.elapsed() < Duration::from_secs(120), "the server is not asked again");
         sleep(Duration::from_millis(50)).await;
     }
 }

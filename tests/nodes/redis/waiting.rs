@@ -138,7 +138,7 @@ async fn hints_come_on_a_connection_of_their_own() {
     assert_eq!(server.cli(&["client", "kill", "type", "pubsub"]), "1");
     let begun = Instant::now();
     while list("pubsub").is_empty() {
-        assert!(begun.elapsed() < Duration::from_secs(10), "nobody listens any more");
+        assert!(begun.elapsed() < Duration::from_secs(60), "nobody listens any more");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(facts(&node, LONG).await.identity, before.identity);
