@@ -22,8 +22,7 @@
 //! - holds a grant back until enough replicas have the grant, by the caller's durability level
 //!   (rule durability 1 in docs/design). Other requests are not delayed;
 //! - checks the facts that the node reports with each batch: steps of its clock, new data
-//!   histories, and two nodes on one server (rules clocks 4, quarantine 7, overview
-//!   8 in docs/design).
+//!   histories, and two nodes on one server (rules clocks 4, quarantine 7, overview 8).
 
 mod alarm;
 mod in_flight;
