@@ -17,7 +17,7 @@ fn hourly() -> Job {
     Job::new("job", "0 * * * *")
 }
 
-fn world() -> World {
+fn patient() -> World {
     World::with_ttl(20 * SECOND)
 }
 
@@ -45,7 +45,7 @@ fn attempts(world: &World, tick: i64) -> Vec<u32> {
 async fn a_run_is_run_again_whenever_its_process_died() {
     for dies_after in [SECOND / 2, 20 * SECOND, 59 * SECOND, 5 * MINUTE, 599 * SECOND] {
         for late in [None, Some(SECOND), Some(7 * MINUTE)] {
-            let world = world();
+            let world = patient();
             let job = || if let Some(late) = late { hourly().late(late) } else { hourly() };
             let mut three: Vec<_> = (0..3).map(|_| start(&world, job())).collect();
             let tick = until(&world, dies_after).await;
@@ -63,7 +63,7 @@ async fn a_run_is_run_again_whenever_its_process_died() {
 async fn a_run_whose_lease_is_lost_is_run_again_and_nobody_died() {
     for overlap in [Overlap::Skip, Overlap::Allow] {
         let log = Log::of_this_thread(LevelFilter::WARN);
-        let world = world();
+        let world = patient();
         let process = start(&world, hourly().overlap(overlap));
         let tick = until(&world, 5 * MINUTE).await;
         world.cut(true);
@@ -80,7 +80,7 @@ async fn a_run_whose_lease_is_lost_is_run_again_and_nobody_died() {
 #[tokio::test(start_paused = true)]
 async fn a_process_that_starts_finds_a_run_that_was_interrupted_before_and_one_that_will_be() {
     for away in [30 * SECOND, 50 * MINUTE, 30 * 60 * MINUTE] {
-        let world = world();
+        let world = patient();
         let process = start(&world, hourly());
         let tick = until(&world, 5 * MINUTE).await;
         drop(process);
@@ -91,7 +91,7 @@ async fn a_process_that_starts_finds_a_run_that_was_interrupted_before_and_one_t
         drop(process);
     }
     // The second process starts during the run, and the first dies later.
-    let world = world();
+    let world = patient();
     let first = start(&world, hourly());
     let tick = until(&world, 2 * MINUTE).await;
     let second = start(&world, hourly());
@@ -104,7 +104,7 @@ async fn a_process_that_starts_finds_a_run_that_was_interrupted_before_and_one_t
 
 #[tokio::test(start_paused = true)]
 async fn a_tick_older_than_its_retention_is_not_run_again() {
-    let world = world();
+    let world = patient();
     let job = || hourly().retention(3 * 60 * MINUTE);
     let process = start(&world, job());
     let tick = until(&world, 5 * MINUTE).await;
@@ -118,7 +118,7 @@ async fn a_tick_older_than_its_retention_is_not_run_again() {
 
 #[tokio::test(start_paused = true)]
 async fn an_edit_of_the_schedule_does_not_leave_the_run_that_it_interrupts() {
-    let world = world();
+    let world = patient();
     let process = start(&world, hourly());
     let tick = until(&world, 5 * MINUTE).await;
     drop(process);
@@ -134,7 +134,7 @@ async fn an_edit_of_the_schedule_does_not_leave_the_run_that_it_interrupts() {
 async fn a_run_that_is_not_run_again_is_said() {
     // The job does not allow it.
     let log = Log::of_this_thread(LevelFilter::WARN);
-    let world = world();
+    let world = patient();
     let job = || hourly().interrupted(Interrupted::Leave);
     let two = [start(&world, job()), start(&world, job())];
     let tick = until(&world, 5 * MINUTE).await;
@@ -150,7 +150,7 @@ async fn a_run_that_is_not_run_again_is_said() {
     drop(two);
     // A later tick is due, and the job runs only the latest.
     let log = Log::of_this_thread(LevelFilter::WARN);
-    let world = world();
+    let world = patient();
     let job = || hourly().overlap(Overlap::CancelPrevious);
     let process = start(&world, job());
     let tick = until(&world, 5 * MINUTE).await;
@@ -179,7 +179,7 @@ async fn a_handler_that_always_asks_for_another_run_is_asked_for_a_minute() {
     let kinds: [fn() -> Failed; 2] = [|| Failed::retry("later"), || Failed::no_effect("later")];
     for failed in kinds {
         let log = Log::of_this_thread(LevelFilter::WARN);
-        let world = world();
+        let world = patient();
         let asks = move |_: Tick| async move { Err(failed()) };
         let two = [world.process_with(hourly(), asks), world.process_with(hourly(), asks)];
         let tick = until(&world, 10 * MINUTE).await;
@@ -201,7 +201,7 @@ async fn the_tick_that_was_due_during_a_long_run_is_run_after_it() {
     // The run begins with its tick, some time after it, and in the end of its jitter.
     for (jitter, minutes) in [(0, 65), (2, 65), (130, 61), (0, 119)] {
         for restarts in [false, true] {
-            let world = world();
+            let world = patient();
             let job = || hourly().overlap(Overlap::BufferOne).jitter(SECOND * jitter);
             let long = move |_: Tick| async move {
                 sleep(MINUTE * minutes).await;
