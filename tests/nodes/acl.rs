@@ -120,8 +120,8 @@ fn node(groups: &Groups) -> SentinelNodeBuilder {
 /// are short.
 fn for_contract() -> (Arc<dyn LockNode>, Hooks, Arc<Groups>) {
     let groups = Arc::new(Groups::up_with(1, 30_000, 1, &["--acl"]));
-    let node = node(&groups).min_replicas_check(MinReplicas::Off).failover_window(Duration::ZERO);
-    let node = node.build().unwrap();
+    let node = node(&groups).min_replicas_check(MinReplicas::Off).trust_unconfirmed_master(true);
+    let node = node.failover_window(Duration::ZERO).build().unwrap();
     (Arc::new(node), group_hooks(&groups), groups)
 }
 

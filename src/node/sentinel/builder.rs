@@ -73,9 +73,10 @@ impl NodeBuilder<GroupSettings> {
         })
     }
 
-    /// Sets the interval at which the node asks the Sentinels for the master: 1 ms to one minute,
-    /// default 1 s, ± 10 %. After an event of a Sentinel the node asks sooner, but events may be
-    /// lost.
+    /// Sets the interval at which the node asks the Sentinels for the master: 1 ms to 1 s, default
+    /// 1 s, ± 10 %; up to one minute with
+    /// [`trust_unconfirmed_master`](Self::trust_unconfirmed_master). After an event of a Sentinel
+    /// the node asks sooner, but events may be lost.
     pub fn poll_every(self, every: Duration) -> Self {
         self.try_set(|s| {
             settings::check_pause("poll_every", every).map(|()| s.own.poll_every = every)
@@ -109,6 +110,9 @@ impl NodeBuilder<GroupSettings> {
     pub fn build(self) -> Result<SentinelNode, ConfigError> {
         let (settings, env) = (self.settings?, self.env);
         settings.data.check_tls_name("tls_server_name", "needs `tls`")?;
+        if !settings.own.trust_unconfirmed {
+            settings::check_word(settings.own.poll_every, settings.rule.window)?;
+        }
         let sentinel = &settings.own.sentinel;
         sentinel.check_tls_name("sentinel_tls_server_name", "needs `sentinel_tls`")?;
         let connect_timeout = CONNECT + 2 * settings.own.within;

@@ -85,6 +85,29 @@ pub(super) fn check_pause(field: &'static str, span: Duration) -> Result<(), Con
     Err(ConfigError::new(field, format!("{span:?}"), "between 1ms and one minute"))
 }
 
+/// The Sentinels' word ends L after the question, and L is 3 s or more on a group's servers
+/// (sentinel 10).
+pub(super) fn check_word(
+    poll_every: Duration,
+    window: Option<Duration>,
+) -> Result<(), ConfigError> {
+    let refused =
+        |field, span: Duration, rule| Err(ConfigError::new(field, format!("{span:?}"), rule));
+    if poll_every > Duration::from_secs(1) {
+        let rule = "at most 1s, or the Sentinels' word ends before the next question; longer with \
+                    `trust_unconfirmed_master(true)`";
+        return refused("poll_every", poll_every, rule);
+    }
+    match window {
+        Some(window) if window < Duration::from_secs(3) => {
+            let rule = "at least 3s for a group, or the Sentinels' word ends before the next \
+                        question; shorter with `trust_unconfirmed_master(true)`";
+            refused("failover_window", window, rule)
+        }
+        _ => Ok(()),
+    }
+}
+
 pub(super) fn address_map(
     map: impl IntoIterator<Item = (String, String)>,
 ) -> Result<BTreeMap<Address, Address>, ConfigError> {
@@ -128,6 +151,13 @@ mod tests {
         assert!(text(node().sentinel_deadline(s(0))).starts_with("`sentinel_deadline` is 0ns"));
         assert!(text(node().poll_every(s(61))).contains("between 1ms and one minute"));
         assert!(text(node().failover_window(s(86_401))).contains("one day"));
+        for (node, field) in [
+            (node().poll_every(s(2)), "`poll_every` is 2s: at most 1s"),
+            (node().failover_window(s(2)), "`failover_window` is 2s: at least 3s"),
+        ] {
+            assert!(node.clone().trust_unconfirmed_master(true).build().is_ok());
+            assert!(text(node).starts_with(field));
+        }
         let map = [("10.0.0.1:1".to_owned(), "nowhere".to_owned())];
         assert!(text(node().map_address(map)).starts_with("`map_address` is \"nowhere\""));
         assert!(node().min_replicas(2, s(3)).build().is_ok());

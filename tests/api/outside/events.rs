@@ -22,7 +22,7 @@ async fn scene(master: &Server) -> Scene {
     let sentinels = ['a', 'b', 'c'].map(|id| sentinel(id, &view));
     let node = SentinelNode::builder(NAME, sentinels.iter().map(|s| s.at.clone()));
     let node = node.min_replicas_check(MinReplicas::Off).trust_fresh(true);
-    let node = node.poll_every(Duration::from_secs(60)).build();
+    let node = node.poll_every(Duration::from_secs(60)).trust_unconfirmed_master(true).build();
     let node = Arc::new(node.expect("addresses and a range"));
     let redlock = Redlock::builder().node_arc(node.clone()).build().expect("a handle");
     drop(redlock.mutex("first").build().unwrap().acquire().await.expect("a grant"));

@@ -60,6 +60,7 @@ impl Args {
         let mut node = SentinelNode::builder(&*self.group, self.sentinel.clone());
         if self.defeat {
             node = node.min_replicas_check(MinReplicas::Off).failover_window(Duration::ZERO);
+            node = node.trust_unconfirmed_master(true);
         }
         let max_ttl = Duration::from_millis(self.max_ttl);
         let builder = Redlock::builder().ttl(max_ttl).max_ttl(max_ttl).prefix(PREFIX);
