@@ -118,8 +118,10 @@ async fn paused(answer: Answer, running: bool, heard: bool) -> (Broker, u32) {
         tokio::join!(b, go).0.unwrap()
     };
     let both = async { tokio::join!(a, after) };
-    let (a, b) = timeout(secs(600), both).await.expect("nothing is left behind");
-    let (a, b) = (a.unwrap(), b);
+    let Ok((a, b)) = timeout(secs(600), both).await else {
+        panic!("running {running}, heard {heard}: {:?}, {} left", broker.log(), broker.left())
+    };
+    let a = a.unwrap();
     assert_eq!((a.acked + b.acked, a.parked + b.parked), (2, 0), "{a:?} {b:?}");
     (broker, effects.load(SeqCst))
 }
