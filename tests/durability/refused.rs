@@ -74,7 +74,7 @@ async fn no_caller_waits_for_a_replica_that_only_others_need() {
     until("somebody waits for both", || {
         trio.master.cli(&["INFO", "clients"]).contains("blocked_clients:1")
     });
-    for turn in 0..100 {
+    for turn in 0..25 {
         let one = redlock
             .mutex(format!("one-{turn}"))
             .durability(Durability::Replicas(1))
@@ -82,7 +82,7 @@ async fn no_caller_waits_for_a_replica_that_only_others_need() {
             .unwrap();
         assert!(one.try_acquire().await.unwrap().acquired().is_some());
     }
-    assert!(!stuck.is_finished(), "a hundred locks later it still waits");
+    assert!(!stuck.is_finished(), "25 locks later it still waits");
     trio.replicas[0].resume();
     let guard = stuck.await.unwrap().unwrap().acquired().expect("and then both have it");
     assert_eq!((guard.durability().replicas, trio.have("all")), (2, 2));

@@ -98,10 +98,11 @@ async fn a_master_that_was_frozen_for_ten_seconds_is_never_written_to_again() {
 
     // After its resume, the old master executes requests that the clients sent before they noticed
     // the failover. In this time, each handle sent it at most two batches of requests. Each handle
-    // also sent one renewal between the first count of scripts (`before`) and the freeze.
+    // also sent one renewal, or two on a slow machine, between the first count of scripts (`before`)
+    // and the freeze.
     sleep(Duration::from_millis(300)).await;
     let late = scripts_run(&old);
-    assert!(late - before <= 3 * HANDLES as u64, "{} scripts were sent to it", late - before);
+    assert!(late - before <= 4 * HANDLES as u64, "{} scripts were sent to it", late - before);
 
     let resumed = done();
     sleep(Duration::from_secs(4)).await;

@@ -52,7 +52,8 @@ impl Env for Clock {
 #[tokio::test(start_paused = true)]
 async fn a_late_request_does_not_take_effect_on_the_next_master() {
     let began = Instant::now();
-    let master = |behind| MemoryNode::builder().env(Clock::new(began, behind)).build();
+    // Both have the data of one vote.
+    let master = |behind| MemoryNode::builder().named(1, 1).env(Clock::new(began, behind)).build();
     let (old, new) = (master(Duration::ZERO), master(BEHIND));
     let (thaw, thawed) = watch::channel(None);
     let master = new.clone();

@@ -72,12 +72,12 @@ async fn thousands_of_named_servers_do_not_move_the_deadline() {
     let view = Arc::new(Mutex::new(view));
     let all = [sentinel('a', &view), sentinel('b', &view), sentinel('c', &view)];
     let [a, b, c] = &all;
-    let (begun, within) = (Instant::now(), Duration::from_secs(4));
+    let (begun, within) = (Instant::now(), Duration::from_secs(20));
     let report = examine(&[a, b, c], within).await;
     let took = begun.elapsed();
     // The doctor asks all Sentinels at the same time, and then all servers at the same time. One by
     // one, the requests would take hours.
-    assert!(took < 20 * within, "{took:?}");
+    assert!(took < 4 * within, "{took:?}");
     assert!(master.connections() > 0, "no number of replicas crowds out the master");
     let (text, json) = (report.to_string(), report.to_json());
     assert!(text.contains("not examined") && text.contains("more"), "{text}");

@@ -31,6 +31,8 @@ const SNAPSHOT: &str = "local all = {}
         or redis.call('DUMP', key) .. (redis.call('PTTL', key) < 0 and ' stays' or ' expires')
     end
     return all";
+const PERSIST: &str =
+    "for _, k in ipairs(redis.call('KEYS', '*beside*')) do redis.call('PERSIST', k) end return {}";
 const WIPE: &str = "for _, key in ipairs(redis.call('KEYS', '*')) do
       if string.find(key, 'mine', 1, true) then redis.call('DEL', key) end
     end
@@ -262,6 +264,7 @@ async fn a_missing_right_is_an_error_and_never_an_answer() {
     let node = || acl::app(&server).trust_fresh(true).build().unwrap();
     let (app, mut full) = (node(), Vec::new());
     send(&lab.operator, acquire("beside", owner()), PATIENCE).await.unwrap();
+    lab.eval(PERSIST).await;
     for case in cases() {
         let (name, (got, _)) = (case.0, lab.run(&app, case, PATIENCE).await);
         full.push(meaning(&got.unwrap_or_else(|e| panic!("{name}: {e}"))));
