@@ -68,7 +68,7 @@ async fn paused(answer: Answer, running: bool, heard: bool) -> (Broker, u32) {
             answer()
         }
     };
-    let settled = {
+    let over = {
         let broker = broker.clone();
         move || {
             let broker = broker.clone();
@@ -83,7 +83,6 @@ async fn paused(answer: Answer, running: bool, heard: bool) -> (Broker, u32) {
     let effects = Arc::new(AtomicU32::new(0));
     let (runs, ran) = oneshot::channel();
     let (counted, waits) = (Arc::clone(&effects), Arc::new(Mutex::new(Some(runs))));
-    let over = settled.clone();
     let book = move |cx: Context, _: Arc<Handed>| {
         let (counted, over) = (Arc::clone(&counted), over.clone());
         let runs = waits.lock().unwrap().take();
@@ -108,8 +107,11 @@ async fn paused(answer: Answer, running: bool, heard: bool) -> (Broker, u32) {
         let b = b.run(book, empty(broker.clone()));
         let go = async {
             ran.await.unwrap();
-            if !running {
-                settled().await;
+            let is_acked = |log: Vec<(String, Disposition)>| {
+                log.iter().any(|(_, how)| matches!(how, Disposition::Ack))
+            };
+            while !running && !is_acked(broker.log()) {
+                sleep(secs(1) / 10).await;
             }
             let_go.send(()).unwrap();
             sleep(secs(40)).await;
