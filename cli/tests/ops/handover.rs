@@ -29,13 +29,18 @@ fn orders(redlock: &Redlock) -> Idempotency {
     redlock.idempotency("orders").at_most_once().build().unwrap()
 }
 
-/// Acquires a lock with a new name. Tries until the lock is granted.
+fn is_waiting(outcome: &NodeOutcome) -> bool {
+    matches!(outcome, NodeOutcome::Quarantined { .. })
+}
+
+/// Acquires a lock with a new name. Tries until the lock is granted. There must be no quarantine.
 pub(super) async fn fresh(redlock: &Redlock, what: &str) -> LockGuard {
     let begun = Instant::now();
     for n in 0.. {
         let mutex = redlock.mutex(format!("fresh-{what}-{n}")).build().unwrap();
         match mutex.try_acquire().await {
             Ok(TryAcquire::Acquired(guard)) => return guard,
+            Err(AcquireError::NoQuorum(no)) if is_waiting(&no.nodes[0].1) => panic!("{what}: {no}"),
             other => assert!(begun.elapsed() < SOON, "{what}: {other:?}"),
         }
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -50,6 +50,7 @@ async fn a_master_is_not_closed_for_sentinels_in_tilt() {
     tilt(&sentinels);
     let marker = || cli(at, &["GET", "palisade:generation"]);
     let (before, begun) = (marker(), Instant::now());
+    assert!(before.contains(" 0000000000000 "), "no history began: {before}");
     let refused = Handover::new(group(&groups)).group(|_| ()).await.unwrap();
     assert!(begun.elapsed() < SOON, "{refused}");
     let HandedOver::Refused(why) = &refused else { panic!("{refused}") };
