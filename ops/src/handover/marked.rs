@@ -6,8 +6,8 @@ use super::super::script::{Kind, Refusal};
 use super::Closed;
 use palisade::internal::lineage::Handover as State;
 
-pub(super) const UNMARKED: &str = "its marker is missing: run `palisade init --new` on a new deployment, or \
-                        let an application connect first";
+pub(super) const UNMARKED: &str = "its marker is missing: run `palisade init --new` on a new \
+                                   deployment, or let an application connect first";
 
 /// Opens a server that is closed by this marker.
 pub(super) async fn open_on(conn: &Conn, closed: &Closed) -> Result<(), Refusal> {
