@@ -12,7 +12,9 @@
 //!    replica that is promoted refuses every batch.
 //! 3. The handover requests a failover from a Sentinel. Then one transaction reads the mark of the
 //!    old master and makes the old master a replica of the new one. If the mark is still there, the
-//!    old master has confirmed nothing since step 1. As a replica it will confirm nothing.
+//!    old master has confirmed nothing since step 1. As a replica it will confirm nothing. A
+//!    Sentinel shows the configuration epoch of the promotion about a second later, and step 4
+//!    writes it: clients hear it, and a marker below it would begin a quarantine.
 //! 4. The new master continues the data history if a script finds two conditions. First, the new
 //!    master's data contain the mark of this closing: then the data contain all earlier writes, and
 //!    no batch has used the data since. Second, the closing ends later than twice E from now. E is
@@ -226,7 +228,8 @@ impl Handover {
         let taken_over = async {
             let note = promotion.demote(&new, &closed).await.map_err(Unfinished::Failed)?;
             tell(&format!("{} is its replica{note}", master.at));
-            self.finish(&taken).await
+            let epoch = promotion.epoch(&able, &closed).await.map_err(Unfinished::Failed)?;
+            self.finish(&taken, epoch).await
         };
         let closed_for = match taken_over.await {
             Ok(closed_for) => closed_for,
@@ -287,7 +290,7 @@ impl Handover {
             sleep(LOOK).await;
         }
         tell(&format!("{} is back", master.at));
-        let closed = match self.finish(&closed).await {
+        let closed = match self.finish(&closed, None).await {
             Ok(closed) => closed,
             Err(why) => return Ok(self.ended(&master.at, why).await),
         };
@@ -353,12 +356,6 @@ impl Handover {
         Ok(closed)
     }
 
-    /// Returns the configuration epoch in which the Sentinels name the master now.
-    async fn epoch(&self) -> Option<u64> {
-        let found = masters::find_masters(&self.deployment).await.ok()?;
-        found.into_iter().find_map(|(_, master)| master.ok()?.epoch)
-    }
-
     fn opens_itself(&self) -> String {
         format!("; if it is closed, it opens by itself within {:?}", self.closed_for)
     }
@@ -408,18 +405,17 @@ impl Handover {
 
     /// Lets the server continue its data history (so that nothing counts as lost) as soon as the
     /// server accepts writes. Returns the time for which the server was closed. If no answer
-    /// arrives, sends the request again: the script recognises an earlier run of itself.
-    async fn finish(&self, closed: &Closed) -> Result<Duration, Unfinished> {
+    /// arrives, sends the request again: an earlier write of it is recognised.
+    async fn finish(&self, closed: &Closed, epoch: Option<u64>) -> Result<Duration, Unfinished> {
         let at = &closed.at;
         let apart = u64::try_from((2 * self.clock_error).as_millis()).unwrap_or(u64::MAX);
-        // True after a request without an answer, because the server may have executed that
-        // request.
+        // True after a write without an answer, because the server may have executed it.
         let mut sent = false;
         loop {
             let why = match masters::open(&closed.target, &self.deployment).await {
                 Ok(conn) => {
                     self.shut(Some(Shut::Finishing(closed.clone())));
-                    match finish_on(&conn, closed, self.epoch().await, apart).await {
+                    match finish_on(&conn, closed, (epoch, apart), &mut sent).await {
                         Ok(()) => {
                             let (at, span) = (at.clone(), closed.since.elapsed());
                             self.shut(Some(Shut::Done { at, closed: span }));
@@ -430,12 +426,9 @@ impl Handover {
                         }
                         // A new master refuses writes until a replica follows it. So the loop sends
                         // the request again.
-                        Err(Refusal { kind: Kind::Failed, why }) => {
-                            sent = true;
-                            why
-                        }
+                        Err(Refusal { kind: Kind::Failed, why }) => why,
                         Err(refusal) => {
-                            // The script refused, so no request has changed anything.
+                            // The closing is still there, or was gone before the first write.
                             self.shut(Some(Shut::Closed(closed.clone())));
                             return Err(Unfinished::Failed(format!("{at}: {}", refusal.why)));
                         }

@@ -38,9 +38,10 @@ use palisade::internal::lineage::{Losses, Marker};
 use palisade::internal::{DECISIONS, MARKER, NOTE};
 use palisade::node::spi::Began;
 
-/// Longest wait until all replicas have the marker (`palisade:generation`) that the master
-/// received.
+/// Longest wait until all replicas have the marker that the master received.
 const REPLICAS: Duration = Duration::from_millis(1_500);
+/// How often a marker is written that another call or an application changes each time.
+const TRIES: u8 = 5;
 
 /// The result of `init` for each node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,8 +55,7 @@ pub struct Initialised {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Init {
-    /// The server at `at` was marked as new. All its replicas have the marker
-    /// (`palisade:generation`) too.
+    /// The server at `at` was marked as new, and all its replicas have the marker.
     Marked {
         /// Address of the server, `host:port`.
         at: String,
@@ -239,18 +239,23 @@ async fn mark_all(
         return Ok(Initialised { nodes: nodes.collect() });
     }
     let known = known.into_iter().flatten().find(|id| *id != 0);
-    let id = wanted.or(known).unwrap_or_else(rand::random);
+    let mut id = wanted.or(known).unwrap_or_else(rand::random);
     let mut nodes = Vec::new();
     for (found, look) in found.into_iter().zip(looks) {
-        let done = match (look, found.master) {
+        let at = found.master.as_ref().map(|master| master.at.clone()).unwrap_or_default();
+        let done = match (look, &found.master) {
             (Err(Not::Marked(done)), _) => done,
             (Err(Not::New(why)), _) => Init::Refused(why),
             (Err(Not::Now(why)), _) => why,
-            (Ok(()), Ok(master)) if all_new => mark(deployment, &master, is_lost, id).await,
-            (Ok(()), Ok(master)) if in_use => Init::Replaced { at: master.at },
-            (Ok(()), Ok(master)) => Init::Left { at: master.at },
+            (Ok(()), Ok(master)) if all_new => mark(deployment, master, is_lost, id).await,
+            (Ok(()), Ok(_)) if in_use => Init::Replaced { at },
+            (Ok(()), Ok(_)) => Init::Left { at },
             (Ok(()), Err(_)) => continue,
         };
+        // Of several calls at once, the one that marked the first node names the deployment.
+        if wanted.is_none() && matches!(done, Init::Already { .. }) {
+            id = deployment_of(deployment, &found).await.filter(|id| *id != 0).unwrap_or(id);
+        }
         nodes.push((found.node, done));
     }
     Ok(Initialised { nodes })
@@ -415,20 +420,26 @@ async fn mark(deployment: &Deployment, master: &Master, is_lost: bool, id: u64) 
         Ok(conn) => conn,
         Err(why) => return Init::Unreachable(format!("{}: {why}", master.at)),
     };
-    let write = async {
-        let looked = marking::look(&conn).await?;
-        let used = used(&looked, is_lost)?;
-        let names = (id, rand::random());
-        let marker = marked(&looked, used, names, master.epoch);
-        marking::swap(&conn, &looked, &marker, false).await.map(|()| (used, looked.shown.process))
-    };
-    let (used, process) = match write.await {
-        Ok(written) => written,
-        // Another call marked the server after the check of `look`.
-        Err(Refusal { kind: Kind::Marked, why }) => {
-            return Init::Already { at: master.at.clone(), note: why };
+    let names = (id, rand::random());
+    let mut tries = TRIES;
+    let (used, process) = loop {
+        let write = async {
+            let looked = marking::look(&conn).await?;
+            let used = used(&looked, is_lost)?;
+            let marker = marked(&looked, used, names, master.epoch);
+            let written = marking::swap(&conn, &looked, &marker, false).await;
+            written.map(|()| (used, looked.shown.process))
+        };
+        tries -= 1;
+        match write.await {
+            Ok(written) => break written,
+            // Another call marked the server after the check of `look`.
+            Err(Refusal { kind: Kind::Marked, why }) => {
+                return Init::Already { at: master.at.clone(), note: why };
+            }
+            Err(Refusal { kind: Kind::Changed, .. }) if tries > 0 => {}
+            Err(Refusal { why, .. }) => return Init::Refused(format!("{}: {why}", master.at)),
         }
-        Err(Refusal { why, .. }) => return Init::Refused(format!("{}: {why}", master.at)),
     };
     let wanted = master.replicas.len();
     let have = script::wait(&conn, wanted, REPLICAS.min(deployment.within)).await;

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::deployment::Access;
-use super::facts::{Group, Role, Sentinel, Server, flagged, place};
+use super::facts::{Group, Role, Sentinel, Server, Unread, flagged, place};
 use super::gather::conn::Conn;
 use super::{Deployment, gather};
 use palisade::ConfigError;
@@ -171,18 +171,27 @@ fn epoch(group: &Group) -> Option<u64> {
     masters.filter_map(|fields| fields.get("config-epoch")?.parse().ok()).max()
 }
 
+/// Refuses a server that clients refuse.
+pub(super) fn is_usable(server: &Server) -> Result<(), Absent> {
+    let unreachable = |why: &str| Absent::Unreachable(format!("{}: {why}", server.at));
+    server.reached.as_ref().map_err(|why| unreachable(why))?;
+    // The script of every client needs INFO.
+    let info = match (&server.info, server.info_text()) {
+        (Err(Unread::Failed(why)), _) => return Err(unreachable(why)),
+        (_, Err(why)) => {
+            let right = "allow this user +info (least rights: users-data.acl in sentinel-conf)";
+            return Err(Absent::Refused(format!("{}: {why}; {right}", server.at)));
+        }
+        (_, Ok(info)) => info,
+    };
+    match unsupported(&info) {
+        Some(e) => Err(Absent::Refused(format!("{}: {}", server.at, e.detail()))),
+        None => Ok(()),
+    }
+}
+
 fn is_master(server: &Server) -> Result<(), Absent> {
-    if let Err(why) = &server.reached {
-        return Err(Absent::Unreachable(format!("{}: {why}", server.at)));
-    }
-    // The script of every client needs INFO, and a server that clients refuse is not operated.
-    let info = server.info_text().map_err(|why| {
-        let right = "allow this user +info (least rights: users-data.acl in sentinel-conf)";
-        Absent::Refused(format!("{}: {why}; {right}", server.at))
-    })?;
-    if let Some(e) = unsupported(&info) {
-        return Err(Absent::Refused(format!("{}: {}", server.at, e.detail())));
-    }
+    is_usable(server)?;
     match &server.role {
         Ok(Role::Master) => Ok(()),
         Ok(Role::Replica { master }) => {

@@ -5,6 +5,7 @@
 use std::fmt;
 
 use super::facts::{KeptData, Server};
+use super::masters::{Absent, is_usable};
 use super::{Deployment, gather};
 use palisade::ConfigError;
 use palisade::internal::SENTENCE_MAX;
@@ -67,6 +68,7 @@ pub async fn nodes(deployment: &Deployment) -> Result<Vec<NodeData>, ConfigError
 
 fn kept(server: &Server) -> Result<(Option<KeptData>, String), String> {
     server.reached.clone()?;
+    is_usable(server).map_err(Absent::why)?;
     let marker = server.marker.clone()?;
     let history_now = if marker.is_some() { server.info("master_replid")? } else { "" };
     Ok((marker, history_now.to_owned()))

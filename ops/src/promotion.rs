@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use futures_util::future::select_ok;
 use redis::Value;
 use tokio::time::{Instant, sleep};
 
 use super::deployment::GroupLogin;
 use super::facts::{Role, is_plain};
-use super::gather::conn::{Conn, raw, text};
+use super::gather::conn::{Conn, fields, raw, text};
 use super::gather::sentinel::in_tilt;
 use super::gather::server::read_role;
 use super::handover::{Closed, Handover, LOOK};
@@ -168,6 +169,38 @@ impl Promotion<'_> {
                  may be a master again, so write `replicaof {host} {port}` there"
             ),
         })
+    }
+
+    /// Waits until one of these Sentinels shows the configuration epoch of the promotion, about a
+    /// second after it. Clients hear that epoch before they use the new master, and a marker below
+    /// it would begin a quarantine. `None` if the Sentinels show no epochs.
+    pub(super) async fn epoch(
+        &self,
+        able: &[String],
+        closed: &Closed,
+    ) -> Result<Option<u64>, String> {
+        let Some(before) = self.master.epoch else { return Ok(None) };
+        let until = self.of.until(closed);
+        let looks = able.iter().map(|at| {
+            Box::pin(async move {
+                loop {
+                    match self.shown(at).await {
+                        Some(epoch) if epoch > before => return Ok(Some(epoch)),
+                        _ if Instant::now() < until => sleep(LOOK).await,
+                        _ => return Err("no Sentinel showed the epoch of the promotion in time"),
+                    }
+                }
+            })
+        });
+        select_ok(looks).await.map(|(epoch, _)| epoch).map_err(str::to_owned)
+    }
+
+    /// Returns the configuration epoch that a Sentinel shows now.
+    async fn shown(&self, at: &str) -> Option<u64> {
+        let conn = self.sentinel(at).await.ok()?;
+        let command = redis::cmd("SENTINEL").arg("MASTER").arg(&self.group.name).take();
+        let answer = conn.execute(&command, "SENTINEL MASTER").await.ok()?;
+        fields(&answer)?.get("config-epoch")?.parse().ok()
     }
 
     /// Waits until every Sentinel reports the new master and all servers follow the new master, for

@@ -12,6 +12,7 @@ mod support;
 mod tilt;
 
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use palisade_ops::Deployment;
@@ -40,3 +41,28 @@ fn group(groups: &Groups) -> Deployment {
 /// Maximum time for a change that the servers make by themselves. A quarantine (a time without
 /// grants) takes longer.
 const SOON: Duration = Duration::from_secs(12);
+
+/// The reply of the script that writes a marker.
+const WRITTEN: &[u8] = b"*2\r\n$2\r\nok\r\n$0\r\n\r\n";
+/// Numbers of that reply in a handover: the first one closes the server, the second one lets it go
+/// on.
+const CLOSED: usize = 1;
+const GOES_ON: usize = 2;
+
+/// Returns an edit that loses this reply. If `then_all` is true, it also loses all later replies.
+/// Calls `then` when the reply is lost.
+fn loses(reply: usize, then_all: bool, then: impl Fn() + Send) -> impl Fn(&mut Vec<u8>) + Send {
+    let written = AtomicUsize::new(0);
+    move |bytes| {
+        let before = written.load(SeqCst);
+        let here = bytes.windows(WRITTEN.len()).filter(|part| *part == WRITTEN).count();
+        let now = written.fetch_add(here, SeqCst) + here;
+        let is_it = before < reply && now >= reply;
+        if is_it {
+            then();
+        }
+        if is_it || before >= reply && then_all {
+            bytes.clear();
+        }
+    }
+}

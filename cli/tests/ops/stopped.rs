@@ -2,12 +2,11 @@
 //! report that the handover failed.
 
 use std::process::Stdio;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;
 
 use palisade_ops::{HandedOver, Handover};
 
-use super::handover::{DURABLE, GOES_ON, fresh, on_group};
+use super::handover::{DURABLE, fresh, on_group};
 use super::support::proxy::Proxy;
 use super::*;
 
@@ -18,13 +17,7 @@ fn the_program_that_is_stopped_during_the_last_step_does_not_say_that_it_failed(
     let proxy = Proxy::to(&server.addr());
     // The last step of the handover is done. The proxy loses the reply to the last step and all
     // later replies.
-    let lost = AtomicBool::new(false);
-    proxy.edit(move |bytes| {
-        let is_it = bytes.windows(GOES_ON.len()).any(|part| part == GOES_ON);
-        if lost.fetch_or(is_it, SeqCst) || is_it {
-            bytes.clear();
-        }
-    });
+    proxy.edit(loses(GOES_ON, true, || ()));
     let tool = Command::new(env!("CARGO_BIN_EXE_palisade"))
         .args(["handover", "--node", &format!("redis://{}", proxy.addr())])
         .stdout(Stdio::piped())

@@ -6,8 +6,8 @@ use super::super::script::{Kind, Refusal};
 use super::Closed;
 use palisade::internal::lineage::Handover as State;
 
-pub(super) const UNMARKED: &str = "its marker is missing: run `palisade init --new` on a new deployment, or \
-                        let an application connect first";
+pub(super) const UNMARKED: &str = "its marker is missing: run `palisade init --new` on a new \
+                                   deployment, or let an application connect first";
 
 /// Opens a server that is closed by this marker.
 pub(super) async fn open_on(conn: &Conn, closed: &Closed) -> Result<(), Refusal> {
@@ -19,15 +19,20 @@ pub(super) async fn open_on(conn: &Conn, closed: &Closed) -> Result<(), Refusal>
     marking::swap(conn, &looked, &closed.marker.opened(), false).await
 }
 
-/// Lets a server go on with the history of the closed one. An earlier run whose answer was lost is
-/// recognised.
+/// Lets a server go on with the history of the closed one, in this epoch of the Sentinels. An
+/// earlier write whose answer was lost is recognised. `sent` is set if a write was not answered.
+/// `apart` is 2E in ms.
 pub(super) async fn finish_on(
     conn: &Conn,
     closed: &Closed,
-    epoch: Option<u64>,
-    apart: u64,
+    (epoch, apart): (Option<u64>, u64),
+    sent: &mut bool,
 ) -> Result<(), Refusal> {
-    let looked = marking::look(conn).await?;
+    let looked = marking::look(conn).await.map_err(|refusal| match refusal.kind {
+        // A server that is a replica by now no longer shows what an earlier write did.
+        Kind::Refused => Refusal { kind: Kind::Changed, ..refusal },
+        _ => refusal,
+    })?;
     let refused = |kind, why: &str| Err(Refusal { kind, why: why.to_owned() });
     let Some(marker) = looked.shown.marker.filter(|marker| *marker == closed.marker) else {
         let is_done = looked.shown.marker.is_some_and(|now| {
@@ -39,7 +44,11 @@ pub(super) async fn finish_on(
         return if is_done { Ok(()) } else { refused(Kind::Changed, why) };
     };
     match marker.finish(&looked.shown, epoch, apart) {
-        Ok(finished) => marking::swap(conn, &looked, &finished, true).await,
+        Ok(finished) => {
+            let done = marking::swap(conn, &looked, &finished, true).await;
+            *sent |= done.as_ref().is_err_and(|refusal| refusal.kind == Kind::Failed);
+            done
+        }
         Err(why) => refused(Kind::Refused, &why),
     }
 }
