@@ -121,9 +121,9 @@ test:
 
 test-faults:
 	@scripts/need cargo redis
-	$(CARGO) test --release -p sim
+	$(CARGO) test --profile sim -p sim
 	scripts/known-bugs
-	$(CARGO) run --quiet --release -p sim --bin soak -- --seeds 1000
+	$(CARGO) run --quiet --profile sim -p sim --bin soak -- --seeds 1000
 	$(CARGO) test $(TESTED) --no-fail-fast --test hostile --test 'short_*' --test ordinary
 	$(CARGO) run --quiet -p assumptions
 	TESTED='$(TESTED)' scripts/other-servers
@@ -226,6 +226,7 @@ lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --all-features
+	$(CARGO) test --all-features --test tidy -- --ignored
 	scripts/minimal-versions
 	scripts/deny
 	@echo 'make lint: nothing to say'
@@ -240,3 +241,4 @@ package:
 doc:
 	@scripts/need cargo kafka
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --all-features
+	$(CARGO) test --all-features --test tidy -- --ignored
