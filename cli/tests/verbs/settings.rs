@@ -8,7 +8,7 @@ use crate::support::server::free_port;
 /// On a busy machine a server replies late, and these tests are not about that.
 fn palisade() -> Command {
     let mut command = ground::palisade();
-    command.env("PALISADE_NODE_DEADLINE", "2s");
+    command.env("PALISADE_NODE_DEADLINE", "1s");
     command
 }
 
