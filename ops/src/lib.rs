@@ -25,6 +25,7 @@ mod marker;
 mod marking;
 mod masters;
 mod nodes;
+mod one_deployment;
 mod promotion;
 mod records;
 mod run_now;
@@ -46,6 +47,7 @@ pub use self::init::{Init, Initialised, init, init_lost};
 pub use self::marker::KeptData;
 pub use self::masters::in_memory;
 pub use self::nodes::{NodeData, nodes};
+pub use self::one_deployment::{OneDeployment, one_deployment};
 pub use self::records::{
     Audit, Change, KeyChange, KeyFacts, KeyList, KeyState, NodeChange, Purge, Purged, Records,
     Select, namespaces, resolve,

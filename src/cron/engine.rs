@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use tokio::sync::watch;
 use tracing::Instrument as _;
 
 use super::job::{Job, Overlap};
@@ -94,6 +95,8 @@ struct Engine<'a, F> {
     /// True if a tick has to wait and the reason was logged. The end of a tick sets it to false, so
     /// that the next reason is logged again.
     waits: AtomicBool,
+    /// Number of runs whose handler has ended and whose end is not stored yet.
+    storing: &'a watch::Sender<usize>,
 }
 
 pub(super) async fn run<F, Fut, E>(
@@ -115,7 +118,12 @@ where
         Overlap::Allow => None,
         _ => Some(cron.redlock.mutex(cron.lock_of(job)).acquire_timeout(AGAIN).build()?),
     };
-    let closing = cron.core().closing.begun();
+    let storing = watch::Sender::new(0);
+    let closing = async {
+        cron.core().closing.begun().await;
+        // Without this, a run that is over would count as interrupted, and be repeated elsewhere.
+        let _ = storing.subscribe().wait_for(|storing| *storing == 0).await;
+    };
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let work = async {
         let (since, before) = start(cron, job, schedule, &records).await?;
@@ -136,6 +144,7 @@ where
             meters,
             overlaps: Overlaps::default(),
             waits: AtomicBool::new(false),
+            storing: &storing,
         };
         match engine.run().await {}
     };
@@ -353,6 +362,7 @@ where
         guard: Option<&LockGuard>,
         began: &OnceLock<Moment>,
     ) -> Result<Outcome<Run>, RunError> {
+        let storing = &OnceLock::new();
         let work = |cx: Context| async move {
             let started = self.now();
             let began = *began.get_or_init(|| self.moment());
@@ -361,7 +371,9 @@ where
                 End::Skipped(why)
             } else {
                 let tick = Tick::new(tick, (backfilled, requested), token, cx.clone());
-                self.attend(tick, guard).await?
+                let ended = self.attend(tick, guard).await;
+                drop(storing.set(Running::begin(self.storing)));
+                ended?
             };
             let least = if skipped.is_none() { self.job.at_least } else { Duration::ZERO };
             // The length of the run is measured by the monotonic clock, because the wall clock may

@@ -250,7 +250,7 @@ impl<R: Resolver> Link<R> {
                 biased;
                 done = sent.answer() => done,
                 () = late => {
-                    let detail = format!("no answer within {rest:?}");
+                    let detail = format!("no answer in the {rest:?} that were left for it");
                     Err(NodeError::maybe_executed(NodeFault::Timeout, detail))
                 }
             };

@@ -97,6 +97,12 @@ impl Witness<'_> {
     }
 }
 
+/// What to do about data of different deployments.
+const ONE_BY_ONE: &str = "if it is another deployment's server, point its address at the right \
+                          one; if the nodes were marked one by one, `palisade settings \
+                          --one-deployment --yes --node <url>` with the --node of each gives all \
+                          of them one id and loses nothing; then restart the programs";
+
 /// A server process, and whose data it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
@@ -113,17 +119,23 @@ impl Server {
         Self { process: Arc::clone(&facts.identity), vote, deployment }
     }
 
-    /// Returns why the two cannot both vote.
-    fn clash(&self, other: &Self) -> Option<(NodeFault, &'static str)> {
+    /// Returns why `other` cannot vote beside this one, which is node number `number`.
+    fn clash(&self, other: &Self, number: usize) -> Option<(NodeFault, String)> {
+        let same =
+            |what: &str| Some((NodeFault::SameServer, format!("same {what} node number {number}")));
         if self.process == other.process {
-            Some((NodeFault::SameServer, "same run_id as"))
+            same("run_id as")
         } else if self.vote == other.vote && self.vote != 0 {
-            let what = "same vote in palisade:generation (a copy of its data) as";
-            Some((NodeFault::SameServer, what))
+            same("vote in palisade:generation (a copy of its data) as")
         } else if self.deployment != other.deployment
             && ![self.deployment, other.deployment].contains(&0)
         {
-            Some((NodeFault::ForeignData, "another deployment in palisade:generation than"))
+            let (ours, theirs) = (self.deployment, other.deployment);
+            let detail = format!(
+                "it has the data of deployment {theirs:016x}, and node number {number} those of \
+                 {ours:016x}; {ONE_BY_ONE}"
+            );
+            Some((NodeFault::ForeignData, detail))
         } else {
             None
         }
@@ -146,10 +158,8 @@ impl Servers {
     pub fn admit(&mut self, node: usize, server: Option<&Server>, reply: Answer) -> Answer {
         let Some(server) = server else { return reply };
         let others = self.0.iter().enumerate().filter(|(other, _)| *other != node);
-        let mut clashes = others.filter_map(|(other, known)| {
-            let (fault, what) = known.as_ref()?.clash(server)?;
-            Some((fault, format!("{what} node number {}", other + 1)))
-        });
+        let mut clashes =
+            others.filter_map(|(other, known)| known.as_ref()?.clash(server, other + 1));
         let Some((fault, detail)) = clashes.next() else {
             self.0[node] = Some(server.clone());
             return reply;
@@ -181,7 +191,7 @@ impl Deployments {
             Some(agreed) if deployment != 0 && deployment != *agreed => {
                 let detail = format!(
                     "it has the data of deployment {deployment:016x}, and a majority of the nodes \
-                     those of {agreed:016x}; point its address at the right server"
+                     those of {agreed:016x}; {ONE_BY_ONE}"
                 );
                 Err(NodeError::maybe_executed(NodeFault::ForeignData, detail))
             }

@@ -4,7 +4,10 @@ use std::io::Write as _;
 
 use clap::Args;
 use palisade::internal::given;
-use palisade_ops::{Lower, Lowered, NodeLowered, NodeSettings, SharedSettings, shared_settings};
+use palisade_ops::{
+    Lower, Lowered, NodeLowered, NodeSettings, OneDeployment, SharedSettings, one_deployment,
+    shared_settings,
+};
 use serde_json::{Value, json};
 
 use crate::Done;
@@ -21,16 +24,24 @@ use crate::span::Span;
 /// can prove that, so --yes says it. The command then waits until no lease and no fencing token of
 /// the old settings can be in use (one quarantine and twice the clock error, both the old ones). It
 /// changes nothing on a node whose clients have asked for more meanwhile, and names what came back.
+///
+/// With --one-deployment, gives nodes that were marked one by one the id of one deployment (of
+/// --deployment, else the one that most of them have), so that they vote together. Nothing is lost:
+/// no other part of their data changes.
 #[derive(Debug, Args)]
 pub(crate) struct SettingsArgs {
     #[command(flatten)]
     settings: Settings,
     /// Lower the settings to --max-ttl, --clock-error or both; without --yes, only print what would
     /// be done
-    #[arg(long)]
+    #[arg(long, group = "change")]
     lower: bool,
-    /// Every program with a longer `max_ttl` or a larger clock error has ended
-    #[arg(long, requires = "lower")]
+    /// Give all these nodes the id of one deployment; without --yes, only print which ids they have
+    #[arg(long, group = "change")]
+    one_deployment: bool,
+    /// Every program with a longer `max_ttl` or a larger clock error has ended; with
+    /// --one-deployment: the nodes belong together, and no keys were used on some of them alone
+    #[arg(long, requires = "change")]
     yes: bool,
     /// Print JSON; times are milliseconds since 1970
     #[arg(long)]
@@ -41,11 +52,23 @@ pub(crate) struct SettingsArgs {
 const CONFIRM: &str = "nothing was changed: end every program that asks for more (each of them \
                        logs `settings_disagree`), then add --yes";
 
+/// Message for `--one-deployment` without `--yes`.
+const CONFIRM_ONE: &str = "nothing was changed: add --yes if these are all nodes of one deployment \
+                           and no keys were used on some of them without the others";
+
 impl SettingsArgs {
     pub(crate) async fn run(self) -> Result<Done, Fail> {
         let settings = self.settings.with_file()?;
         let deployment = settings.deployment()?;
         let json = self.json;
+        if self.one_deployment && self.yes {
+            let done = one_deployment(&deployment).await?;
+            let text = if json { one_json(&done).to_string() + "\n" } else { done.to_string() };
+            return Ok(Done { text, code: if done.is_done() { 0 } else { REFUSED } });
+        }
+        if self.one_deployment {
+            return Ok(unconfirmed(&shared_settings(&deployment).await?, json, CONFIRM_ONE));
+        }
         if !self.lower {
             return Ok(shown(&shared_settings(&deployment).await?, json));
         }
@@ -54,9 +77,7 @@ impl SettingsArgs {
             return Err(Fail::new(USAGE, why));
         }
         if !self.yes {
-            let all = shown(&shared_settings(&deployment).await?, json);
-            let text = if json { all.text } else { format!("{}{CONFIRM}\n", all.text) };
-            return Ok(Done { text, code: all.code.max(REFUSED) });
+            return Ok(unconfirmed(&shared_settings(&deployment).await?, json, CONFIRM));
         }
         let lower = Lower::new(deployment);
         let lower = given(lower, settings.max_ttl, |lower, Span(ttl)| lower.max_ttl(ttl));
@@ -71,6 +92,21 @@ impl SettingsArgs {
         let text = if json { whole(&done).to_string() + "\n" } else { done.to_string() };
         Ok(Done { text, code: done.exit_code() })
     }
+}
+
+fn unconfirmed(all: &[NodeSettings], json: bool, confirm: &str) -> Done {
+    let Done { text, code } = shown(all, json);
+    let text = if json { text } else { format!("{text}{confirm}\n") };
+    Done { text, code: code.max(REFUSED) }
+}
+
+fn one_json(done: &OneDeployment) -> Value {
+    let nodes = done.nodes.iter().map(|(node, one)| match one {
+        Ok(changed) => json!({ "node": node, "changed": changed }),
+        Err(why) => json!({ "node": node, "why": why }),
+    });
+    let id = done.id.map(|id| format!("{id:016x}"));
+    json!({ "done": done.is_done(), "deployment": id, "nodes": nodes.collect::<Vec<_>>() })
 }
 
 fn shown(all: &[NodeSettings], json: bool) -> Done {

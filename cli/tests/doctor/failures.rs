@@ -39,9 +39,14 @@ fn three_groups_of_which_one_is_gone() {
         let sentinels = groups.sentinels(i).join(",");
         all.arg("--node").arg(&format!("sentinel://{sentinels}/{}", groups.name(i)))
     });
-    let report = patient.examine();
-    assert!(report.all(Error).is_empty(), "{:#?}", report.all(Error));
-    assert!(report.all(Warning).is_empty(), "{:#?}", report.all(Warning));
+    let mut wrong = Vec::new();
+    let mut is_fine = || {
+        wrong = patient.examine().findings;
+        wrong.retain(|f| f.verdict >= Warning);
+        wrong.is_empty()
+    };
+    // Three groups that have just begun leave a busy machine no time for the trial lock.
+    assert!((0..30).any(|_| is_fine()), "{wrong:#?}");
     for id in ["b1", "b2", "b3", "sb1", "sb2", "sb3"] {
         groups.break_("kill", 1, &["--server", id]);
     }

@@ -74,10 +74,14 @@ fn a_sentinel_that_is_gone() {
     let gone = sentinel(&lab, 4);
     let dead = RefCell::new(lab.sentinels.pop().expect("five"));
     let bench = Bench::new(Patient::group(NAME, &lab.sentinel_addrs()));
-    let missed = |i| ("sentinel-disagreement", Error, sentinel(&lab, i));
+    // Those that forget it are four.
+    let each = (0..4).map(|i| sentinel(&lab, i));
+    let missed =
+        each.flat_map(|s| [("sentinel-disagreement", Error, s.clone()), ("quorum", Warning, s)]);
+    let expected: Vec<_> = missed.chain([("unreachable", Error, gone)]).collect();
     bench.exactly(
         "a Sentinel that is away",
-        &[missed(0), missed(1), missed(2), missed(3), ("unreachable", Error, gone)],
+        &expected,
         || dead.borrow_mut().kill(),
         || dead.borrow_mut().again(),
     );

@@ -4,6 +4,7 @@ mod handover;
 mod init;
 mod keys;
 mod nodes;
+mod one_deployment;
 mod preflight;
 mod shared_settings;
 mod stopped;

@@ -63,19 +63,19 @@ fn each_tick_is_run_once_while_hosts_come_and_go() {
     assert!(again <= 2, "more was run again than was killed: {all:?}");
     let (first, last) = (all[0].0, all[all.len() - 1].0);
     let history = ground.run(&["cron", EACH, "job", "--ttl", "15s", "--history", "600", "--json"]);
+    assert_eq!(history.code, 0, "{}", history.err);
     let reports = history.out.lines().map(|l| serde_json::from_str(l).expect("JSON"));
-    let ends: BTreeMap<u64, Value> = reports
-        .map(|report: Value| (report["tick"].as_u64().unwrap(), report["run"]["end"].clone()))
-        .collect();
+    let ends: BTreeMap<u64, Value> =
+        reports.map(|report: Value| (report["tick"].as_u64().unwrap(), report)).collect();
     let (mut done, mut ended) = (0, 0);
     for tick in first..=last {
-        match &ends[&tick] {
+        match &ends[&tick]["run"]["end"] {
             end if *end == "done" => done += 1,
             // The tick (due time) came while the command of the previous tick still ran.
             end if end["skipped"] == "overlap" => {}
             // The command of the tick (due time) received TERM.
             end if end["failed"] == "ended by signal 15" => ended += 1,
-            other => panic!("tick {tick} was not run to its end: {other}"),
+            _ => panic!("tick {tick} was not run to its end: {}", ends[&tick]),
         }
     }
     assert!(done >= 8 && ended <= 4, "{ends:?}");

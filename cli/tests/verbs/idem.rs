@@ -265,7 +265,7 @@ fn one_command_decides_about_every_key_that_a_loss_made_forgotten() {
     assert_eq!(park.code, 0, "{} {}", park.out, park.err);
     assert!(park.out.contains("park, stored on 1 of 1 nodes"), "{}", park.out);
     assert!(park.out.contains("keys of \"once\" under the prefix \"\""), "{}", park.out);
-    assert!(park.out.contains("`BGSAVE` there saves it now"), "{}", park.out);
+    assert!(park.out.contains("BGSAVE` saves it now"), "{}", park.out);
     let unnamed =
         ["idem", "decide", "--namespace", "once", "--loss", &loss, "--run", "--reason", " "];
     let unnamed = ground.run(&unnamed);

@@ -1,7 +1,16 @@
 //! Tests of the settings that `palisade` takes from options, the environment and a file.
 
-use crate::ground::{Ground, Run, palisade};
+use std::process::Command;
+
+use crate::ground::{self, Ground, Run};
 use crate::support::server::free_port;
+
+/// On a busy machine a server replies late, and these tests are not about that.
+fn palisade() -> Command {
+    let mut command = ground::palisade();
+    command.env("PALISADE_NODE_DEADLINE", "1s");
+    command
+}
 
 #[test]
 fn flags_come_before_the_environment_and_that_before_the_file() {

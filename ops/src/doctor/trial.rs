@@ -95,11 +95,13 @@ fn handle(doctor: &Doctor, nodes: &[Arc<dyn LockNode>]) -> Result<Redlock, Confi
     nodes.iter().fold(builder, |all, node| all.node_arc(Arc::clone(node))).build()
 }
 
-/// Takes the trial lock, which shows that locking works, twice, and returns the second outcome. The
-/// first time opens the connections, so that the second time measures no connecting.
+/// Takes the trial lock twice, and returns the second outcome: the first time opens the
+/// connections, for which a slow machine may need longer than a node may take to answer.
 async fn warm(redlock: &Redlock) -> Outcome {
     match once(redlock).await {
-        Outcome::Granted { .. } => once(redlock).await,
+        Outcome::Granted { .. } | Outcome::Refused { misconfigured: false, .. } => {
+            once(redlock).await
+        }
         other => other,
     }
 }

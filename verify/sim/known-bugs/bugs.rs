@@ -209,6 +209,9 @@ pub enum Bug {
     /// Data that are put back are noticed only if they are a second older, by the time of the last
     /// write and not by its number (quarantine 7).
     SeqByNote,
+    /// What is lost when data are put back is reckoned from their note, though another client has
+    /// renewed it since (quarantine 17).
+    LossFromNote,
     /// Data that a server renames begin a new history, though nothing is lost (quarantine 8).
     RenameBegins,
     /// A renamed history goes on in another process (quarantine 8).
@@ -226,6 +229,9 @@ pub enum Bug {
     /// A free lock that was kept for its holder after one planned handover is not kept after the
     /// next (quarantine 11).
     KeptOnce,
+    /// After a planned handover, a lock is kept for its holders from the first refusal on, which may
+    /// be before the last of them has left (quarantine 11).
+    KeptFromRefusal,
 }
 
 thread_local! {

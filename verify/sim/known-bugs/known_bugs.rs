@@ -162,6 +162,7 @@ known_bugs! {
     equal_generation_taken: EqualGenerationTaken in PUT_BACKS,
     seq_forgotten: SeqForgotten in PUT_BACKS,
     seq_by_note: SeqByNote in PUT_BACKS,
+    loss_from_note: LossFromNote in PUT_BACKS,
     rename_begins: RenameBegins in PUT_BACKS,
     proof_without_run: ProofWithoutRun in FAILOVERS,
     proof_without_counters: ProofWithoutCounters in PUT_BACKS,
@@ -169,6 +170,7 @@ known_bugs! {
     handover_forgets_epoch: HandoverForgetsEpoch in HANDOVERS,
     handover_of_any_epoch: HandoverOfAnyEpoch in RETURNS,
     kept_once: KeptOnce in HANDOVERS,
+    kept_from_refusal: KeptFromRefusal in HANDOVERS,
 }
 
 /// Defines one test for each order of a change of settings that the manual forbids. The simulator

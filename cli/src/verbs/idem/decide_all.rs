@@ -193,8 +193,7 @@ pub(crate) fn lines_in_memory(servers: &[String]) -> String {
         let _ = writeln!(
             text,
             "{at} has no append-only file: if it crashes before its next snapshot, this is lost \
-             and \
-             has to be done again; `redis-cli -h {host} -p {port} BGSAVE` saves it now"
+             and has to be done again; `redis-cli -h {host} -p {port} BGSAVE` saves it now"
         );
     }
     text

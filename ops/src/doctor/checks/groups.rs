@@ -36,8 +36,13 @@ fn two_masters(group: &Group) -> Answer {
     let sure = group.master().is_some_and(|master| master.role == Ok(Role::Master));
     let fix = others.iter().filter(|_| sure).filter_map(|s| {
         let (host, port) = wanted::parts(named.as_deref()?);
-        Some(s.by_hand(&format!("REPLICAOF {host} {port}")))
+        let takes_writes =
+            s.info("slave_read_only") == Ok("0") || s.setting("replica-read-only") == Ok("no");
+        let refuse = takes_writes.then(|| s.set("replica-read-only", "yes"));
+        let follow = s.by_hand(&format!("REPLICAOF {host} {port}"));
+        Some(refuse.into_iter().flatten().chain([follow]))
     });
+    let fix = fix.flatten();
     let look = others.iter().map(|s| s.by_hand("ROLE"));
     Ok(Finding::error(message, evidence).fix(fix).or_look(look))
 }

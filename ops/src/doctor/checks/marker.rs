@@ -8,6 +8,7 @@ use super::super::facts::{Facts, KeptData, Server};
 use super::super::report::Finding;
 use super::{Answer, Check, Run};
 use crate::nodes::LOST_EVERYTHING;
+use palisade::error::NodeFault;
 use palisade::internal::{AtMost, LAG_SLACK, MinReplicasRule, RETENTION, objection, until_utc};
 use palisade::node::spi::Loss;
 
@@ -21,9 +22,11 @@ pub(super) const NOT_INITIALISED: Check = Check {
     run: Run::Masters(not_initialised),
 };
 
-/// Returns true if the library refuses the server, so that it never votes.
+/// Returns true if the library refuses the server for good. One that may evict keys is mended by the
+/// command of another finding, and then wants its marker.
 fn is_refused(server: &Server) -> bool {
-    server.info_text().is_ok_and(|info| objection(&info, server.allows_eviction).is_some())
+    let why = server.info_text().ok().and_then(|info| objection(&info, server.allows_eviction));
+    why.is_some_and(|e| e.fault() != NodeFault::Eviction)
 }
 
 const REPLACED: &str = "replaced or emptied, because other nodes have data: do not initialise it; \

@@ -147,10 +147,16 @@ const FAULTS: &[Fault] = &[
         may[0].1 = Some("no permissions to run the 'evalsha' command".into());
     }),
     ("tilt", |f| sentinel_at(f, 1).tilt = Ok(true)),
-    ("another master at one", |f| said(f, 2, "ip", "10.0.0.2")),
+    ("another master at one", |f| {
+        said(f, 2, "ip", "10.0.0.2");
+        let Ok(replicas) = &mut sentinel_at(f, 2).replicas else { return };
+        let own = replicas.iter_mut().filter(|r| r.get("ip").is_some_and(|ip| ip == "10.0.0.2"));
+        own.for_each(|r| drop(r.insert("ip".into(), "10.0.0.1".into())));
+    }),
     ("not monitored at one", |f| {
         let why = "ERR No such master with that name";
         sentinel_at(f, 1).master = Err(Unread::Failed(why.into()));
+        sentinel_at(f, 1).replicas = Err(Unread::Failed(why.into()));
     }),
     ("an older epoch at one", |f| [0, 1].iter().for_each(|n| said(f, *n, "config-epoch", "6"))),
     ("a master without a port", |f| by_tls(f, 0)),

@@ -1,0 +1,56 @@
+//! Nodes that were marked one by one get the id of one deployment.
+
+use super::*;
+
+/// Returns the words of the server's marker, without the deployment, and the deployment.
+fn marker(server: &Server) -> (Vec<String>, String) {
+    let marker = server.cli(&["GET", "palisade:generation"]);
+    let mut words: Vec<String> = marker.split_whitespace().map(str::to_owned).collect();
+    let deployment = words.remove(4);
+    (words, deployment)
+}
+
+#[test]
+fn nodes_that_were_marked_one_by_one_are_made_one_deployment_and_lose_nothing() {
+    let servers = [(); 3].map(|()| Server::start(&[]));
+    let urls = servers.each_ref().map(Server::url);
+    for url in &urls {
+        assert!(palisade(&["init", "--new", "--node", url]).status.success());
+    }
+    let nodes: Vec<&str> = urls.iter().flat_map(|url| ["--node", url.as_str()]).collect();
+    let of_all = |args: &[&str], rest: &[&str]| palisade(&[args, &nodes[..], rest].concat());
+    let lock = || of_all(&["lock", "job", "-n", "--node-deadline", "2s"], &["--", "true"]);
+    let out = lock();
+    assert!(!out.status.success(), "{}", words(&out));
+    let said = words(&out).split_whitespace().collect::<Vec<_>>().join(" ");
+    let mend = "`palisade settings --one-deployment --yes --node <url>`";
+    assert!(said.contains(mend), "{said}");
+    let before = servers.each_ref().map(marker);
+    for (_, deployment) in &before {
+        assert!(said.contains(deployment), "{deployment}: {said}");
+    }
+
+    let out = of_all(&["settings", "--one-deployment"], &[]);
+    assert_eq!(out.status.code(), Some(2), "{}", words(&out));
+    assert!(words(&out).contains("nothing was changed"), "{}", words(&out));
+    assert_eq!(servers.each_ref().map(marker), before);
+    let away = format!("redis://127.0.0.1:{}", support::server::free_port());
+    let out = of_all(&["settings", "--one-deployment", "--yes"], &["--node", &away]);
+    assert_eq!(out.status.code(), Some(2), "{}", words(&out));
+    assert_eq!(servers.each_ref().map(marker), before);
+
+    let out = of_all(&["settings", "--one-deployment", "--yes"], &[]);
+    assert_eq!(out.status.code(), Some(0), "{}", words(&out));
+    for (server, (rest, _)) in servers.iter().zip(&before) {
+        assert_eq!(marker(server), (rest.clone(), before[0].1.clone()));
+    }
+    let out = lock();
+    assert_eq!(out.status.code(), Some(0), "{}", words(&out));
+    let out = of_all(&["settings", "--one-deployment", "--yes"], &[]);
+    assert!(words(&out).contains("as before"), "{}", words(&out));
+    // A person may name the id.
+    let named = ["settings", "--one-deployment", "--yes", "--deployment", "00000000000000a1"];
+    let out = of_all(&named, &[]);
+    assert_eq!(out.status.code(), Some(0), "{}", words(&out));
+    assert!(servers.iter().all(|server| marker(server).1 == "00000000000000a1"));
+}

@@ -1,0 +1,133 @@
+//! Gives nodes that were marked one by one the id of one deployment (rule quarantine 22 in
+//! docs/design). Nothing else in a marker changes, so no history begins.
+
+use std::fmt;
+
+use futures_util::future::join_all;
+
+use super::Deployment;
+use super::marking::{self, Looked};
+use super::masters::{self, Master};
+use super::script::{Kind, Refusal};
+use palisade::ConfigError;
+use palisade::internal::lineage::Marker;
+
+/// Number of attempts where a client changes the marker at the same moment.
+const ATTEMPTS: usize = 5;
+
+/// The result of [`one_deployment`]. `Display` writes a line for each node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "it may contain a refusal"]
+pub struct OneDeployment {
+    /// Id of the deployment: that of the settings, else the one that most of the nodes had; `None`
+    /// if no node could be read.
+    pub id: Option<u64>,
+    /// Each node with its result: true if its id was another one before, or the reason for which
+    /// nothing was changed.
+    pub nodes: Vec<(String, Result<bool, String>)>,
+}
+
+/// Gives all nodes the id of one deployment. Changes nothing if a node cannot be read, or has no
+/// marker.
+///
+/// Before it is run, every program that used a part of these nodes without the others has to have
+/// ended, and its keys are not to be used again; nothing can prove that. A program that has seen
+/// another id on a node refuses the node until it is restarted.
+///
+/// # Errors
+/// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
+///
+/// # Cancellation safety
+/// If the future is dropped, each node has either its old id or the new one. Run it again.
+pub async fn one_deployment(deployment: &Deployment) -> Result<OneDeployment, ConfigError> {
+    let given = deployment.id()?;
+    let found = masters::find_masters(deployment).await?.into_iter();
+    let each = found.map(|(node, master)| async move { (node, read(deployment, master).await) });
+    let each = join_all(each).await;
+    let ids: Vec<u64> = each.iter().flat_map(|(_, one)| one).map(|(_, id)| *id).collect();
+    let count = |id: u64| ids.iter().filter(|one| **one == id).count();
+    // Of several that as many nodes have, `max_by_key` takes the last one.
+    let id = given.or(ids.iter().rev().copied().max_by_key(|id| count(*id)));
+    let all_read = ids.len() == each.len();
+    let named = each.into_iter().map(|(node, one)| async move {
+        let result = match (one, id) {
+            (Ok((master, _)), Some(id)) if all_read => name(deployment, &master, id).await,
+            (Ok(_), _) => Err("nothing was changed, because another node cannot be".to_owned()),
+            (Err(why), _) => Err(why),
+        };
+        (node, result)
+    });
+    Ok(OneDeployment { id, nodes: join_all(named).await })
+}
+
+async fn read(
+    deployment: &Deployment,
+    master: Result<Master, String>,
+) -> Result<(Master, u64), String> {
+    let master = master?;
+    let look = async {
+        let conn = master.open(deployment).await?;
+        let looked = marking::look(&conn).await.map_err(|refusal| refusal.why)?;
+        Ok::<_, String>(marker_of(&looked)?.deployment)
+    };
+    let id = look.await.map_err(|why| format!("{}: {why}", master.at))?;
+    Ok((master, id))
+}
+
+fn marker_of(looked: &Looked) -> Result<Marker, String> {
+    let why = match looked.shown.marker {
+        None => "it has no marker: mark it by `palisade init --new` if it is new",
+        Some(marker) if marker.deployment == 0 => {
+            "its data have no name: let a program connect, and run this again"
+        }
+        Some(marker) if marker.handover.is_some() => {
+            "a planned handover is not over: let a program connect, and run this again"
+        }
+        Some(marker) => return Ok(marker),
+    };
+    Err(why.to_owned())
+}
+
+async fn name(deployment: &Deployment, master: &Master, id: u64) -> Result<bool, String> {
+    let mut attempts = ATTEMPTS;
+    loop {
+        attempts -= 1;
+        match write(deployment, master, id).await {
+            Err(Refusal { kind: Kind::Changed, .. }) if attempts > 0 => {}
+            written => return written.map_err(|e| format!("{}: {}", master.at, e.why)),
+        }
+    }
+}
+
+async fn write(deployment: &Deployment, master: &Master, id: u64) -> Result<bool, Refusal> {
+    let conn = master.open(deployment).await.map_err(Refusal::failed)?;
+    let looked = marking::look(&conn).await?;
+    let refused = |why| Refusal { kind: Kind::Refused, why };
+    let mut marker = marker_of(&looked).map_err(refused)?;
+    if marker.deployment == id {
+        return Ok(false);
+    }
+    marker.deployment = id;
+    marking::swap(&conn, &looked, &marker, false).await.map(|()| true)
+}
+
+impl OneDeployment {
+    /// Returns true if all nodes have the id.
+    pub fn is_done(&self) -> bool {
+        self.nodes.iter().all(|(_, one)| one.is_ok())
+    }
+}
+
+impl fmt::Display for OneDeployment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = self.id.unwrap_or_default();
+        for (node, one) in &self.nodes {
+            match one {
+                Ok(true) => writeln!(f, "{node}: deployment {id:016x} now")?,
+                Ok(false) => writeln!(f, "{node}: deployment {id:016x} as before")?,
+                Err(why) => writeln!(f, "{node}: {why}")?,
+            }
+        }
+        Ok(())
+    }
+}
