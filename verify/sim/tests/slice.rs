@@ -4,7 +4,7 @@
 use sim::soak::{Soak, fingerprint, story};
 use sim::{Scene, Tamper};
 
-const SLICE: u64 = 2_500;
+const SLICE: u64 = 600;
 
 fn breaks_nothing(tamper: Option<Tamper>) {
     // Plans with cron ticks are slow, because a tick takes a second. So they run with fewer seeds.
