@@ -66,7 +66,7 @@ async fn a_writer_waits_for_fifty_readers_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_waits_for_fifty_readers_on_servers_once() {
     let nodes = Nodes::redis(3);
-    writers_wait_for_the_readers_that_hold_the_lock(|| nodes.handle(), 25, 200).await;
+    writers_wait_for_the_readers_that_hold_the_lock(|| nodes.handle(), 25, 600).await;
 }
 
 /// A node has room for 4,096 readers of a lock. The next reader waits until a reader releases, as

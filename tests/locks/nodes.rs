@@ -90,6 +90,6 @@ pub(crate) async fn becomes_free(redlock: &Redlock, name: &str) {
 }
 
 pub(crate) fn seldom() -> RetryPolicy {
-    let pause = Duration::from_secs(120);
+    let pause = Duration::from_secs(60);
     RetryPolicy::exponential(pause, pause, 1.0).unwrap()
 }

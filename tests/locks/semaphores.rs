@@ -181,7 +181,7 @@ async fn waiting_callers_get_the_permits_that_are_released() {
 }
 
 /// Each release of a permit wakes a waiter by a hint (a message from a node). The waiter's own
-/// timer would fire only after two minutes.
+/// timer would fire only after one minute.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_release_is_handed_over_to_a_waiter() {
     for nodes in Nodes::all() {
@@ -197,7 +197,7 @@ async fn each_release_is_handed_over_to_a_waiter() {
             permit.release().await.unwrap();
         }
         let all = futures_util::future::join_all(waiters);
-        let got = timeout(Duration::from_secs(60), all).await.expect("a waiter is not woken");
+        let got = timeout(Duration::from_secs(45), all).await.expect("a waiter is not woken");
         let got: Vec<_> = got.into_iter().map(Result::unwrap).collect();
         let slots: BTreeSet<u16> = got.iter().map(Permit::slot).collect();
         assert_eq!(slots.len(), 3);
@@ -218,7 +218,7 @@ async fn a_waiter_that_gave_up_does_not_swallow_a_release() {
         let next = tokio::spawn(async move { next.acquire().await.map(drop) });
         sleep(Duration::from_millis(500)).await;
         held.pop().unwrap().release().await.unwrap();
-        timeout(Duration::from_secs(60), next).await.expect("it is woken").unwrap().unwrap();
+        timeout(Duration::from_secs(45), next).await.expect("it is woken").unwrap().unwrap();
     }
 }
 
