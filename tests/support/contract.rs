@@ -161,7 +161,7 @@ fn await_complete(groups: &Groups) {
     }
 }
 
-/// Runs all cases of the contract suite that do not disturb the node. At most 16 run at the same
+/// Runs all cases of the contract suite that do not disturb the node. At most four run at the same
 /// time: a case on a busy machine must not wait for longer than E between two of its ops.
 pub async fn quiet_cases(node: Arc<dyn LockNode>, hooks: &Hooks) {
     let mut running = tokio::task::JoinSet::new();
@@ -170,7 +170,7 @@ pub async fn quiet_cases(node: Arc<dyn LockNode>, hooks: &Hooks) {
         assert!(ran, "{name} lacks its hook");
     };
     for case in contract::cases().into_iter().filter(|c| !c.disturbs()) {
-        if running.len() == 16 {
+        if running.len() == 4 {
             running.join_next().await.into_iter().for_each(ended);
         }
         let (node, hooks) = (node.clone(), hooks.clone());

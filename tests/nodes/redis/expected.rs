@@ -385,7 +385,7 @@ async fn an_expectation_changes_no_answer_and_no_key() {
     let (expects, long) = (Watched::of(&server), Watched::of(&server));
     let out_of_range = |round: u32| Op::Acquire {
         mode: LockMode::Exclusive,
-        keys: LockKeys::new(&format!("aside-{round}")),
+        keys: LockKeys::new(&format!("front-{round}")),
         owner: owner(),
         ttl: Duration::from_secs(60),
         proposal: 0,

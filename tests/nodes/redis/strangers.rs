@@ -55,12 +55,18 @@ async fn a_fence_of_tomorrow_keeps_no_caller_out_until_tomorrow() {
     assert!(guard.release().await.is_ok());
 }
 
+/// Returns a handle whose first request may wait for a slow connection.
+fn patient(server: &Server) -> palisade::Redlock {
+    let builder = palisade::Redlock::builder().node(fresh(server)).ttl(Duration::from_secs(60));
+    builder.node_deadline(Duration::from_secs(5)).build().unwrap()
+}
+
 /// Another program's hash at the key of a record, with fields of any names, is neither adopted nor
 /// given an expiry. The same holds for values of the right type at the other keys.
 #[tokio::test]
 async fn a_strangers_value_of_the_right_type_is_neither_adopted_nor_given_an_expiry() {
     let server = Server::start(&[]);
-    let redlock = palisade::Redlock::builder().node(fresh(&server)).build().unwrap();
+    let redlock = patient(&server);
     let orders = redlock.idempotency("orders").at_most_once().build().unwrap();
     let run = async |key: &str| orders.key(key).run(async |_| Ok::<_, String>(7)).await;
     assert!(run("ours").await.unwrap().is_executed());
@@ -180,9 +186,9 @@ async fn a_long_batch_of_releases_is_executed() {
 #[tokio::test]
 async fn another_programs_value_under_a_lock_is_reported_as_what_it_is() {
     let server = Server::start(&[]);
-    let redlock = palisade::Redlock::builder().node(fresh(&server)).build().unwrap();
+    let redlock = patient(&server);
     server.cli(&["rpush", "jobs", "a"]);
-    let mutex = redlock.mutex("jobs").acquire_timeout(Duration::from_millis(50)).build().unwrap();
+    let mutex = redlock.mutex("jobs").acquire_timeout(Duration::from_secs(3)).build().unwrap();
     let e = mutex.acquire().await.expect_err("a list is there");
     let palisade::error::AcquireError::TimedOut { taken, .. } = &e else { panic!("{e}") };
     assert!(taken.foreign && taken.retry_after.is_none(), "{taken:?}");

@@ -63,8 +63,12 @@ async fn a_classic_client_does_not_take_a_lock_that_is_reserved() {
     let server = Server::start(&[]);
     let node = fresh(&server);
     let (a, b) = (owner(), owner());
-    let place = Place { needs: Duration::from_millis(50), ..PLACE };
+    let place = Place { needs: Duration::from_millis(99), ..PLACE };
     let mut events = node.events();
+    let patient =
+        redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(60)));
+    let classic = redis::Client::open(server.url()).unwrap();
+    let mut classic = classic.get_multiplexed_async_connection_with_config(&patient).await.unwrap();
     let mut refused = false;
     for turn in 0..40 {
         let name = format!("k{turn}");
@@ -74,7 +78,8 @@ async fn a_classic_client_does_not_take_a_lock_that_is_reserved() {
         assert_eq!(one(&node, LONG, release_plainly(&name, a)).await, Ok(Reply::Done));
         // A reservation (the lock is kept for the first waiter) ends soon, and there is none if the
         // waiter's client is not subscribed. So the other library's client may get the lock.
-        if server.cli(&["set", &name, "classic", "NX", "PX", "60000"]) == "OK" {
+        let set = redis::cmd("SET").arg(&[&*name, "classic", "NX", "PX", "60000"]).clone();
+        if set.query_async::<Option<String>>(&mut classic).await.unwrap().is_some() {
             continue;
         }
         refused = true;
