@@ -97,12 +97,12 @@ async fn a_master_that_was_frozen_for_ten_seconds_is_never_written_to_again() {
     assert!(cli(&old, &["ROLE"]).starts_with("master"), "it does not know that it was replaced");
 
     // After its resume, the old master executes requests that the clients sent before they noticed
-    // the failover. In this time, each handle sent it at most two batches of requests. Each handle
-    // also sent one renewal, or two on a slow machine, between the first count of scripts (`before`)
-    // and the freeze.
+    // the failover. In this time, each handle sent it at most four batches of requests, which is
+    // the depth of its queue. Each handle also sent a renewal or two between the first count of
+    // scripts (`before`) and the freeze.
     sleep(Duration::from_millis(300)).await;
     let late = scripts_run(&old);
-    assert!(late - before <= 4 * HANDLES as u64, "{} scripts were sent to it", late - before);
+    assert!(late - before <= 6 * HANDLES as u64, "{} scripts were sent to it", late - before);
 
     let resumed = done();
     sleep(Duration::from_secs(4)).await;
