@@ -16,10 +16,10 @@
 --          memory is full and the marker or the note was written)
 -- Ops do not catch the errors of their writes, or their next write is not caught. (wake.lua may
 -- leave a waiter as it was.) If the server refuses writes (NOREPLICAS, READONLY, MISCONF), the
--- first write fails, so the server refuses the whole batch and nothing takes effect. Reads catch the
--- error of a key of another program (WRONGTYPE), which fails one op and not the batch, and no other
--- error (`read` in helpers.lua; the fast paths leave the op to the slow ones). The SET … GET with
--- which an acquire sets the fence uses `try`, too: the server has
+-- first write fails, so the server refuses the whole batch and nothing takes effect. Reads catch
+-- the error of a key of another program (WRONGTYPE), which fails one op and not the batch, and no
+-- other error (`read` in helpers.lua; the fast paths leave the op to the slow ones). The SET … GET
+-- with which an acquire sets the fence uses `try`, too: the server has
 -- accepted the write of the lock before it, and if it fails, the op undoes the grant.
 -- These names are local, because Lua looks up a global by its name at each use.
 local KEYS, ARGV, call, find, sub = KEYS, ARGV, redis.call, string.find, string.sub

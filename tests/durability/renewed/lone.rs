@@ -36,8 +36,9 @@ async fn the_first_renewal_after_a_restart_names_the_quarantine_that_the_connect
         assert_eq!(verdict(&guard).await, Failover::Kept);
         fewest = fewest.min(scripts_run(&server.addr()));
         // Three requests are expected: at the new connection one reads the server's marker (the key
-        // with its data history) and one writes it, and one renews the lock. An idle client sends a further request
-        // every two seconds, so a slow round may count more. Then the test tries again.
+        // with its data history) and one writes it, and one renews the lock. An idle client sends a
+        // further request every two seconds, so a slow round may count more. Then the test tries
+        // again.
         if fewest == 3 {
             return;
         }

@@ -380,17 +380,10 @@ fn left_behind(server: &Server, side: &str, start: u64) -> Vec<(String, u64)> {
 #[tokio::test]
 async fn an_expectation_changes_no_answer_and_no_key() {
     let server = Server::start(&[]);
-    // Two clients run equal batches. An op in front of each batch of `long`, whose proposal is out
-    // of range, makes the whole batch take the long path.
+    // Two clients run equal batches. An op in front of each batch of `long`, whose proposal (zero)
+    // is out of range, makes the whole batch take the long path.
     let (expects, long) = (Watched::of(&server), Watched::of(&server));
-    let out_of_range = |round: u32| Op::Acquire {
-        mode: LockMode::Exclusive,
-        keys: LockKeys::new(&format!("front-{round}")),
-        owner: owner(),
-        ttl: Duration::from_secs(60),
-        proposal: 0,
-        if_held: None,
-    };
+    let out_of_range = |round: u32| acquire(&format!("front-{round}"), owner());
     let owners = [owner(), owner(), owner()];
     let start = facts(&expects.node, LONG).await.node_micros;
     let mut dice = Dice(11);

@@ -229,8 +229,8 @@ pub enum Bug {
     /// A free lock that was kept for its holder after one planned handover is not kept after the
     /// next (quarantine 11).
     KeptOnce,
-    /// After a planned handover, a lock is kept for its holders from the first refusal on, which may
-    /// be before the last of them has left (quarantine 11).
+    /// After a planned handover, a lock is kept for its holders from the first refusal on, which
+    /// may be before the last of them has left (quarantine 11).
     KeptFromRefusal,
 }
 

@@ -22,8 +22,8 @@ pub(super) const NOT_INITIALISED: Check = Check {
     run: Run::Masters(not_initialised),
 };
 
-/// Returns true if the library refuses the server for good. One that may evict keys is mended by the
-/// command of another finding, and then wants its marker.
+/// Returns true if the library refuses the server for good. One that may evict keys is mended by
+/// the command of another finding, and then wants its marker.
 fn is_refused(server: &Server) -> bool {
     let why = server.info_text().ok().and_then(|info| objection(&info, server.allows_eviction));
     why.is_some_and(|e| e.fault() != NodeFault::Eviction)
