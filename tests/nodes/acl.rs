@@ -110,6 +110,7 @@ fn node(groups: &Groups) -> SentinelNodeBuilder {
     let secret = groups.password().expect("a group with users");
     let node = SentinelNode::builder(groups.name(0), groups.sentinels(0));
     let node = node.username("palisade").password(&*secret);
+    let node = node.sentinel_deadline(Duration::from_secs(2));
     node.sentinel_username("palisade").sentinel_password(secret)
 }
 
@@ -153,7 +154,8 @@ async fn a_group_with_users_fails_over_and_the_lock_goes_on() {
     let second = Duration::from_secs(1);
     // The application's user may not read the min-replicas settings of the server, so the program
     // must pass these settings to the node by `min_replicas`.
-    let silent = Redlock::builder().node(node(&groups).build().unwrap()).build().unwrap();
+    let silent = Redlock::builder().node(node(&groups).build().unwrap());
+    let silent = silent.ttl(60 * second).node_deadline(5 * second).build().unwrap();
     let e =
         silent.mutex("m").build().unwrap().try_acquire().await.expect_err("no vote").to_string();
     assert!(e.contains("set `min_replicas(…)`") && e.contains("at most 1 s"), "{e}");

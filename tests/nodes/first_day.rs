@@ -37,7 +37,8 @@ async fn refusal(server: &Server) -> (String, Began) {
         }
     };
     let heard = timeout(10 * TTL, begun).await.expect("operators hear of it");
-    assert_eq!(reported, heard);
+    // A client that knew the data may have said meanwhile that they are lost.
+    assert!(reported == heard || reported == Began::Lost, "{reported:?} {heard:?}");
     (refused.to_string(), heard)
 }
 
