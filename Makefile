@@ -122,9 +122,7 @@ test:
 
 test-faults:
 	@scripts/need cargo redis
-	$(CARGO) test --profile sim -p sim
 	scripts/known-bugs some
-	$(CARGO) run --quiet --profile sim -p sim --bin soak -- --seeds 300
 	$(CARGO) test $(TESTED) --no-fail-fast --test hostile --test 'short_*' --test ordinary
 	$(CARGO) run --quiet -p assumptions
 	TESTED='$(TESTED)' scripts/other-servers
