@@ -67,12 +67,12 @@ impl Candidate {
         }
     }
 
-    /// Waits for a line with this event, and skips lines with other events. Panics after 30 s
+    /// Waits for a line with this event, and skips lines with other events. Panics after two minutes
     /// without a line.
     pub(crate) fn expect(&self, event: &str) -> Line {
         for _ in 0..100 {
-            let line = self.line(Duration::from_secs(30));
-            let line = line.unwrap_or_else(|| panic!("no `{event}` for half a minute"));
+            let line = self.line(Duration::from_secs(120));
+            let line = line.unwrap_or_else(|| panic!("no `{event}` for two minutes"));
             if line.event == event {
                 return line;
             }

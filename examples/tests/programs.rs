@@ -96,7 +96,7 @@ fn fenced_writer() {
 fn election() {
     // On real servers the example runs one candidate. The candidate leads until it receives a
     // signal to end.
-    everywhere("election", &["--seconds", "1"], |words| {
+    everywhere("election", &["--seconds", "5"], |words| {
         assert!(words.contains("resign"), "{words}");
     });
 }
@@ -165,7 +165,7 @@ fn run_in_time(name: &str, says: &str, server: fn() -> Server, args: &[&str]) ->
         let args: Vec<_> = url.into_iter().chain(args.iter().map(|a| (*a).to_owned())).collect();
         let words = run(name, &args);
         tries += 1;
-        if tries == 10 || words.contains(says) || !words.contains("deadline") {
+        if tries == 60 || words.contains(says) || !words.contains("deadline") {
             return (server, words);
         }
     }

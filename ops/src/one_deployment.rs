@@ -47,11 +47,23 @@ pub async fn one_deployment(deployment: &Deployment) -> Result<OneDeployment, Co
     let ids: Vec<u64> = each.iter().flat_map(|(_, one)| one).map(|(_, id)| *id).collect();
     let count = |id: u64| ids.iter().filter(|one| **one == id).count();
     // Of several that as many nodes have, `max_by_key` takes the last one.
-    let id = given.or(ids.iter().rev().copied().max_by_key(|id| count(*id)));
+    let known = ids.iter().rev().copied().filter(|id| *id != 0);
+    let id = given.or(known.max_by_key(|id| count(*id)));
     let all_read = ids.len() == each.len();
+    // That is how a wrong address looks, and not nodes that were marked one by one.
+    let is_majority = given.is_none() && id.is_some_and(|id| count(id) > ids.len() / 2);
+    let is_other = |one: u64| is_majority && one != 0 && Some(one) != id;
+    let is_one_other = ids.iter().any(|one| is_other(*one));
     let named = each.into_iter().map(|(node, one)| async move {
         let result = match (one, id) {
-            (Ok((master, _)), Some(id)) if all_read => name(deployment, &master, id).await,
+            (Ok((_, one)), _) if is_other(one) => Err(format!(
+                "it has the data of deployment {one:016x}, and most nodes have others: point its \
+                 address at the right server; only if it is the right one, name the id by \
+                 `--deployment`"
+            )),
+            (Ok((master, _)), Some(id)) if all_read && !is_one_other => {
+                name(deployment, &master, id).await
+            }
             (Ok(_), _) => Err("nothing was changed, because another node cannot be".to_owned()),
             (Err(why), _) => Err(why),
         };
@@ -77,9 +89,6 @@ async fn read(
 fn marker_of(looked: &Looked) -> Result<Marker, String> {
     let why = match looked.shown.marker {
         None => "it has no marker: mark it by `palisade init --new` if it is new",
-        Some(marker) if marker.deployment == 0 => {
-            "its data have no name: let a program connect, and run this again"
-        }
         Some(marker) if marker.handover.is_some() => {
             "a planned handover is not over: let a program connect, and run this again"
         }
@@ -104,10 +113,13 @@ async fn write(deployment: &Deployment, master: &Master, id: u64) -> Result<bool
     let looked = marking::look(&conn).await?;
     let refused = |why| Refusal { kind: Kind::Refused, why };
     let mut marker = marker_of(&looked).map_err(refused)?;
-    if marker.deployment == id {
+    if marker.deployment == id && marker.vote != 0 {
         return Ok(false);
     }
     marker.deployment = id;
+    if marker.vote == 0 {
+        marker.vote = rand::random();
+    }
     marking::swap(&conn, &looked, &marker, false).await.map(|()| true)
 }
 

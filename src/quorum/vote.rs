@@ -191,7 +191,7 @@ impl Deployments {
             Some(agreed) if deployment != 0 && deployment != *agreed => {
                 let detail = format!(
                     "it has the data of deployment {deployment:016x}, and a majority of the nodes \
-                     those of {agreed:016x}; {ONE_BY_ONE}"
+                     those of {agreed:016x}; point its address at the right server"
                 );
                 Err(NodeError::maybe_executed(NodeFault::ForeignData, detail))
             }

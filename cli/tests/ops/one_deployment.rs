@@ -48,6 +48,25 @@ fn nodes_that_were_marked_one_by_one_are_made_one_deployment_and_lose_nothing() 
     assert_eq!(out.status.code(), Some(0), "{}", words(&out));
     let out = of_all(&["settings", "--one-deployment", "--yes"], &[]);
     assert!(words(&out).contains("as before"), "{}", words(&out));
+    // A node among others that agree is a wrong address, unless a person names the id. Data without
+    // a name get one.
+    let other = Server::start(&[]);
+    assert!(palisade(&["init", "--new", "--node", &other.url()]).status.success());
+    let (url, theirs) = (other.url(), marker(&other));
+    let out = of_all(&["settings", "--one-deployment", "--yes"], &["--node", &url]);
+    assert_eq!(out.status.code(), Some(2), "{}", words(&out));
+    assert_eq!(marker(&other), theirs);
+    let nameless = format!("{} {}", "0".repeat(16), "0".repeat(16));
+    let text = servers[2].cli(&["GET", "palisade:generation"]);
+    let text = text.trim_end();
+    servers[2].cli(&[
+        "SET",
+        "palisade:generation",
+        &[&text[..68], &nameless, &text[101..]].concat(),
+    ]);
+    let out = of_all(&["settings", "--one-deployment", "--yes"], &[]);
+    assert_eq!(out.status.code(), Some(0), "{}", words(&out));
+    assert_eq!(marker(&servers[2]).1, before[0].1);
     // A person may name the id.
     let named = ["settings", "--one-deployment", "--yes", "--deployment", "00000000000000a1"];
     let out = of_all(&named, &[]);
