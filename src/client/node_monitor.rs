@@ -110,10 +110,10 @@ impl NodeMonitor {
         *self.remembers.lock()
     }
 
-    /// Forgets the node's data, because the address leads to another deployment's server: when it
-    /// leads home, that is no foreign data.
-    pub(crate) fn forget(&self) {
-        *self.remembers.lock() = Remembered::default();
+    /// Remembers this in place of the node's data, because the address led to another server: when
+    /// it leads home, that is no foreign data.
+    pub(crate) fn forget(&self, at_first: Remembered) {
+        *self.remembers.lock() = at_first;
     }
 
     /// Records a confirmed extension that named the node's quarantine, a time in which the node

@@ -430,7 +430,7 @@ impl Worker {
         env: &'n dyn Env,
     ) -> impl Future<Output = Answered> + use<'n> {
         let (terms, drift) = (self.settings.terms, self.settings.drift);
-        let remembers = self.monitor.remembers();
+        let remembers = self.remembered();
         let sent = env.now();
         self.spoke = sent;
         let ops: Vec<_> = requests.iter().map(|pending| pending.op.clone()).collect();

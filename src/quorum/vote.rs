@@ -168,27 +168,26 @@ impl Servers {
     }
 }
 
-/// Deployments whose data the nodes have: 0 if that is not known, or the data have no name. The
-/// index is the number of the node.
+/// Deployments and votes whose data the nodes have: 0 if that is not known, or the data have no
+/// name. The index is the number of the node.
 #[derive(Clone, Debug)]
-pub struct Deployments(Vec<u64>);
+pub struct Deployments(Vec<(u64, u64)>);
 
 impl Deployments {
     /// Makes the list for `n` nodes.
     pub fn new(n: usize) -> Self {
-        Self(vec![0; n])
+        Self(vec![(0, 0); n])
     }
 
-    /// Keeps the deployment of a node.
+    /// Keeps the deployment and the vote of a node.
     ///
     /// # Errors
-    /// A majority of the nodes has another one: the address leads to another deployment's server.
-    pub fn admit(&mut self, node: usize, deployment: u64) -> Result<(), NodeError> {
-        self.0[node] = deployment;
-        let least = majority(self.0.len());
-        let count = |one: &u64| self.0.iter().filter(|other| *other == one).count();
-        match self.0.iter().find(|one| **one != 0 && count(one) >= least) {
-            Some(agreed) if deployment != 0 && deployment != *agreed => {
+    /// A majority of the nodes has another deployment: the address leads to its server.
+    pub fn admit(&mut self, node: usize, lineage: &Lineage) -> Result<(), NodeError> {
+        let Lineage { deployment, vote, .. } = *lineage;
+        self.0[node] = (deployment, vote);
+        match self.agreed() {
+            Some(agreed) if deployment != 0 && deployment != agreed => {
                 let detail = format!(
                     "it has the data of deployment {deployment:016x}, and a majority of the nodes \
                      those of {agreed:016x}; point its address at the right server"
@@ -197,6 +196,22 @@ impl Deployments {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The deployment that a majority of the nodes has.
+    fn agreed(&self) -> Option<u64> {
+        let ids = || self.0.iter().map(|(deployment, _)| *deployment);
+        let count = |one: u64| ids().filter(|other| *other == one).count();
+        ids().find(|one| *one != 0 && count(*one) >= majority(self.0.len()))
+    }
+
+    /// Returns true if what a client remembers of the node may be of another server, to which the
+    /// address led: its deployment is not the agreed one, or another node has its vote.
+    pub fn doubts(&self, node: usize, memory: &Lineage) -> bool {
+        let is_other = |agreed| ![0, agreed].contains(&memory.deployment);
+        let mut others = self.0.iter().enumerate().filter(|(other, _)| *other != node);
+        self.agreed().is_some_and(is_other)
+            || memory.vote != 0 && others.any(|(_, (_, vote))| *vote == memory.vote)
     }
 }
 
@@ -343,13 +358,19 @@ mod tests {
     #[test]
     fn a_majority_of_the_nodes_says_which_deployment_it_is() {
         let mut all = Deployments::new(3);
-        let mut admit = |node, deployment| all.admit(node, deployment).map_err(|e| e.fault());
+        let of = |deployment, vote| Lineage { deployment, vote, ..Lineage::default() };
+        let mut admit =
+            |node, deployment| all.admit(node, &of(deployment, 0)).map_err(|e| e.fault());
         assert_eq!(admit(0, 9), Ok(()), "the others are not known");
         assert_eq!((admit(1, 5), admit(2, 0)), (Ok(()), Ok(())), "no majority has one name");
         assert_eq!(admit(2, 5), Ok(()));
         assert_eq!(admit(0, 9), Err(NodeFault::ForeignData));
         assert_eq!(admit(0, 0), Ok(()), "data without a name");
         assert_eq!(admit(0, 5), Ok(()), "the address leads home");
+        assert!(all.doubts(0, &of(9, 1)) && !all.doubts(0, &of(5, 1)) && !all.doubts(0, &of(0, 1)));
+        all.admit(1, &of(5, 7)).unwrap();
+        assert!(all.doubts(2, &of(5, 7)), "the address led to another node");
+        assert!(!all.doubts(1, &of(5, 7)) && !all.doubts(2, &of(5, 8)));
         // Until a majority is known, one attempt has the votes of one deployment.
         let mut servers = Servers::new(3);
         let mut vote = |node: usize, deployment| {

@@ -11,7 +11,7 @@ use crate::client::round::Origin;
 use crate::durability::{BarrierPoint, Durability};
 use crate::error::{NodeError, NodeFault};
 use crate::node::BoxFuture;
-use crate::op::{Facts, Reply, TimedFacts};
+use crate::op::{Facts, Remembered, Reply, TimedFacts};
 use crate::quorum::holdings::Quarantine;
 use crate::quorum::vote::{Server, Witness};
 use crate::time::Moment;
@@ -26,17 +26,24 @@ impl Worker {
         self.in_doubt.known(facts.node_micros);
         let node = &self.node;
         let objection = self.monitor.judge(facts, *sent, *received, &|| node.address());
-        let foreign =
-            self.settings.deployments.lock().admit(self.index, facts.lineage.deployment).err();
-        if foreign.is_some() {
-            self.monitor.forget();
-        }
+        let foreign = self.settings.deployments.lock().admit(self.index, &facts.lineage).err();
         let history = facts.history();
         if self.history.replace(history).is_some_and(|before| before != history) {
             let quarantine = Quarantine { id: history, ends: *received + facts.quarantine };
             (self.settings.on_switch)(self.index, quarantine);
         }
         foreign.or(objection)
+    }
+
+    /// Returns what this handle remembers of the node's data. It forgets what may be another
+    /// server's (rules quarantine 22, overview 8 in docs/design).
+    pub(super) fn remembered(&self) -> Remembered {
+        let remembers = self.monitor.remembers();
+        if !self.settings.deployments.lock().doubts(self.index, &remembers.newest) {
+            return remembers;
+        }
+        self.monitor.forget(self.settings.remembers);
+        self.settings.remembers
     }
 
     /// Checks the answer to a batch, and posts the replies to the callers. Some replies count only
