@@ -67,8 +67,8 @@ impl Candidate {
         }
     }
 
-    /// Waits for a line with this event, and skips lines with other events. Panics after two minutes
-    /// without a line.
+    /// Waits for a line with this event, and skips lines with other events. Panics after two
+    /// minutes without a line.
     pub(crate) fn expect(&self, event: &str) -> Line {
         for _ in 0..100 {
             let line = self.line(Duration::from_secs(120));

@@ -156,9 +156,9 @@ impl<S> NodeBuilder<S> {
     /// [`MinReplicas::Warn`] or `Off`. There it is at least 3 s, unless the Sentinels' word may be
     /// of any age (`trust_unconfirmed_master`). The default is 15 s, because a Sentinel demotes an
     /// isolated master about eleven seconds after the *heal*. The length of the partition is
-    /// unknown, so this value is an assumption and not a bound. With [`MinReplicas::Require`] the window is
-    /// used only if `CONFIG GET` is not allowed. It is then the larger of two times: the lag of
-    /// [`min_replicas`](Self::min_replicas) plus 2 s, and this value.
+    /// unknown, so this value is an assumption and not a bound. With [`MinReplicas::Require`] the
+    /// window is used only if `CONFIG GET` is not allowed. It is then the larger of two times: the
+    /// lag of [`min_replicas`](Self::min_replicas) plus 2 s, and this value.
     pub fn failover_window(self, window: Duration) -> Self {
         self.try_set(|s| {
             if window > WINDOW_MAX {

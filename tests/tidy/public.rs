@@ -51,8 +51,8 @@ fn listed() -> String {
     assert_eq!(
         format, FORMAT,
         "rustdoc's JSON has format {format}, and `public-api` reads {FORMAT}: run this test with \
-         Rust 1.95 (`PALISADE_PUBLIC=1 cargo +1.95.0 test --all-features --test tidy`), or take the \
-         `public-api` of this Rust, write its format here, and write {LIST} anew"
+         Rust 1.95 (`PALISADE_PUBLIC=1 cargo +1.95.0 test --all-features --test tidy`), or take \
+         the `public-api` of this Rust, write its format here, and write {LIST} anew"
     );
     let api = public_api::Builder::from_rustdoc_json(&path).omit_blanket_impls(true).sorted(true);
     let api = api.build().expect("public-api reads it");
