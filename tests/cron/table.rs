@@ -24,7 +24,7 @@ const DRIFT: i64 = 8;
 /// Seconds after the outage for which the job is watched.
 const WATCHED: i64 = 2_000;
 /// Cells that a test runs, out of hundreds.
-const DRAWN: usize = 16;
+const DRAWN: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
