@@ -78,6 +78,9 @@ async fn main() -> Result<(), Failure> {
 
     let mut ticks: Vec<_> = ledger.lock().expect("no one panics").values().copied().collect();
     ticks.sort_unstable();
+    // The latest ticks may still have waited for a process.
+    let until = ticks.last().map_or(0, |latest| latest.0 - 4);
+    ticks.retain(|tick| tick.0 <= until);
     let whole = ticks.windows(2).all(|two| two[1].0 == two[0].0 + 1);
     assert!(whole && ticks.len() > 5, "a tick was lost or doubled: {ticks:?}");
     println!("{} ticks, each took effect once", ticks.len());

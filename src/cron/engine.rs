@@ -279,6 +279,13 @@ where
         let why = match during {
             During::Skipped(why) => Some(why),
             During::Waited | During::NoRun => None,
+            // (cron 11): the earlier tick comes first. Who waits for it looks once in `AGAIN`.
+            During::Interrupted(remaining) => {
+                if let Some(guard) = guard {
+                    drop(guard.release().await);
+                }
+                return CheckResult::Again(remaining + 2 * AGAIN);
+            }
         };
         if has_begun && why.is_some() {
             tracing::warn!(

@@ -1,6 +1,8 @@
 //! Finds out if a tick (a due time of a job) was due during an earlier run of the job. It reads the
 //! stored records of the earlier ticks.
 
+use std::time::Duration;
+
 use super::job::{Job, Overlap};
 use super::keys::Records;
 use super::missed::{first_during, millis, was_due_during};
@@ -22,6 +24,8 @@ pub(super) enum During {
     Waited,
     /// The tick is not run, because of an earlier run; the value is the reason.
     Skipped(Skipped),
+    /// The run of an earlier tick was interrupted a moment ago: its claim goes on for this long.
+    Interrupted(Duration),
 }
 
 /// A later tick, the tick of the run that the last search for an earlier run found, and that run.
@@ -33,7 +37,7 @@ pub(super) struct Overlaps(SyncMutex<Option<(i64, i64, Run)>>);
 
 impl Overlaps {
     /// Finds the last run before `tick`, and returns its effect on `tick`. Does not read the
-    /// records of ticks before `since`.
+    /// records of ticks before `since`. The caller holds the lock of the job.
     pub(super) async fn during(
         &self,
         (job, schedule, records): (&Job, &Schedule, &Records),
@@ -49,6 +53,9 @@ impl Overlaps {
                 }
                 _ => (earlier, records.tick(earlier).lookup::<Run>().await?),
             };
+            if let Status::Running { remaining, .. } = found {
+                return Ok(During::Interrupted(remaining));
+            }
             let Status::Stored(run) = found else {
                 undecided += 1;
                 at = before(earlier);

@@ -64,6 +64,23 @@ async fn a_run_is_run_again_whenever_its_process_died() {
     }
 }
 
+/// The process that ends gives the job's lock back at once, and its claim stays.
+#[tokio::test(start_paused = true)]
+async fn an_interrupted_run_comes_before_the_ticks_that_were_due_during_it() {
+    for overlap in [Overlap::Skip, Overlap::BufferOne] {
+        let world = World::with_ttl(MINUTE);
+        let job = || Job::new("job", "*/6 * * * *").late(60 * MINUTE).overlap(overlap);
+        let mut two: Vec<_> = (0..2).map(|_| start(&world, job())).collect();
+        let tick = until_tick(&world, 360, 8 * MINUTE).await;
+        let by = world.runs()[0].by;
+        drop(two.remove(by as usize));
+        sleep(13 * MINUTE).await;
+        let ran: Vec<_> = world.runs().iter().map(|run| (run.at - tick, run.attempt)).collect();
+        assert_eq!(ran[..3], [(0, 1), (0, 2), (360, 1)], "{overlap:?}");
+        drop(two);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_run_whose_lease_is_lost_is_run_again_and_nobody_died() {
     for overlap in [Overlap::Skip, Overlap::Allow] {

@@ -27,7 +27,7 @@ pub(super) const TOKEN_MAX: u64 = (1 << 53) - 1;
 
 const POLL: Duration = Duration::from_millis(20);
 /// Largest number of polls. The longest wait for an event is `POLL` times this number.
-const POLLS: u32 = 500;
+const POLLS: u32 = 3_000;
 
 /// The node under test, with the functions that one case uses.
 pub(super) struct Bench {
@@ -55,7 +55,7 @@ impl Bench {
             (Duration::from_secs(1), Duration::from_millis(250))
         } else {
             // The cases must not wait for longer than E between two ops, also on a busy machine.
-            (LONG, Duration::from_secs(4))
+            (LONG, Duration::from_secs(2))
         };
         let terms = Terms { max_ttl, clock_error };
         Self { case, node, env: SystemEnv, hooks, terms, known_since: None }
