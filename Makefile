@@ -67,8 +67,8 @@ SECONDS ?= 60
 SEED ?=
 SHARD ?=
 RUNS ?= 20
-# At least 8 tests run at the same time, because most tests wait for servers most of the time.
-export RUST_TEST_THREADS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$((n > 8 ? n : 8)))
+# At least 4 tests run at the same time, because most tests wait for servers most of the time.
+export RUST_TEST_THREADS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$((n > 4 ? n : 4)))
 # Shells that were started before rustup installed the toolchain do not have it on their path.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 

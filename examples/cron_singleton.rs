@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use clap::Parser as _;
 use palisade::Cron;
-use palisade::cron::{Job, Tick};
+use palisade::cron::{Job, Overlap, Tick};
 use tokio::time::{sleep, timeout};
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -51,9 +51,10 @@ async fn main() -> Result<(), Failure> {
         async move {
             // A real process needs only the code of this block. Some ticks are due while the lease
             // of the dead process still blocks the other processes. With `late` these ticks count
-            // as on time, so another process runs them afterwards.
+            // as on time, so another process runs them afterwards. A tick that is due during one of
+            // these runs follows it.
             let job = Job::new("report", "* * * * * *").zone("Europe/Zurich");
-            let job = job.late(Duration::from_secs(30));
+            let job = job.late(Duration::from_secs(30)).overlap(Overlap::BufferOne);
             let cron = Cron::new(&redlock);
             let ran = cron.run(job, |tick| {
                 let ledger = Arc::clone(&ledger);
