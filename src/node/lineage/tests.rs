@@ -405,6 +405,7 @@ proptest! {
         prop_assert_eq!(text.len(), NOTE);
         prop_assert_eq!(Note::parse(&text), Some(note));
         prop_assert_eq!(Note::parse(&format!("{text} 0000000000000")), Some(note));
+        prop_assert_eq!(Note::parse(&format!("{text}+0000000000000")), Some(note));
         for end in 0..text.len() {
             prop_assert_eq!(Note::parse(&text[..end]), None);
         }
