@@ -36,7 +36,8 @@ pub struct Marker {
     pub replid: ReplicationId,
     /// The process that wrote it, with its counters then.
     pub process: Process,
-    /// `evicted_keys` when the marker was written.
+    /// `evicted_keys` when the marker was written, or when a client that does not allow evictions
+    /// last looked.
     pub evicted: u64,
     /// Configuration epoch of the Sentinels; 0 without Sentinels.
     pub epoch: u64,
@@ -302,7 +303,10 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
         return Verdict::Goes(before, Change::default());
     }
     if is_renamed || begun.is_some() {
-        (m.replid, m.process, m.evicted) = (shown.replid, shown.process, shown.evicted);
+        // Who allows evictions leaves them to those who do not (quarantine 21).
+        let counted = asked.allow_eviction && is_same(&before, shown);
+        m.evicted = if counted { shown.evicted.min(before.evicted) } else { shown.evicted };
+        (m.replid, m.process) = (shown.replid, shown.process);
     }
     m.written = now;
     let raised = raised && before.quarantine > 0;

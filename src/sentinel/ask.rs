@@ -1,14 +1,14 @@
 //! Asks all Sentinels at the same time. Each Sentinel has a deadline of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Sleep, sleep, timeout};
 
 use super::address::Address;
 use super::conn::{SentinelConn, Subscription};
@@ -78,11 +78,12 @@ impl Asker {
     }
 
     /// Asks all known Sentinels, then the Sentinels that these report, and decides on the master.
-    /// Takes at most twice the deadline of one Sentinel. `hurry` is true if a caller waits for the
-    /// decision.
-    pub(crate) async fn round(&mut self, hurry: bool) -> Round {
+    /// Takes at most twice the deadline of one Sentinel, and `enough` if the answers until then
+    /// give a decision. `hurry` is true if a caller waits for the decision.
+    pub(crate) async fn round(&mut self, hurry: bool, enough: Duration) -> Round {
+        let mut end = pin!(sleep(enough));
         let first: Vec<Address> = self.machine.sentinels().to_vec();
-        let mut answers = self.ask(&first, Vec::new(), hurry).await;
+        let mut answers = self.ask(&first, Vec::new(), hurry, end.as_mut()).await;
         if let Some(a) = answers.iter().find(|a| !matches!(a.reply, SentinelReply::Failed(..))) {
             let from = a.from.clone();
             self.machine.first_replier(&from);
@@ -90,7 +91,7 @@ impl Asker {
         if self.machine.learn(&answers) {
             let known = self.machine.sentinels().iter();
             let new: Vec<Address> = known.filter(|s| !first.contains(s)).cloned().collect();
-            answers = self.ask(&new, answers, hurry).await;
+            answers = self.ask(&new, answers, hurry, end.as_mut()).await;
             self.machine.learn(&answers);
         }
         let sentinels = self.machine.sentinels();
@@ -111,14 +112,15 @@ impl Asker {
         }
     }
 
-    /// Returns the replicas of the Sentinel group. Asks the Sentinels with an open connection; late
-    /// answers do not count.
-    pub(crate) async fn replicas(&mut self) -> Replicas {
+    /// Returns the replicas of the Sentinel group. Asks the Sentinels with an open connection;
+    /// answers after `enough` do not count.
+    pub(crate) async fn replicas(&mut self, enough: Duration) -> Replicas {
         let Self { inquiry, open, machine, .. } = self;
+        let within = inquiry.within.min(enough);
         let asking: FuturesUnordered<_> = open
             .iter_mut()
             .map(|(at, conn)| async {
-                let got = timeout(inquiry.within, conn.replicas(&inquiry.name)).await;
+                let got = timeout(within, conn.replicas(&inquiry.name)).await;
                 (at.clone(), got.ok().and_then(Result::ok))
             })
             .collect();
@@ -149,12 +151,15 @@ impl Asker {
     ///   a failover may be in progress, and the next round may give a decision.
     /// - In all other cases each Sentinel has its whole deadline.
     ///
+    /// In either case, nobody waits any more after `end` if the answers give a decision.
+    ///
     /// At the end of the wait, the requests without an answer and their connections are dropped.
     async fn ask(
         &mut self,
         whom: &[Address],
         mut answers: Vec<Answer>,
         hurry: bool,
+        mut end: Pin<&mut Sleep>,
     ) -> Vec<Answer> {
         let Self { inquiry, machine, open, silent, events, logged_poll_only } = self;
         let (inquiry, logged) = (&*inquiry, &*logged_poll_only);
@@ -165,7 +170,7 @@ impl Asker {
             .map(|at| ask_one(inquiry, at, open.remove(at), events.of(at), logged))
             .collect();
         let mut patience = pin!(sleep(2 * inquiry.within));
-        let mut pressed = !hurry;
+        let (mut pressed, mut is_late) = (!hurry, false);
         loop {
             tokio::select! {
                 biased;
@@ -177,13 +182,20 @@ impl Asker {
                     answers.push(answer);
                     let answered = |at: &&Address| answers.iter().any(|a| a.from == **at);
                     let all_lively = few_silent && lively.iter().all(answered);
-                    let decided = hurry && machine.clone().decide(&answers).is_ok();
-                    if decided && all_lively {
+                    let decided =
+                        (hurry || is_late) && machine.clone().decide(&answers).is_ok();
+                    if decided && (all_lively || is_late) {
                         break;
                     }
                     if !pressed && (decided || all_lively) {
                         pressed = true;
                         patience.set(sleep(inquiry.within / 5));
+                    }
+                }
+                () = &mut end, if !is_late => {
+                    is_late = true;
+                    if machine.clone().decide(&answers).is_ok() {
+                        break;
                     }
                 }
                 () = &mut patience => break,

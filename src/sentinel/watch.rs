@@ -21,6 +21,8 @@ use crate::time::Moment;
 const ALARMED: Duration = Duration::from_millis(150);
 /// Number of polls of the Sentinels, after trouble began, whose pause is at most [`ALARMED`].
 const ALARM_POLLS: u32 = 20;
+/// The shortest L for which the Sentinels' word can be kept young enough (sentinel 10).
+pub(crate) const SHORTEST_WINDOW: Duration = Duration::from_secs(3);
 
 /// State of the Sentinel group after the last rounds of requests.
 #[derive(Clone, Debug, Default)]
@@ -61,8 +63,9 @@ struct Shared {
     events: Arc<Events>,
     seen: SyncMutex<Seen>,
     env: Arc<dyn Env>,
-    /// Longest pause between two rounds, so that the answer is never too old to rely on.
-    within: SyncMutex<Duration>,
+    /// Longest time between the beginnings of two rounds, so that the answer is never too old to
+    /// rely on; `None` while L is not known.
+    within: SyncMutex<Option<Duration>>,
     /// Number that increases with each decision on another master or configuration epoch. The
     /// present connection must then not be used any more.
     version: watch::Sender<u64>,
@@ -81,7 +84,7 @@ impl Watch {
             asker: AsyncMutex::new(asker),
             events,
             seen: SyncMutex::new(Seen::default()),
-            within: SyncMutex::new(Duration::MAX),
+            within: SyncMutex::new(None),
             env,
             version: watch::Sender::new(0),
         });
@@ -109,7 +112,7 @@ impl Watch {
 
     /// Asks at least three times within `span`.
     pub(crate) fn ask_within(&self, span: Duration) {
-        *self.shared.within.lock() = span / 3;
+        *self.shared.within.lock() = Some(span / 3);
     }
 
     pub(crate) fn seen(&self) -> Seen {
@@ -119,7 +122,8 @@ impl Watch {
     /// Returns the replicas of the group. Asks the Sentinels that answered the last round of
     /// requests.
     pub(crate) async fn replicas(&self) -> Replicas {
-        self.shared.asker.lock().await.replicas().await
+        let mut asker = self.shared.asker.lock().await;
+        asker.replicas(self.shared.enough()).await
     }
 
     /// Returns the version of the decided master. It increases with each decision on another master
@@ -152,10 +156,16 @@ impl Shared {
         self.seen.lock().known
     }
 
+    /// Time after which nobody waits for the other Sentinels if those that answered decide
+    /// (sentinel 2).
+    fn enough(&self) -> Duration {
+        self.within.lock().unwrap_or(SHORTEST_WINDOW / 3) / 2
+    }
+
     async fn round(&self, hurry: bool) -> Round {
         let mut asker = self.asker.lock().await;
         let asked = self.env.now();
-        let round = asker.round(hurry).await;
+        let round = asker.round(hurry, self.enough()).await;
         // The mutex is still locked, so that states are published in the order of the rounds of
         // requests.
         self.publish(&round, asked);
@@ -194,9 +204,10 @@ impl Shared {
 }
 
 async fn keep_asking(shared: Arc<Shared>, every: Duration) {
-    let (mut alarm, mut troubled) = (0_u32, false);
+    let (mut alarm, mut troubled, mut took) = (0_u32, false, Duration::ZERO);
     loop {
-        let pause = every.min(*shared.within.lock());
+        let within = shared.within.lock().unwrap_or(Duration::MAX);
+        let pause = every.min(within.saturating_sub(took));
         let pause = if alarm > 0 { pause.min(ALARMED) } else { pause };
         let mut reported = false;
         tokio::select! {
@@ -216,8 +227,10 @@ async fn keep_asking(shared: Arc<Shared>, every: Duration) {
         }
         // Polling becomes faster only when trouble begins. So a group that stays down for long is
         // polled at the usual pace again.
-        let was =
-            std::mem::replace(&mut troubled, shared.round(reported || alarm > 0).await.troubled);
+        let asked = shared.env.now();
+        let round = shared.round(reported || alarm > 0).await;
+        took = shared.env.now().since(asked);
+        let was = std::mem::replace(&mut troubled, round.troubled);
         if troubled && !was {
             alarm = ALARM_POLLS;
         }

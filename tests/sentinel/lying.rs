@@ -100,6 +100,25 @@ async fn one_of_three_sentinels_prevents_nothing() {
     assert_eq!(foreign.cli(&["DBSIZE"]), "0", "nothing was ever asked of a foreign master");
 }
 
+/// The word of the others is too old long before the silent Sentinel's deadline ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_sentinel_with_a_long_deadline_interrupts_no_grants() {
+    let master = Server::start(&[]);
+    let view = Arc::new(Mutex::new(View { master: master.addr(), ..View::default() }));
+    let (first, second, silent) = (sentinel('a', &view), sentinel('b', &view), liar(Lie::Silence));
+    let all = [silent.at.clone(), first.at.clone(), second.at.clone()];
+    let (deadline, window) = (Duration::from_secs(60), Duration::from_secs(3));
+    let node = SentinelNode::builder(NAME, all).min_replicas_check(MinReplicas::Off);
+    let node = node.failover_window(window).sentinel_deadline(deadline).trust_fresh(true);
+    let redlock = Redlock::builder().node(node.build().unwrap()).build().unwrap();
+    let begun = Instant::now();
+    while first.received("SENTINEL MASTER") < 8 {
+        drop(grant(&redlock, "k").await);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(begun.elapsed() < deadline, "a round waits for the silent Sentinel");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinels_in_tilt_are_named_in_the_health_while_the_master_is_well() {
     let master = Server::start(&[]);

@@ -209,9 +209,9 @@ impl fmt::Display for Note {
 }
 
 impl Note {
-    /// Parses a note, of which a server may have written more (`lua/queue.lua`).
+    /// Parses a note, of which a server may have written more (`lua/prelude.lua`).
     pub fn parse(text: &str) -> Option<Self> {
-        let mut fields = Fields(text);
+        let mut fields = Fields(text.get(..NOTE)?);
         Some(Self {
             history: fields.id()?,
             generation: fields.number(6)?,

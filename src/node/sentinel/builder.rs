@@ -66,7 +66,8 @@ impl NodeBuilder<GroupSettings> {
 
     /// Sets the longest time for one request to a Sentinel, connecting included: 1 ms to one
     /// minute, default 250 ms. The node asks all Sentinels at the same time, so a frozen Sentinel
-    /// delays the result by at most this time.
+    /// delays the result by at most this time; by at most a sixth of the failover window once the
+    /// others' answers decide.
     pub fn sentinel_deadline(self, deadline: Duration) -> Self {
         self.try_set(|s| {
             settings::check_pause("sentinel_deadline", deadline).map(|()| s.own.within = deadline)

@@ -10,6 +10,7 @@ use crate::error::ConfigError;
 use crate::name::check_name;
 use crate::sentinel::address::Address;
 use crate::sentinel::discovery::SENTINELS_MAX;
+use crate::sentinel::watch::SHORTEST_WINDOW;
 
 /// Settings that only a [`SentinelNode`](super::SentinelNode) has.
 #[derive(Clone, Debug)]
@@ -99,7 +100,7 @@ pub(super) fn check_word(
         return refused("poll_every", poll_every, rule);
     }
     match window {
-        Some(window) if window < Duration::from_secs(3) => {
+        Some(window) if window < SHORTEST_WINDOW => {
             let rule = "at least 3s for a group, or the Sentinels' word ends before the next \
                         question; shorter with `trust_unconfirmed_master(true)`";
             refused("failover_window", window, rule)
