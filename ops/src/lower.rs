@@ -1,5 +1,5 @@
-//! Lowers the settings that all clients of a node share. Clients only raise them: only a person knows
-//! that the programs which asked for more have ended.
+//! Lowers the settings that all clients of a node share. Clients only raise them, because only a
+//! person knows that the programs which asked for more have ended.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,8 +19,6 @@ use palisade::internal::lineage::Lowering;
 /// Time after which the marker is looked at again. A handle that has nothing to do sends a batch
 /// every two seconds, and raises the marker with it.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
-/// Number of attempts where a client changes the marker at the same moment.
-const ATTEMPTS: usize = 5;
 
 /// Lowers the settings that all clients of the nodes share.
 ///
@@ -175,9 +173,10 @@ impl Lower {
             return Ok(named(begun.into_iter().map(left).collect()));
         }
         self.wait(&begun, &tell).await;
+        let tell = &tell;
         let written = begun.iter().map(|one| async move {
             match one {
-                Ok(one) => self.write(one).await.err(),
+                Ok(one) => self.write(one, tell).await.err(),
                 Err(ended) => Some(ended.clone()),
             }
         });
@@ -255,31 +254,34 @@ impl Lower {
         }
     }
 
-    async fn write(&self, one: &Begun<'_>) -> Result<(), NodeLowered> {
+    async fn write(&self, one: &Begun<'_>, tell: &impl Fn(&str)) -> Result<(), NodeLowered> {
         let at = &one.master.at;
-        let mut attempts = ATTEMPTS;
-        loop {
-            let written = async {
-                let conn = one.master.open(&self.deployment).await.map_err(Refusal::failed)?;
-                let looked = marking::look(&conn).await?;
+        let written = async {
+            let conn = one.master.open(&self.deployment).await.map_err(Refusal::failed)?;
+            let lowered = marking::rewrite(&conn, (&self.deployment, one.master), |looked| {
                 let refused = |why| Refusal { kind: Kind::Refused, why };
                 let gone = || refused("its marker is gone".to_owned());
                 let marker = looked.shown.marker.ok_or_else(gone)?;
-                let lowered = marker.lowered(&looked.shown, &one.lowering).map_err(refused)?;
-                marking::swap(&conn, &looked, &lowered, false).await
-            };
-            attempts -= 1;
-            match written.await {
-                Ok(()) => return Ok(()),
-                Err(Refusal { kind: Kind::Changed, .. }) if attempts > 0 => {}
-                Err(Refusal { kind: Kind::Failed, why }) => {
-                    let then = "it may be lowered: look by `palisade settings`";
-                    return Err(NodeLowered::Unreachable(format!("{at}: {why}; {then}")));
+                Ok((marker.lowered(&looked.shown, &one.lowering).map_err(refused)?, ()))
+            });
+            lowered.await
+        };
+        match written.await {
+            Ok(((), few)) => {
+                // A replica that lacks it has the larger values, which are safe.
+                if let Some(few) = few {
+                    tell(&format!(
+                        "{at}: lowered, but {few}: a failover to another one brings the larger \
+                         values back"
+                    ));
                 }
-                Err(refusal) => {
-                    return Err(NodeLowered::Refused(format!("{at}: {}", refusal.why)));
-                }
+                Ok(())
             }
+            Err(Refusal { kind: Kind::Failed, why }) => {
+                let then = "it may be lowered: look by `palisade settings`";
+                Err(NodeLowered::Unreachable(format!("{at}: {why}; {then}")))
+            }
+            Err(refusal) => Err(NodeLowered::Refused(format!("{at}: {}", refusal.why))),
         }
     }
 
