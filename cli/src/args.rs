@@ -147,8 +147,8 @@ const SETTINGS: &str = "Examples:
   palisade settings --node redis://10.0.2.1
   palisade settings --lower --max-ttl 15s --node sentinel://s1,s2,s3/orders-a --yes
 
-The user needs EVAL at the servers. Exit code: 0 shown, or lowered, 2 not lowered, or raised again
-by a program, 64 wrong use, 69 not reached.";
+The user needs EVAL at the servers, besides the rights of a client. Exit code: 0 shown, or changed,
+2 not changed, not on all replicas, or raised again by a program, 64 wrong use, 69 not reached.";
 
 fn after(examples: &str) -> String {
     format!("{examples}\n\n{SECRETS}")

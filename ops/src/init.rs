@@ -23,7 +23,6 @@
 //! together.
 
 use std::fmt;
-use std::time::Duration;
 
 use futures_util::future::join_all;
 
@@ -37,11 +36,6 @@ use palisade::ConfigError;
 use palisade::internal::lineage::{Losses, Marker};
 use palisade::internal::{DECISIONS, MARKER, NOTE};
 use palisade::node::spi::Began;
-
-/// Longest wait until all replicas have the marker that the master received.
-const REPLICAS: Duration = Duration::from_millis(1_500);
-/// How often a marker is written that another call or an application changes each time.
-const TRIES: u8 = 5;
 
 /// The result of `init` for each node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -421,35 +415,26 @@ async fn mark(deployment: &Deployment, master: &Master, is_lost: bool, id: u64) 
         Err(why) => return Init::Unreachable(format!("{}: {why}", master.at)),
     };
     let names = (id, rand::random());
-    let mut tries = TRIES;
-    let (used, process) = loop {
-        let write = async {
-            let looked = marking::look(&conn).await?;
-            let used = used(&looked, is_lost)?;
-            let marker = marked(&looked, used, names, master.epoch);
-            let written = marking::swap(&conn, &looked, &marker, false).await;
-            written.map(|()| (used, looked.shown.process))
-        };
-        tries -= 1;
-        match write.await {
-            Ok(written) => break written,
-            // Another call marked the server after the check of `look`.
-            Err(Refusal { kind: Kind::Marked, why }) => {
-                return Init::Already { at: master.at.clone(), note: why };
-            }
-            Err(Refusal { kind: Kind::Changed, .. }) if tries > 0 => {}
-            Err(Refusal { why, .. }) => return Init::Refused(format!("{}: {why}", master.at)),
+    let written = marking::rewrite(&conn, (deployment, master), |looked| {
+        let used = used(looked, is_lost)?;
+        Ok((marked(looked, used, names, master.epoch), (used, looked.shown.process)))
+    });
+    let ((used, process), few) = match written.await {
+        Ok(written) => written,
+        // Another call marked the server after the check of `look`.
+        Err(Refusal { kind: Kind::Marked, why }) => {
+            return Init::Already { at: master.at.clone(), note: why };
         }
+        Err(Refusal { why, .. }) => return Init::Refused(format!("{}: {why}", master.at)),
     };
-    let wanted = master.replicas.len();
-    let have = script::wait(&conn, wanted, REPLICAS.min(deployment.within)).await;
-    if have < wanted {
+    if let Some(few) = few {
         return Init::Doubtful(format!(
-            "marked at {}, but only {have} of its {wanted} replicas have it: before it is used, \
-             find out why they lag, delete {MARKER} there and run init again",
+            "marked at {}, but {few}: before it is used, find out why they lag, delete {MARKER} \
+             there and run init again",
             master.at
         ));
     }
+    let wanted = master.replicas.len();
     let notes = [
         (is_lost, "keys used before count as new"),
         (

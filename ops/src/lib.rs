@@ -21,6 +21,7 @@ mod held;
 mod incidents;
 mod init;
 mod login;
+mod lower;
 mod marker;
 mod marking;
 mod masters;
@@ -44,6 +45,7 @@ pub use self::handover::{HandedOver, Handover};
 pub use self::held::{Held, HeldList, held};
 pub use self::incidents::{DecidedLoss, Incident, Incidents, NodeLoss, OtherLosses, incidents};
 pub use self::init::{Init, Initialised, init, init_lost};
+pub use self::lower::{Lower, Lowered, NodeLowered};
 pub use self::marker::KeptData;
 pub use self::masters::in_memory;
 pub use self::nodes::{NodeData, nodes};
@@ -53,7 +55,5 @@ pub use self::records::{
     Select, namespaces, resolve,
 };
 pub use self::run_now::run_now;
-pub use self::shared_settings::{
-    Lower, Lowered, NodeLowered, NodeSettings, SharedSettings, shared_settings,
-};
+pub use self::shared_settings::{NodeSettings, SharedSettings, shared_settings};
 pub use self::survey::{Answers, Ask, LockQueue, OfEach, Scanned, Survey, Waiter};

@@ -1,15 +1,24 @@
 //! Reads a server's marker and writes another one in its place, if nobody has changed it meanwhile.
 //! What the new marker says is decided by the library's own rules.
 
+use std::time::Duration;
+
 use redis::Value;
 
+use super::Deployment;
 use super::gather::conn::{Conn, raw};
-use super::script::{Kind, Refusal};
+use super::masters::Master;
+use super::script::{self, Kind, Refusal};
 use palisade::internal::lineage::{Marker, Note, Process, ReplicationId, Shown};
 use palisade::internal::{MARKER, NOTE, SETTLED};
 
 const SHOW: &str = include_str!("lua/show.lua");
 const SWAP: &str = include_str!("lua/swap.lua");
+
+/// Longest wait until all replicas have the marker that the master received.
+const REPLICAS: Duration = Duration::from_millis(1_500);
+/// How often a marker is written that another writer changes each time.
+const TRIES: u8 = 5;
 
 /// A server's marker, as it was read.
 pub(super) struct Looked {
@@ -63,6 +72,34 @@ pub(super) async fn swap(
     command.arg(SWAP).arg(2).arg(MARKER).arg(SETTLED).arg(&looked.text).arg(marker.to_string());
     command.arg(looked.shown.replid.to_string()).arg(u8::from(settles));
     run(conn, &command).await.map(|_| ())
+}
+
+/// Writes what `make` makes of a master's marker, by `conn`, anew if another writer was faster.
+/// Then waits until the master's replicas have it. Returns the other result of `make`, and how many
+/// replicas have the marker if not all of them have it.
+pub(super) async fn rewrite<T>(
+    conn: &Conn,
+    (deployment, master): (&Deployment, &Master),
+    make: impl Fn(&Looked) -> Result<(Marker, T), Refusal>,
+) -> Result<(T, Option<String>), Refusal> {
+    let mut tries = TRIES;
+    let made = loop {
+        let write = async {
+            let looked = look(conn).await?;
+            let (marker, made) = make(&looked)?;
+            swap(conn, &looked, &marker, false).await.map(|()| made)
+        };
+        tries -= 1;
+        match write.await {
+            Ok(made) => break made,
+            Err(Refusal { kind: Kind::Changed, .. }) if tries > 0 => {}
+            Err(refusal) => return Err(refusal),
+        }
+    };
+    let wanted = master.replicas.len();
+    let have = script::wait(conn, wanted, REPLICAS.min(deployment.within)).await;
+    let few = (have < wanted).then(|| format!("only {have} of its {wanted} replicas have it"));
+    Ok((made, few))
 }
 
 async fn run(conn: &Conn, command: &redis::Cmd) -> Result<Vec<Value>, Refusal> {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::deployment::Access;
-use super::facts::{Group, Role, Sentinel, Server, Unread, flagged, place};
+use super::facts::{Group, Role, Sentinel, Server, Unread, flagged, join, place};
 use super::gather::conn::Conn;
 use super::{Deployment, gather};
 use palisade::ConfigError;
@@ -49,8 +49,7 @@ pub(super) struct Master {
     /// Address of the server, `host:port`. In a group, the address that the Sentinels report.
     pub(super) at: String,
     pub(super) target: Endpoint,
-    /// Addresses of the replicas. All of them follow this server. Empty if the replicas were not
-    /// examined ([`find_masters`]).
+    /// Addresses of the replicas that follow this server: by [`find`] all that are known.
     pub(super) replicas: Vec<String>,
     /// True if the server gets a new replication id as soon as its first replica connects.
     pub(super) without_backlog: bool,
@@ -69,8 +68,8 @@ pub(super) async fn find(deployment: &Deployment) -> Result<(Access, Vec<Found>)
     find_with(deployment, true).await
 }
 
-/// Returns each node and its master, or the reason for which the node has none. Does not examine
-/// the replicas of groups.
+/// Returns each node and its master, or the reason for which the node has none. Replicas may be
+/// missing.
 pub(super) async fn find_masters(
     deployment: &Deployment,
 ) -> Result<Vec<(String, Result<Master, String>)>, ConfigError> {
@@ -106,7 +105,10 @@ async fn find_with(
         let master = of_group(group).and_then(|server| {
             let target = login.data.at(deployment.reach(&server.at));
             if !whole {
-                return Ok(Master { epoch: epoch(group), ..master(server, target, Vec::new()) });
+                return Ok(Master {
+                    epoch: epoch(group),
+                    ..master(server, target, online(server))
+                });
             }
             let replicas = following(server, &known_replicas(group))?;
             if replicas.is_empty() {
@@ -120,7 +122,7 @@ async fn find_with(
     }
     for (server, lone) in nodes.iter().zip(&access.lone) {
         let ready = is_master(server).and_then(|()| {
-            let follow = if whole { following(server, &BTreeSet::new())? } else { Vec::new() };
+            let follow = if whole { following(server, &BTreeSet::new())? } else { online(server) };
             Ok(master(server, lone.target.clone(), follow))
         });
         found.push(Found { node: format!("node {}", server.at), master: ready });
@@ -210,23 +212,34 @@ fn known_replicas(group: &Group) -> BTreeSet<String> {
     group.heard().filter_map(|s| s.replicas.as_ref().ok()).flatten().filter_map(place).collect()
 }
 
+/// Returns the addresses of the replicas that follow the server now.
+fn online(server: &Server) -> Vec<String> {
+    let mut online = Vec::new();
+    for line in server.replica_lines() {
+        let field = |name| line.get(name).copied().unwrap_or_default();
+        if field("state") == "online" {
+            online.push(join(field("ip"), field("port")));
+        }
+    }
+    online
+}
+
 /// Returns the addresses of the server's replicas. Fails if a replica is not online, or if a
 /// Sentinel reports a replica that is not connected to the server.
 fn following(server: &Server, known: &BTreeSet<String>) -> Result<Vec<String>, Absent> {
     let refused = |why: String| Err(Absent::Refused(format!("{}: {why}", server.at)));
-    let mut online = Vec::new();
     for line in server.replica_lines() {
         let field = |name| line.get(name).copied().unwrap_or_default();
-        let at = super::facts::join(field("ip"), field("port"));
         if field("port") == "0" {
             let tls = "listens by TLS only and lacks `tls-replication yes`; set that there";
             return refused(format!("its replica {} announces port 0: it {tls}", field("ip")));
         }
         if field("state") != "online" {
-            return refused(format!("its replica {at} does not follow yet ({})", field("state")));
+            let (at, state) = (join(field("ip"), field("port")), field("state"));
+            return refused(format!("its replica {at} does not follow yet ({state})"));
         }
-        online.push(at);
     }
+    let online = online(server);
     if let Some(absent) = known.iter().find(|at| !online.contains(at)) {
         let why = format!(
             "its replica {absent} is not attached: start it, or have every Sentinel forget it \

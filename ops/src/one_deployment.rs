@@ -12,9 +12,6 @@ use super::script::{Kind, Refusal};
 use palisade::ConfigError;
 use palisade::internal::lineage::Marker;
 
-/// Number of attempts where a client changes the marker at the same moment.
-const ATTEMPTS: usize = 5;
-
 /// The result of [`one_deployment`]. `Display` writes a line for each node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "it may contain a refusal"]
@@ -23,12 +20,12 @@ pub struct OneDeployment {
     /// if no node could be read.
     pub id: Option<u64>,
     /// Each node with its result: true if its id was another one before, or the reason for which
-    /// nothing was changed.
+    /// nothing was changed, or how many replicas lack the id.
     pub nodes: Vec<(String, Result<bool, String>)>,
 }
 
-/// Gives all nodes the id of one deployment. Changes nothing if a node cannot be read, or has no
-/// marker.
+/// Gives all nodes the id of one deployment, and waits until the replicas have it that follow now.
+/// Changes nothing if a node cannot be read, or has no marker.
 ///
 /// Before it is run, every program that used a part of these nodes without the others has to have
 /// ended, and its keys are not to be used again; nothing can prove that. A program that has seen
@@ -98,29 +95,27 @@ fn marker_of(looked: &Looked) -> Result<Marker, String> {
 }
 
 async fn name(deployment: &Deployment, master: &Master, id: u64) -> Result<bool, String> {
-    let mut attempts = ATTEMPTS;
-    loop {
-        attempts -= 1;
-        match write(deployment, master, id).await {
-            Err(Refusal { kind: Kind::Changed, .. }) if attempts > 0 => {}
-            written => return written.map_err(|e| format!("{}: {}", master.at, e.why)),
+    let at = &master.at;
+    let conn = master.open(deployment).await.map_err(|why| format!("{at}: {why}"))?;
+    // A marker that has the id already is written, too, because the replicas may lack it.
+    let written = marking::rewrite(&conn, (deployment, master), |looked| {
+        let refused = |why| Refusal { kind: Kind::Refused, why };
+        let mut marker = marker_of(looked).map_err(refused)?;
+        let is_other = marker.deployment != id || marker.vote == 0;
+        marker.deployment = id;
+        if marker.vote == 0 {
+            marker.vote = rand::random();
         }
+        Ok((marker, is_other))
+    });
+    match written.await {
+        Ok((is_other, None)) => Ok(is_other),
+        Ok((_, Some(few))) => Err(format!(
+            "deployment {id:016x} now at {at}, but {few}: before it is used, find out why they \
+             lag, and run this again"
+        )),
+        Err(refusal) => Err(format!("{at}: {}", refusal.why)),
     }
-}
-
-async fn write(deployment: &Deployment, master: &Master, id: u64) -> Result<bool, Refusal> {
-    let conn = master.open(deployment).await.map_err(Refusal::failed)?;
-    let looked = marking::look(&conn).await?;
-    let refused = |why| Refusal { kind: Kind::Refused, why };
-    let mut marker = marker_of(&looked).map_err(refused)?;
-    if marker.deployment == id && marker.vote != 0 {
-        return Ok(false);
-    }
-    marker.deployment = id;
-    if marker.vote == 0 {
-        marker.vote = rand::random();
-    }
-    marking::swap(&conn, &looked, &marker, false).await.map(|()| true)
 }
 
 impl OneDeployment {

@@ -1,28 +1,21 @@
 //! The settings that all clients of a node share: how long a quarantine is (the longest `max_ttl`
 //! and failover window) and the largest clock error. Clients raise them in the node's marker, the
-//! key `palisade:generation`, and never lower them: only a person knows that the programs which
-//! asked for more have ended.
+//! key `palisade:generation`, and never lower them.
 
 use std::fmt;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::time::sleep;
 
 use super::marking::{self, Looked};
 use super::masters::{self, Master};
-use super::script::{Kind, Refusal};
+use super::script::Refusal;
 use super::{Deployment, gather};
 use palisade::ConfigError;
-use palisade::internal::lineage::{Lowering, Marker};
+use palisade::internal::lineage::Marker;
 use palisade::internal::{AtMost, LAG_SLACK, MinReplicasRule, until_utc};
 
-/// Time after which the marker is looked at again. A handle that has nothing to do sends a batch
-/// every two seconds, and raises the marker with it.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
-/// Number of attempts where a client changes the marker at the same moment.
-const ATTEMPTS: usize = 5;
-const UNMARKED: &str = "it has no marker, so no client has asked for anything yet";
+pub(super) const UNMARKED: &str = "it has no marker, so no client has asked for anything yet";
 
 /// The settings that all clients of one node share.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,13 +74,13 @@ pub async fn shared_settings(deployment: &Deployment) -> Result<Vec<NodeSettings
     Ok(join_all(each).await)
 }
 
-struct Place {
-    node: String,
-    master: Result<Master, String>,
-    window: Duration,
+pub(super) struct Place {
+    pub(super) node: String,
+    pub(super) master: Result<Master, String>,
+    pub(super) window: Duration,
 }
 
-async fn find(deployment: &Deployment) -> Result<Vec<Place>, ConfigError> {
+pub(super) async fn find(deployment: &Deployment) -> Result<Vec<Place>, ConfigError> {
     let access = deployment.access()?;
     let (groups, _) = gather::everything(deployment, &access, None).await;
     let windows = groups.iter().map(|group| group.window().unwrap_or(unread()));
@@ -98,17 +91,17 @@ async fn find(deployment: &Deployment) -> Result<Vec<Place>, ConfigError> {
 }
 
 /// Failover window of a client that may not read the servers' settings.
-fn unread() -> Duration {
+pub(super) fn unread() -> Duration {
     MinReplicasRule::default().max_lag.saturating_add(LAG_SLACK)
 }
 
-async fn look(deployment: &Deployment, master: &Master) -> Result<Looked, Refusal> {
+pub(super) async fn look(deployment: &Deployment, master: &Master) -> Result<Looked, Refusal> {
     let conn = master.open(deployment).await.map_err(Refusal::failed)?;
     marking::look(&conn).await
 }
 
 impl SharedSettings {
-    fn of(marker: &Marker, window: Duration) -> Self {
+    pub(super) fn of(marker: &Marker, window: Duration) -> Self {
         Self {
             quarantine: Duration::from_millis(marker.quarantine),
             window,
@@ -150,292 +143,6 @@ impl fmt::Display for NodeSettings {
     }
 }
 
-/// Lowers the settings that all clients of the nodes share.
-///
-/// Before it is run, every program that asks for more has to have ended; nothing can prove that.
-/// Each of them logs `settings_disagree` when it meets clients with other settings.
-///
-/// ```no_run
-/// # async fn demo() -> Result<(), palisade::ConfigError> {
-/// use palisade_ops::{Deployment, Lower};
-/// use std::time::Duration;
-/// let nodes = Deployment::new().node("sentinel://10.0.0.1,10.0.0.2,10.0.0.3/orders-a");
-/// let lower = Lower::new(nodes).max_ttl(Duration::from_secs(15));
-/// println!("{}", lower.run(|step| println!("{step}")).await?);
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Debug)]
-#[must_use = "nothing is lowered before it is run"]
-pub struct Lower {
-    deployment: Deployment,
-    max_ttl: Option<Duration>,
-    clock_error: Option<Duration>,
-}
-
-/// The result of [`Lower::run`] for each node. `Display` writes a line for each node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[must_use = "it may contain a refusal"]
-pub struct Lowered {
-    /// Each node with its result.
-    pub nodes: Vec<(String, NodeLowered)>,
-}
-
-/// The result of [`Lower::run`] for one node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum NodeLowered {
-    /// The settings were lowered, and no client has raised them within some seconds.
-    Done(SharedSettings),
-    /// The settings were not larger than the wanted ones.
-    Already(SharedSettings),
-    /// The settings were lowered, and a client has raised one of them again. The text names it.
-    CameBack(String),
-    /// Nothing was changed. The text has the reason: if a client has asked for more meanwhile, the
-    /// name and value of the setting.
-    Refused(String),
-    /// Nothing was changed, because another node was refused or not reached.
-    Left,
-    /// The server could not be reached, or did not answer.
-    Unreachable(String),
-}
-
-struct Begun<'a> {
-    master: &'a Master,
-    window: Duration,
-    lowering: Lowering,
-    /// Longest quarantine in ms that a client with the new settings asks for.
-    longest: u64,
-}
-
-impl Lowered {
-    /// Returns true if no node has larger settings than wanted.
-    pub fn is_done(&self) -> bool {
-        let is = |one: &NodeLowered| matches!(one, NodeLowered::Done(_) | NodeLowered::Already(_));
-        self.nodes.iter().all(|(_, one)| is(one))
-    }
-
-    /// Returns the exit code: 0 if no node has larger settings than wanted, 69 if a node could not
-    /// be reached and none was refused, else 2.
-    pub fn exit_code(&self) -> u8 {
-        let refused =
-            |one: &NodeLowered| matches!(one, NodeLowered::Refused(_) | NodeLowered::CameBack(_));
-        if self.is_done() {
-            0
-        } else if self.nodes.iter().any(|(_, one)| refused(one)) {
-            2
-        } else {
-            69
-        }
-    }
-}
-
-impl fmt::Display for Lowered {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (node, one) in &self.nodes {
-            match one {
-                NodeLowered::Done(now) | NodeLowered::Already(now) => {
-                    let done = matches!(one, NodeLowered::Done(_));
-                    let what = if done { "lowered" } else { "not larger before" };
-                    let (length, error) = (AtMost(now.quarantine), now.clock_error);
-                    writeln!(f, "{node}: {what}: quarantine {length}, clock_error {error:?}")?;
-                }
-                NodeLowered::CameBack(why) => writeln!(f, "{node}: lowered, but {why}")?,
-                NodeLowered::Refused(why) => writeln!(f, "{node}: not lowered: {why}")?,
-                NodeLowered::Left => {
-                    writeln!(f, "{node}: not lowered, because another node cannot be")?;
-                }
-                NodeLowered::Unreachable(why) => writeln!(f, "{node}: not reached: {why}")?,
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Lower {
-    /// Creates a change of all nodes of a deployment that lowers nothing yet.
-    pub fn new(deployment: Deployment) -> Self {
-        Self { deployment, max_ttl: None, clock_error: None }
-    }
-
-    /// Sets the longest lease that any client has from now on: at most one day. The failover window
-    /// of a group is added, by its servers' settings.
-    pub fn max_ttl(mut self, span: Duration) -> Self {
-        self.max_ttl = Some(span);
-        self
-    }
-
-    /// Sets the largest clock error that any client reckons with from now on: less than half of
-    /// `max_ttl`, and at least a quarter of the present one. Lower it in steps where that is not
-    /// enough.
-    pub fn clock_error(mut self, error: Duration) -> Self {
-        self.clock_error = Some(error);
-        self
-    }
-
-    /// Lowers the settings on all nodes.
-    ///
-    /// Waits for one quarantine and twice the clock error, both the present ones, by the servers'
-    /// clocks: until then a lease or a fencing token of the old settings may be in use. Calls
-    /// `tell` with the time that is left, every ten seconds or every minute. Then writes the new
-    /// settings on each server, if its clients have asked for nothing else meanwhile, and looks
-    /// some seconds later if one has raised them again. Nothing is written if a node is refused or
-    /// cannot be reached before the wait.
-    ///
-    /// # Errors
-    /// [`ConfigError`] if a setting is invalid or none is given. Failures of the nodes are in the
-    /// result.
-    ///
-    /// # Cancellation safety
-    /// If the future is dropped, each node has either its old settings or the new ones.
-    pub async fn run(&self, tell: impl Fn(&str)) -> Result<Lowered, ConfigError> {
-        self.check()?;
-        let places = find(&self.deployment).await?;
-        let begun = join_all(places.iter().map(|place| self.begin(place))).await;
-        let fails = |one: &Result<Begun<'_>, NodeLowered>| {
-            matches!(one, Err(NodeLowered::Refused(_) | NodeLowered::Unreachable(_)))
-        };
-        let named = |results: Vec<NodeLowered>| {
-            let names = places.iter().map(|place| place.node.clone());
-            Lowered { nodes: names.zip(results).collect() }
-        };
-        if begun.iter().any(fails) {
-            let left = |one: Result<Begun<'_>, NodeLowered>| one.err().unwrap_or(NodeLowered::Left);
-            return Ok(named(begun.into_iter().map(left).collect()));
-        }
-        self.wait(&begun, &tell).await;
-        let written = begun.iter().map(|one| async move {
-            match one {
-                Ok(one) => self.write(one).await.err(),
-                Err(ended) => Some(ended.clone()),
-            }
-        });
-        let ended = join_all(written).await;
-        if ended.iter().any(Option::is_none) {
-            tell("lowered; looking if a program raises it again");
-            sleep(LOOK_AGAIN).await;
-        }
-        let last = begun.iter().zip(ended).map(|(one, ended)| async move {
-            match (one, ended) {
-                (Ok(one), None) => self.confirmed(one).await,
-                (_, ended) => ended.unwrap_or(NodeLowered::Left),
-            }
-        });
-        Ok(named(join_all(last).await))
-    }
-
-    fn check(&self) -> Result<(), ConfigError> {
-        if self.max_ttl.is_none() && self.clock_error.is_none() {
-            let rule = "give max_ttl, clock_error or both";
-            return Err(ConfigError::new("max_ttl", "missing", rule));
-        }
-        let day = Duration::from_secs(86_400);
-        if let Some(span) = self.max_ttl.filter(|span| *span > day || span.is_zero()) {
-            let rule = "more than zero and at most one day";
-            return Err(ConfigError::new("max_ttl", format!("{span:?}"), rule));
-        }
-        Ok(())
-    }
-
-    async fn begin<'a>(&self, place: &'a Place) -> Result<Begun<'a>, NodeLowered> {
-        let unreachable = |why: &str| NodeLowered::Unreachable(why.to_owned());
-        let master = place.master.as_ref().map_err(|why| unreachable(why))?;
-        let refused = |why: String| NodeLowered::Refused(format!("{}: {why}", master.at));
-        let looked =
-            look(&self.deployment, master).await.map_err(|refusal| match refusal.kind {
-                Kind::Failed => unreachable(&format!("{}: {}", master.at, refusal.why)),
-                _ => refused(refusal.why),
-            })?;
-        let marker = looked.shown.marker.ok_or_else(|| refused(UNMARKED.to_owned()))?;
-        let length = |max_ttl: Duration, window| millis(max_ttl.saturating_add(window));
-        let quarantine = self.max_ttl.map_or(marker.quarantine, |ttl| length(ttl, place.window));
-        let clock_error = self.clock_error.map_or(marker.clock_error, micros);
-        let lowering = Lowering::new(marker, looked.now(), quarantine, clock_error);
-        let Some(lowering) = lowering.map_err(refused)? else {
-            return Err(NodeLowered::Already(SharedSettings::of(&marker, place.window)));
-        };
-        // A client that may not read the servers' settings asks for a longer window.
-        let wide = if place.window.is_zero() { Duration::ZERO } else { place.window.max(unread()) };
-        let longest = self.max_ttl.map_or(0, |ttl| length(ttl, wide));
-        Ok(Begun { master, window: place.window, lowering, longest })
-    }
-
-    /// Waits until no lease and no token of the old settings can be in use. A node whose marker was
-    /// changed, or that does not answer, is not waited for.
-    async fn wait(&self, begun: &[Result<Begun<'_>, NodeLowered>], tell: &impl Fn(&str)) {
-        loop {
-            let lefts = begun.iter().flatten().map(|one| async move {
-                let Ok(looked) = look(&self.deployment, one.master).await else { return 0 };
-                let marker = looked.shown.marker;
-                let is_same = marker.is_some_and(|marker| one.lowering.check(&marker).is_ok());
-                if is_same { one.lowering.left(looked.now()) } else { 0 }
-            });
-            let left = join_all(lefts).await.into_iter().max().unwrap_or(0);
-            if left == 0 {
-                return;
-            }
-            tell(&format!(
-                "waiting for another {}: until then a lease or a token of the old settings may be \
-                 in use",
-                AtMost(Duration::from_millis(left))
-            ));
-            let pause = if left > 120_000 { 60_000 } else { 10_000 };
-            sleep(Duration::from_millis(left.min(pause))).await;
-        }
-    }
-
-    async fn write(&self, one: &Begun<'_>) -> Result<(), NodeLowered> {
-        let at = &one.master.at;
-        let mut attempts = ATTEMPTS;
-        loop {
-            let written = async {
-                let conn = one.master.open(&self.deployment).await.map_err(Refusal::failed)?;
-                let looked = marking::look(&conn).await?;
-                let refused = |why| Refusal { kind: Kind::Refused, why };
-                let gone = || refused("its marker is gone".to_owned());
-                let marker = looked.shown.marker.ok_or_else(gone)?;
-                let lowered = marker.lowered(&looked.shown, &one.lowering).map_err(refused)?;
-                marking::swap(&conn, &looked, &lowered, false).await
-            };
-            attempts -= 1;
-            match written.await {
-                Ok(()) => return Ok(()),
-                Err(Refusal { kind: Kind::Changed, .. }) if attempts > 0 => {}
-                Err(Refusal { kind: Kind::Failed, why }) => {
-                    let then = "it may be lowered: look by `palisade settings`";
-                    return Err(NodeLowered::Unreachable(format!("{at}: {why}; {then}")));
-                }
-                Err(refusal) => {
-                    return Err(NodeLowered::Refused(format!("{at}: {}", refusal.why)));
-                }
-            }
-        }
-    }
-
-    async fn confirmed(&self, one: &Begun<'_>) -> NodeLowered {
-        let at = &one.master.at;
-        let then = "it was lowered, and could not be read again";
-        match look(&self.deployment, one.master).await {
-            Ok(looked) => match looked.shown.marker {
-                Some(marker) => match one.lowering.holds(&marker, one.longest) {
-                    Ok(()) => NodeLowered::Done(SharedSettings::of(&marker, one.window)),
-                    Err(why) => NodeLowered::CameBack(format!("{at}: {why}")),
-                },
-                None => NodeLowered::Refused(format!("{at}: {then}: its marker is gone")),
-            },
-            Err(refusal) => NodeLowered::Unreachable(format!("{at}: {then}: {}", refusal.why)),
-        }
-    }
-}
-
-/// Whole milliseconds, rounded up, as a client counts them.
-fn millis(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
-
-fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -471,29 +178,5 @@ orders-a (10.0.0.1:6379)
         assert!(
             shown(None).ends_with("\n  it has no marker, so no client has asked for anything yet")
         );
-    }
-
-    #[test]
-    fn the_exit_code_says_the_worst() {
-        let of = |all: &[NodeLowered]| {
-            let nodes = all.iter().map(|one| ("n".to_owned(), one.clone())).collect();
-            Lowered { nodes }.exit_code()
-        };
-        let done = NodeLowered::Done(settings());
-        let refused = NodeLowered::Refused("x".into());
-        let away = NodeLowered::Unreachable("x".into());
-        assert_eq!(of(&[done.clone(), NodeLowered::Already(settings())]), 0);
-        assert_eq!(of(&[NodeLowered::Left, away.clone()]), 69);
-        assert_eq!(of(&[done.clone(), away, refused]), 2);
-        assert_eq!(of(&[done, NodeLowered::CameBack("x".into())]), 2);
-    }
-
-    #[tokio::test]
-    async fn without_a_value_nothing_is_asked() {
-        let nodes = || Deployment::new().node("redis://127.0.0.1:1");
-        let none = Lower::new(nodes()).run(|_| ()).await.unwrap_err().to_string();
-        assert!(none.contains("give max_ttl, clock_error or both"), "{none}");
-        let long = Lower::new(nodes()).max_ttl(Duration::from_secs(86_401));
-        assert!(long.run(|_| ()).await.unwrap_err().to_string().contains("at most one day"));
     }
 }

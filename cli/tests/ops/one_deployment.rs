@@ -1,5 +1,7 @@
 //! Nodes that were marked one by one get the id of one deployment.
 
+use std::time::Instant;
+
 use super::*;
 
 /// Returns the words of the server's marker, without the deployment, and the deployment.
@@ -72,4 +74,30 @@ fn nodes_that_were_marked_one_by_one_are_made_one_deployment_and_lose_nothing() 
     let out = of_all(&named, &[]);
     assert_eq!(out.status.code(), Some(0), "{}", words(&out));
     assert!(servers.iter().all(|server| marker(server).1 == "00000000000000a1"));
+}
+
+#[test]
+fn a_replica_that_lacks_the_id_is_reported() {
+    let master = Server::start(&[]);
+    let url = master.url();
+    assert!(palisade(&["init", "--new", "--node", &url]).status.success());
+    let replica = Server::start(&["--replicaof", "127.0.0.1", &master.port().to_string()]);
+    let begun = Instant::now();
+    while !master.cli(&["INFO", "replication"]).contains("state=online") {
+        assert!(begun.elapsed() < SOON, "it does not follow");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let id = "00000000000000a1";
+    let named = ["settings", "--one-deployment", "--yes", "--deployment", id, "--node", &url];
+    replica.freeze();
+    let out = palisade(&named);
+    replica.resume();
+    assert_eq!(out.status.code(), Some(2), "{}", words(&out));
+    let said = words(&out).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("but only 0 of its 1 replicas have it: before it is used"), "{said}");
+    assert_eq!(marker(&master).1, id);
+    let out = palisade(&named);
+    assert_eq!(out.status.code(), Some(0), "{}", words(&out));
+    assert!(words(&out).contains("as before"), "{}", words(&out));
+    assert_eq!(marker(&replica).1, id);
 }

@@ -71,8 +71,9 @@ end
 -- - with `known`: the number of slots that a waiter for a permit knows.
 -- Returns true if the waiter has a place. The queue has 64 places; further handles have none, and
 -- ask again. The queue is kept for `ms`, but at most for an hour, even if another program's lock
--- lasts longer, because clients ask again long before. Also records in the note until when a client
--- waits on this server. That time is later than needed, so that it is seldom written here.
+-- lasts longer, because clients ask again long before. Also records in the note, if there is one,
+-- until when a client waits on this server. That time is later than needed, so that it is seldom
+-- written here.
 local function wait_for_hint(queue, ms, waited, handle, needs, mode, known, ticket)
   local v = queued(queue)
   if not v then return end
@@ -112,7 +113,7 @@ local function wait_for_hint(queue, ms, waited, handle, needs, mode, known, tick
   -- places until then.
   ms = math.max(math.min(ms, 3600000), call('PTTL', queue))
   call('SET', queue, v, 'PX', ms)
-  if b.waited < b.now_ms + ms then
+  if b.waited < b.now_ms + ms and #b.note == 67 then
     b.waited = b.now_ms + ms + 10000
     b.note = sub(b.note, 1, 54) .. string.format('%013.0f', b.waited)
     call('SET', KEYS[2], b.note)

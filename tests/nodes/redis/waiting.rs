@@ -118,6 +118,23 @@ async fn the_note_says_how_long_waiters_may_exist_and_the_marker_stays() {
     assert_eq!((marker(&server).history, marker(&server).since), (before.history, before.since));
 }
 
+/// A batch that only reads counts as no write, so it does not make up for a note that is missing. A
+/// note with nothing but the time until which clients wait would be none of ours.
+#[tokio::test]
+async fn who_watches_where_the_note_is_missing_leaves_no_broken_one() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    fence(one(&node, LONG, acquire("k", owner())).await);
+    server.cli(&["del", "palisade:note"]);
+    let watch = Op::Inspect { keys: LockKeys::new("k"), wait: true };
+    let seen = one(&node, LONG, watch).await;
+    assert!(matches!(seen, Ok(Reply::Holder(Some(_)))), "{seen:?}");
+    let note = server.cli(&["get", "palisade:note"]);
+    assert!([0, 67].contains(&note.trim().len()), "{note}");
+    one(&node, LONG, waiting("k", owner())).await.unwrap();
+    assert!(waited(&server) > SystemEnv.wall_micros() / 1_000);
+}
+
 /// Redis disconnects a subscriber whose output buffer grows too large. So results, which can be
 /// large, do not use the connection on which hints (wake-up messages) arrive.
 #[tokio::test]
