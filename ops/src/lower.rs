@@ -313,17 +313,7 @@ fn micros(span: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn settings() -> SharedSettings {
-        SharedSettings {
-            quarantine: Duration::from_secs(19),
-            window: Duration::from_secs(4),
-            clock_error: Duration::from_secs(2),
-            since: 1_763_906_600_000,
-            deployment: Some(0xab),
-            vote: Some(0xcd),
-        }
-    }
+    use crate::shared_settings::tests::settings;
 
     #[test]
     fn the_exit_code_says_the_worst() {

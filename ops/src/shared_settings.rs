@@ -144,10 +144,10 @@ impl fmt::Display for NodeSettings {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn settings() -> SharedSettings {
+    pub(crate) fn settings() -> SharedSettings {
         SharedSettings {
             quarantine: Duration::from_secs(19),
             window: Duration::from_secs(4),

@@ -118,7 +118,8 @@ async fn a_killed_master_is_replaced_and_the_new_one_grants_only_after_quarantin
     let facts = first.facts.unwrap();
     assert!(facts.quarantine_len >= MAX_TTL + Duration::from_secs(3), "{facts:?}");
     assert_ne!(node.status().master, Some(groups.servers(0)[0].clone()));
-    assert_eq!(node.status().epoch, Some(1));
+    // A vote of the Sentinels without a majority is repeated under the next epoch.
+    assert!(node.status().epoch >= Some(1), "{:?}", node.status());
     let grant = until(&node, "quarantine over", granted).await.facts.unwrap();
     // Compare by the clock of the server. The first reply contained the remaining quarantine, in
     // which the server grants nothing. So at least this time must pass between the reply and the
