@@ -11,6 +11,8 @@ use crate::worker::Worker;
 
 /// Time between two looks of the user.
 const LOOK: Duration = Duration::from_millis(500);
+/// Only a server that answers nothing exceeds it, even on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct User {
     log: Log,
@@ -39,21 +41,18 @@ impl User {
         &self.typed
     }
 
-    /// Types the command into a shell, and returns its output.
+    /// Types the command into a shell, and returns its output. Types it again as long as it says that
+    /// the busy server executed nothing.
     pub(crate) async fn types(&mut self, command: &str) -> String {
         self.typed.push(command.to_owned());
-        let bin = Path::new(env!("CARGO_BIN_EXE_palisade")).parent().expect("a directory");
-        let path = std::env::var("PATH").unwrap_or_default();
-        let mut shell = Command::new("sh");
-        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("PALISADE_")) {
-            shell.env_remove(name);
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let said = shell(command).await;
+            if !said.contains("was not executed") || Instant::now() > end {
+                return said;
+            }
+            tokio::time::sleep(LOOK).await;
         }
-        shell.arg("-c").arg(command).env("PATH", format!("{}:{path}", bin.display()));
-        let out = shell.output().await.expect("a shell");
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let said = text(&out.stdout) + &text(&out.stderr);
-        assert!(!said.contains("Usage: "), "{command}: {said}");
-        said
     }
 
     /// Looks at the log, and acts if a warning names a command.
@@ -100,6 +99,21 @@ impl User {
         assert!(done.contains("run, stored on 1 of 1 nodes"), "{done}");
         self.is_decided = true;
     }
+}
+
+async fn shell(command: &str) -> String {
+    let bin = Path::new(env!("CARGO_BIN_EXE_palisade")).parent().expect("a directory");
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut shell = Command::new("sh");
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("PALISADE_")) {
+        shell.env_remove(name);
+    }
+    shell.arg("-c").arg(command).env("PATH", format!("{}:{path}", bin.display()));
+    let out = shell.output().await.expect("a shell");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let said = text(&out.stdout) + &text(&out.stderr);
+    assert!(!said.contains("Usage: "), "{command}: {said}");
+    said
 }
 
 /// Returns the first command in backquotes that begins so.
