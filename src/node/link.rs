@@ -34,11 +34,11 @@ use super::redis::encode::GroupTerms;
 use super::redis::facts::ServerFacts;
 use super::redis::faults;
 use super::redis::session::Session;
-use super::{BoxFuture, NodeEvent, NodeSignal};
+use super::{BoxFuture, NodeSignal};
 use crate::dial::endpoint::Endpoint;
 use crate::durability::{BarrierPoint, Durability};
 use crate::env::Env;
-use crate::error::{Commands, NodeError, NodeFault};
+use crate::error::{NodeError, NodeFault};
 use crate::op::{Batch, Remembered, Replies, Terms, TimedFacts};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
@@ -373,39 +373,6 @@ impl<R: Resolver> Shared<R> {
         // The version comes second: it changes no later than the terms, which name one master only
         // (sentinel 10).
         (*self.changed.borrow() == version).then_some(group_terms)
-    }
-
-    fn ended(&self, version: u64, outcome: Result<Arc<Current>, NodeError>) {
-        let refused = match outcome {
-            Ok(current) => {
-                self.open_to_all(&current);
-                NodeEvent::Up.log(&self.options.name, &Commands::default());
-                let _ = self.events.send(NodeEvent::Up.into());
-                VecDeque::new()
-            }
-            Err(cause) => {
-                let mut state = self.state();
-                state.connecting = false;
-                if state.failures == 0 {
-                    let node = &*self.options.name;
-                    tracing::warn!(
-                        target: "palisade::node", node, event = "down", %cause, "node lost"
-                    );
-                    let _ = self.events.send(NodeEvent::Down.into());
-                }
-                let failures = state.failures;
-                state.failures = failures.saturating_add(1);
-                let waiting = std::mem::take(&mut state.waiting);
-                let waiting = waiting.into_iter().map(|w| (w, cause.clone())).collect();
-                state.failed = Some(self.failed(failures, cause, version));
-                waiting
-            }
-        };
-        for (waiting, cause) in refused {
-            // An error means that the caller has dropped the call.
-            let _ = waiting.sent.send(Err(cause));
-        }
-        self.turns.send_modify(|n| *n = n.wrapping_add(1));
     }
 }
 

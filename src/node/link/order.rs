@@ -1,6 +1,7 @@
 //! Sends batches (ops in one script call) in the order of the calls. Batches that wait for a
 //! connection keep this order.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -9,7 +10,8 @@ use tokio::time::Sleep;
 
 use super::open::Turn;
 use super::{Current, Doubt, Resolver, Shared, cut_off};
-use crate::error::{NodeError, NodeFault};
+use crate::error::{Commands, NodeError, NodeFault};
+use crate::node::NodeEvent;
 use crate::node::redis::session::Sent;
 use crate::op::Batch;
 
@@ -77,8 +79,9 @@ impl<R: Resolver> Shared<R> {
     }
 
     /// Sends the batches that wait for a connection, in the order of their calls. Other batches may
-    /// use the connection only after that.
-    pub(super) fn open_to_all(&self, current: &Arc<Current>) {
+    /// use the connection only after that. Returns false if another master is named meanwhile: what
+    /// was not sent by then goes on waiting, for that master.
+    pub(super) fn open_to_all(&self, current: &Arc<Current>) -> bool {
         loop {
             let next = {
                 let mut state = self.state();
@@ -94,26 +97,61 @@ impl<R: Resolver> Shared<R> {
                 }
                 next
             };
-            let Some(Waiting { batch, sent }) = next else { return };
+            let Some(Waiting { batch, sent }) = next else { return true };
             if sent.is_closed() {
                 continue;
             }
-            let left = match self.terms_at(current.version) {
-                Some(terms) => current.session.send(batch, terms).ok_or_else(|| {
-                    current.ended_by_limit().unwrap_or_else(|| {
-                        let detail = "the server broke the new connection at once";
-                        NodeError::not_executed(NodeFault::Disconnected, detail)
-                    })
-                }),
-                None => {
-                    let detail = "the Sentinels took this master down before the request was sent";
-                    Err(NodeError::not_executed(NodeFault::Disconnected, detail))
-                }
+            let Some(terms) = self.terms_at(current.version) else {
+                self.state().waiting.push_front(Waiting { batch, sent });
+                return false;
             };
+            let left = current.session.send(batch, terms).ok_or_else(|| {
+                current.ended_by_limit().unwrap_or_else(|| {
+                    let detail = "the server broke the new connection at once";
+                    NodeError::not_executed(NodeFault::Disconnected, detail)
+                })
+            });
             let left = left.map(|left| (Arc::clone(current), left));
             // An error means that the caller has dropped the future of its call. Then the result is
             // not needed.
             let _ = sent.send(left);
         }
+    }
+
+    pub(super) fn ended(self: &Arc<Self>, version: u64, outcome: Result<Arc<Current>, NodeError>) {
+        let refused = match outcome {
+            Ok(current) => {
+                if !self.open_to_all(&current) {
+                    self.part_with(&current, false);
+                    tokio::spawn(Turn::new(self).connect());
+                    return;
+                }
+                NodeEvent::Up.log(&self.options.name, &Commands::default());
+                let _ = self.events.send(NodeEvent::Up.into());
+                VecDeque::new()
+            }
+            Err(cause) => {
+                let mut state = self.state();
+                state.connecting = false;
+                if state.failures == 0 {
+                    let node = &*self.options.name;
+                    tracing::warn!(
+                        target: "palisade::node", node, event = "down", %cause, "node lost"
+                    );
+                    let _ = self.events.send(NodeEvent::Down.into());
+                }
+                let failures = state.failures;
+                state.failures = failures.saturating_add(1);
+                let waiting = std::mem::take(&mut state.waiting);
+                let waiting = waiting.into_iter().map(|w| (w, cause.clone())).collect();
+                state.failed = Some(self.failed(failures, cause, version));
+                waiting
+            }
+        };
+        for (waiting, cause) in refused {
+            // An error means that the caller has dropped the call.
+            let _ = waiting.sent.send(Err(cause));
+        }
+        self.turns.send_modify(|n| *n = n.wrapping_add(1));
     }
 }
