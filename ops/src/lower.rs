@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::Deployment;
 use super::marking;
@@ -19,6 +19,10 @@ use palisade::internal::lineage::Lowering;
 /// Time after which the marker is looked at again. A handle that has nothing to do sends a batch
 /// every two seconds, and raises the marker with it.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// Time after which a server that did not answer is asked again, once the wait is over.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// Time after the wait for which a server may be silent.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Lowers the settings that all clients of the nodes share.
 ///
@@ -75,6 +79,8 @@ struct Begun<'a> {
     lowering: Lowering,
     /// Longest quarantine in ms that a client with the new settings asks for.
     longest: u64,
+    /// End of the wait by this machine's clock, as the server said last.
+    over: Instant,
 }
 
 impl Lowered {
@@ -149,7 +155,8 @@ impl Lower {
     /// `tell` with the time that is left, every ten seconds or every minute. Then writes the new
     /// settings on each server, if its clients have asked for nothing else meanwhile, and looks
     /// some seconds later if one has raised them again. Nothing is written if a node is refused or
-    /// cannot be reached before the wait.
+    /// cannot be reached before the wait. A server that does not answer in the wait is asked again
+    /// until half a minute after it.
     ///
     /// # Errors
     /// [`ConfigError`] if a setting is invalid or none is given. Failures of the nodes are in the
@@ -160,7 +167,7 @@ impl Lower {
     pub async fn run(&self, tell: impl Fn(&str)) -> Result<Lowered, ConfigError> {
         self.check()?;
         let places = find(&self.deployment).await?;
-        let begun = join_all(places.iter().map(|place| self.begin(place))).await;
+        let mut begun = join_all(places.iter().map(|place| self.begin(place))).await;
         let fails = |one: &Result<Begun<'_>, NodeLowered>| {
             matches!(one, Err(NodeLowered::Refused(_) | NodeLowered::Unreachable(_)))
         };
@@ -172,7 +179,7 @@ impl Lower {
             let left = |one: Result<Begun<'_>, NodeLowered>| one.err().unwrap_or(NodeLowered::Left);
             return Ok(named(begun.into_iter().map(left).collect()));
         }
-        self.wait(&begun, &tell).await;
+        self.wait(&mut begun, &tell).await;
         let tell = &tell;
         let written = begun.iter().map(|one| async move {
             match one {
@@ -227,31 +234,68 @@ impl Lower {
         // A client that may not read the servers' settings asks for a longer window.
         let wide = if place.window.is_zero() { Duration::ZERO } else { place.window.max(unread()) };
         let longest = self.max_ttl.map_or(0, |ttl| length(ttl, wide));
-        Ok(Begun { master, window: place.window, lowering, longest })
+        let over = Instant::now() + Duration::from_millis(lowering.left(looked.now()));
+        Ok(Begun { master, window: place.window, lowering, longest, over })
     }
 
     /// Waits until no lease and no token of the old settings can be in use. A node whose marker was
-    /// changed, or that does not answer, is not waited for.
-    async fn wait(&self, begun: &[Result<Begun<'_>, NodeLowered>], tell: &impl Fn(&str)) {
+    /// changed is not waited for. One that does not answer is asked again, until it has had
+    /// `PATIENCE` more than the wait takes.
+    async fn wait(&self, begun: &mut [Result<Begun<'_>, NodeLowered>], tell: &impl Fn(&str)) {
         loop {
-            let lefts = begun.iter().flatten().map(|one| async move {
-                let Ok(looked) = look(&self.deployment, one.master).await else { return 0 };
-                let marker = looked.shown.marker;
-                let is_same = marker.is_some_and(|marker| one.lowering.check(&marker).is_ok());
-                if is_same { one.lowering.left(looked.now()) } else { 0 }
+            let looks = begun.iter().map(|one| async move {
+                let Ok(one) = one else { return Ok(Duration::ZERO) };
+                self.left(one).await
             });
-            let left = join_all(lefts).await.into_iter().max().unwrap_or(0);
-            if left == 0 {
+            let looks = join_all(looks).await;
+            let now = Instant::now();
+            let patient = now < over(begun, now) + PATIENCE;
+            let mut is_silent = false;
+            for (one, looked) in begun.iter_mut().zip(looks) {
+                let Ok(node) = one else { continue };
+                match looked {
+                    Ok(left) => node.over = now + left,
+                    Err(why) => {
+                        let why = format!("{}: {why}", node.master.at);
+                        if patient {
+                            tell(&format!("{why}; asking again"));
+                            is_silent = true;
+                        } else {
+                            *one = Err(NodeLowered::Unreachable(why));
+                        }
+                    }
+                }
+            }
+            let left = over(begun, now).saturating_duration_since(now);
+            if left.is_zero() && !is_silent {
                 return;
+            }
+            if left.is_zero() {
+                sleep(ASK_AGAIN).await;
+                continue;
             }
             tell(&format!(
                 "waiting for another {}: until then a lease or a token of the old settings may be \
                  in use",
-                AtMost(Duration::from_millis(left))
+                AtMost(left)
             ));
-            let pause = if left > 120_000 { 60_000 } else { 10_000 };
-            sleep(Duration::from_millis(left.min(pause))).await;
+            let pause = if left > Duration::from_secs(120) { 60 } else { 10 };
+            sleep(left.min(Duration::from_secs(pause))).await;
         }
+    }
+
+    /// Returns the time until no lease and no token of the old settings can be in use; zero if the
+    /// marker was changed. An error if the server does not answer.
+    async fn left(&self, one: &Begun<'_>) -> Result<Duration, String> {
+        let looked = match look(&self.deployment, one.master).await {
+            Ok(looked) => looked,
+            Err(Refusal { kind: Kind::Failed, why }) => return Err(why),
+            Err(_) => return Ok(Duration::ZERO),
+        };
+        let marker = looked.shown.marker;
+        let is_same = marker.is_some_and(|marker| one.lowering.check(&marker).is_ok());
+        let left = if is_same { one.lowering.left(looked.now()) } else { 0 };
+        Ok(Duration::from_millis(left))
     }
 
     async fn write(&self, one: &Begun<'_>, tell: &impl Fn(&str)) -> Result<(), NodeLowered> {
@@ -301,6 +345,11 @@ impl Lower {
     }
 }
 
+/// Returns the end of the longest wait; `now` if there is none.
+fn over(begun: &[Result<Begun<'_>, NodeLowered>], now: Instant) -> Instant {
+    begun.iter().flatten().map(|one| one.over).max().unwrap_or(now)
+}
+
 /// Whole milliseconds, rounded up, as a client counts them.
 fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
@@ -313,6 +362,9 @@ fn micros(span: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use palisade::internal::Endpoint;
+    use palisade::internal::lineage::{Marker, ReplicationId};
+
     use crate::shared_settings::tests::settings;
 
     #[test]
@@ -328,6 +380,34 @@ mod tests {
         assert_eq!(of(&[NodeLowered::Left, away.clone()]), 69);
         assert_eq!(of(&[done.clone(), away, refused]), 2);
         assert_eq!(of(&[done, NodeLowered::CameBack("x".into())]), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_stays_silent_is_asked_again_and_the_last_cause_is_named() {
+        let master = Master {
+            at: "127.0.0.1:1".to_owned(),
+            target: Endpoint::parse("redis://127.0.0.1:1").unwrap(),
+            replicas: Vec::new(),
+            without_backlog: false,
+            run_id: String::new(),
+            epoch: None,
+            appends_nothing: false,
+            keeps_nothing: false,
+        };
+        let replid = ReplicationId::parse(&"0".repeat(40)).unwrap();
+        let before = Marker { quarantine: 10_000, ..Marker::born(1, 2, 3, replid) };
+        let lowering = Lowering::new(before, 0, 5_000, 0).unwrap().unwrap();
+        let started = Instant::now();
+        let over = started + Duration::from_secs(10);
+        let one = Begun { master: &master, window: Duration::ZERO, lowering, longest: 0, over };
+        let mut begun: [Result<Begun<'_>, NodeLowered>; 1] = [Ok(one)];
+        let asked = std::cell::Cell::new(0_usize);
+        let tell = |step: &str| asked.set(asked.get() + usize::from(step.contains("asking again")));
+        Lower::new(Deployment::new()).wait(&mut begun, &tell).await;
+        let [Err(NodeLowered::Unreachable(why))] = &begun else { panic!("it was reached") };
+        assert!(why.starts_with("127.0.0.1:1: "), "{why}");
+        let waited = started.elapsed().as_secs();
+        assert!((40..=45).contains(&waited) && asked.get() >= 5, "{waited}, {asked:?}");
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
 //! The longest lease and the largest clock error that all clients of a node share, and how a person
 //! lowers them.
 
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use palisade::{RedisNode, Redlock};
@@ -122,6 +123,30 @@ async fn a_client_that_has_not_ended_raises_it_again_and_is_named() {
     let NodeLowered::CameBack(why) = &done.nodes[0].1 else { panic!("{done}") };
     assert!(why.contains("max_ttl came back (with the failover window, 2s)"), "{why}");
     assert_eq!(kept(&server).0, 2_000);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_silent_when_the_wait_is_over_is_asked_again() {
+    let server = marked().await;
+    used_by(&server, 2 * SHORT).await;
+    let is_frozen = AtomicBool::new(false);
+    let tell = |step: &str| {
+        if step.starts_with("waiting") && !is_frozen.swap(true, SeqCst) {
+            server.freeze();
+        }
+    };
+    let resumed = async {
+        while !is_frozen.load(SeqCst) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        tokio::time::sleep(6 * SHORT).await;
+        server.resume();
+    };
+    let lower = Lower::new(lone(&server)).max_ttl(SHORT);
+    let (done, ()) = tokio::join!(lower.run(tell), resumed);
+    let done = done.unwrap();
+    assert!(matches!(done.nodes[0].1, NodeLowered::Done(_)), "{done}");
+    assert_eq!(kept(&server).0, 1_000);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
