@@ -70,7 +70,7 @@ async fn main() -> Result<(), Failure> {
     // The process Ada runs first and dies in her first run: the timeout drops her task with all its
     // values.
     let _ = timeout(Duration::from_secs(6), process("Ada", true)).await;
-    let others = [process("Grace", false), process("Edsger", false)].map(tokio::spawn);
+    let others = ["Grace", "Edsger"].map(|me| tokio::spawn(process(me, false)));
     sleep(Duration::from_secs(15)).await;
     others.iter().for_each(tokio::task::JoinHandle::abort);
     // `close` releases the locks of the dropped tasks. Otherwise these locks would stay until the

@@ -197,7 +197,7 @@ impl Line {
             Command::Console(args) => args.run().await,
             Command::Doctor(args) => args.run().await,
             Command::Init(args) => args.run().await,
-            Command::Handover(args) => args.run().await,
+            Command::Handover(args) => Box::pin(args.run()).await,
             Command::Settings(args) => args.run().await,
             Command::Completions { shell } => {
                 let mut text = Vec::new();

@@ -380,14 +380,14 @@ impl Handover {
         let facts = conn.query("INFO server", "INFO", info).await.unwrap_or_default();
         if facts.get("run_id").is_some_and(|now| *now != master.run_id) {
             let state = match opened {
-                Ok(_) => "it is open".to_owned(),
+                Ok(()) => "it is open".to_owned(),
                 Err(refusal) => refusal.why,
             };
             let what = format!("{why}; {at} was restarted nevertheless: {state}");
             return HandedOver::FellBack(what);
         }
         HandedOver::Refused(match opened {
-            Ok(_) => format!("{why}; {at} is open again"),
+            Ok(()) => format!("{why}; {at} is open again"),
             Err(refusal) => {
                 let left = self.closed_for.saturating_sub(closed.since.elapsed());
                 format!("{why}; {at} opens by itself within {left:.0?} ({})", refusal.why)

@@ -415,7 +415,7 @@ mod tests {
             (&[a, b, ("a", 9 * m, 9 * m + 1)], true),
         ] {
             match seen(now).named(&name) {
-                Ok(named) => assert!(is_same && named.name() == name, "{now:?}: {named}"),
+                Ok(found) => assert!(is_same && found.name() == name, "{now:?}: {found}"),
                 Err(e) => {
                     assert!(!is_same, "{now:?}: {e}");
                     assert!(e.to_string().contains("list the losses again"), "{e}");

@@ -18,7 +18,7 @@ use tokio::time::sleep;
 use super::keys::Records;
 use super::{Cron, CronError, NAMESPACE, Run, tick};
 use crate::error::ConfigError;
-use crate::idempotency::{Call, Context, Failed, NotRecorded, Outcome, Resolved, RunError, Status};
+use crate::idempotency::{Call, Context, Failed, Outcome, Resolved, RunError, Status};
 use crate::name::check_name;
 
 /// Interval at which the leader of a job looks for requests to run the job.
@@ -105,8 +105,8 @@ pub(super) fn slot(at: i64) -> i64 {
 fn not_confirmed(request: &RunRequest, error: RunError) -> CronError {
     let until = request.until();
     match error {
-        RunError::NotRecorded(NotRecorded { nodes: error, .. })
-        | RunError::NoQuorum { error, .. } => CronError::NotConfirmed { until, error },
+        RunError::NotRecorded(not) => CronError::NotConfirmed { until, error: not.nodes },
+        RunError::NoQuorum { error, .. } => CronError::NotConfirmed { until, error },
         other => other.into(),
     }
 }

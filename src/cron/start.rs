@@ -11,6 +11,9 @@ use super::{Cron, CronError};
 use crate::error::Advice;
 use crate::idempotency::Status;
 
+/// A schedule before an edit, with its first and last second.
+type Before = (Schedule, (i64, i64));
+
 /// Returns the time since which the job has this schedule, in seconds since 1970, and the schedule
 /// before it, with its first and last second. If the schedule was edited just now, also logs the
 /// gap between the last tick of the old schedule and the first tick of the new one, in which
@@ -20,7 +23,7 @@ pub(super) async fn start(
     job: &Job,
     schedule: &Schedule,
     records: &Records,
-) -> Result<(i64, Option<(Schedule, (i64, i64))>), CronError> {
+) -> Result<(i64, Option<Before>), CronError> {
     let revision = since(cron, job, schedule).await?;
     let before = revision.before.as_ref().and_then(|(old, old_since)| {
         let (text, zone) = old.rsplit_once(' ')?;
@@ -67,7 +70,7 @@ async fn since(cron: &Cron, job: &Job, schedule: &Schedule) -> Result<Revision, 
 async fn report_gap(
     cron: &Cron,
     job: &Job,
-    (schedule, before): (&Schedule, Option<&(Schedule, (i64, i64))>),
+    (schedule, before): (&Schedule, Option<&Before>),
     (revision, records): (&Revision, &Records),
 ) {
     let Some((old, _)) = &revision.before else { return };

@@ -11,9 +11,14 @@ use crate::config::RETENTION;
 /// which has no login. The program takes passwords from the environment or from files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Commands {
-    nodes: Arc<str>,
+    parts: Arc<Parts>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Parts {
+    nodes: String,
     /// Options of the commands about keys, with a leading space: the prefix and the retention.
-    keys: Arc<str>,
+    keys: String,
 }
 
 impl Commands {
@@ -23,7 +28,7 @@ impl Commands {
         if !prefix.is_empty() {
             let _ = write!(keys, " --prefix {}", quoted(prefix));
         }
-        Self { nodes: nodes.join(" ").into(), keys: keys.into() }
+        Self { parts: Arc::new(Parts { nodes: nodes.join(" "), keys }) }
     }
 
     /// Adds the retention to the commands about keys, if it is not their default.
@@ -32,21 +37,20 @@ impl Commands {
             return self.clone();
         }
         let secs = retention.as_secs() + u64::from(retention.subsec_nanos() > 0);
-        Self {
-            nodes: Arc::clone(&self.nodes),
-            keys: format!("{} --retention {secs}s", self.keys).into(),
-        }
+        let Parts { nodes, keys } = &*self.parts;
+        let keys = format!("{keys} --retention {secs}s");
+        Self { parts: Arc::new(Parts { nodes: nodes.clone(), keys }) }
     }
 
     /// Returns the command that marks all nodes as new. It is for a deployment that never had data.
     pub fn init(&self) -> String {
-        format!("palisade init --new {}", self.nodes)
+        format!("palisade init --new {}", self.parts.nodes)
     }
 
     /// Returns the command that lists the losses of data because of which keys wait, and the
     /// commands that decide about them.
     pub fn incidents(&self) -> String {
-        format!("palisade idem incidents {}{}", self.nodes, self.keys)
+        format!("palisade idem incidents {}{}", self.parts.nodes, self.parts.keys)
     }
 
     /// Returns the command that lets all keys run that wait for a decision about a loss of data.
@@ -74,7 +78,7 @@ impl Commands {
     }
 
     fn decide(&self, namespace: &str, losses: &str, what: &str) -> String {
-        let (namespace, Self { nodes, keys }) = (quoted(namespace), self);
+        let (namespace, Parts { nodes, keys }) = (quoted(namespace), &*self.parts);
         format!(
             "palisade idem decide --namespace {namespace} --loss {losses} {what} --reason 'none \
              took \
@@ -83,7 +87,7 @@ impl Commands {
     }
 
     fn decide_all(&self, what: &str) -> String {
-        format!("palisade idem decide --all {what} {}{}", self.nodes, self.keys)
+        format!("palisade idem decide --all {what} {}{}", self.parts.nodes, self.parts.keys)
     }
 
     /// Returns the first step with nodes whose data began empty and that no operator has marked.

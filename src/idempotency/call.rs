@@ -273,7 +273,7 @@ impl Call {
             Store::Forgotten(_) | Store::Refused(Refusal::TooOld) => {
                 Resolved::InFlight { retry_after: Duration::ZERO }
             }
-            Store::Unsure(not) => return Err(RunError::NotRecorded(*not)),
+            Store::Unsure(not) => return Err(RunError::NotRecorded(not)),
         })
     }
 

@@ -127,7 +127,7 @@ pub enum RunError {
         overtaken: bool,
     },
     /// The handler ran, but its result may not be stored on a majority of the nodes.
-    NotRecorded(NotRecorded),
+    NotRecorded(Box<NotRecorded>),
     /// A value could not be converted. Either the request for the fingerprint could not be
     /// converted to JSON (the handler did not run), or the result could not be converted to JSON
     /// (the handler ran, and its attempt counts as one without a result), or the stored result

@@ -475,7 +475,7 @@ where
         }
     }
     let ballot = (attempt, held.lease.token);
-    Err(RunError::NotRecorded(call.not_recorded(ballot, overtaken, nodes)))
+    Err(RunError::NotRecorded(Box::new(call.not_recorded(ballot, overtaken, nodes))))
 }
 
 /// Returns the outcome of a call for a key with a stored result.

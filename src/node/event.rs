@@ -337,7 +337,7 @@ impl NodeEvent {
                  keys without `created_at` count as forgotten; where they wait for a decision, \
                  `{incidents}` shows it and says how to decide",
                     remaining_ms = millis(*remaining)
-                )
+                );
             }
             Self::TtlTooShort { ttl, lasts, needed, down_after, window, enough } => say!(
                 warn,

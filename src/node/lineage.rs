@@ -133,6 +133,7 @@ pub(crate) struct Asked {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are the large one, and none is kept")]
 pub(crate) enum Verdict {
     /// The batch may be executed under this marker. It must be written first if it is not the one
     /// that the server shows.
@@ -145,6 +146,7 @@ pub(crate) enum Verdict {
 
 /// How the marker of a [`Verdict::Goes`] differs from the one that the server shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a change of its own")]
 pub(crate) struct Change {
     /// A history began with this batch.
     pub begun: bool,

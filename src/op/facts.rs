@@ -9,6 +9,7 @@ use crate::time::{Moment, NodeClock};
 /// Facts that a node reports about itself in the answer to each batch, so they cost no request of
 /// their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Facts {
     /// Wall clock of the node in microseconds since 1970.
     pub node_micros: u64,

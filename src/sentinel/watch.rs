@@ -164,11 +164,11 @@ impl Shared {
 
     async fn round(&self, hurry: bool) -> Round {
         let mut asker = self.asker.lock().await;
-        let asked = self.env.now();
+        let begun = self.env.now();
         let round = asker.round(hurry, self.enough()).await;
         // The mutex is still locked, so that states are published in the order of the rounds of
         // requests.
-        self.publish(&round, asked);
+        self.publish(&round, begun);
         round
     }
 

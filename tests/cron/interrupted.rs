@@ -38,7 +38,7 @@ async fn until(world: &World, after: Duration) -> i64 {
 async fn until_tick(world: &World, every: u64, after: Duration) -> i64 {
     let now = world.now().duration_since(UNIX_EPOCH).unwrap();
     let tick = (now.as_secs() / every + 1) * every;
-    sleep(Duration::from_secs(tick) + after - now).await;
+    sleep((Duration::from_secs(tick) + after).saturating_sub(now)).await;
     tick.cast_signed()
 }
 

@@ -300,7 +300,7 @@ async fn a_span_without_bounds_is_refused_by_the_name_of_its_setting() {
         assert!(why.contains(&format!("`{field}` ")), "{field}: {why}");
     }
     for job in [
-        hourly().late(year / 2).at_most(year).grace(year).at_least(year - SECOND),
+        hourly().late(year / 2).at_most(year).grace(year).at_least(year.saturating_sub(SECOND)),
         hourly().jitter(59 * MINUTE),
         Job::new("job", "*/7 * * * *").jitter(3 * MINUTE),
     ] {

@@ -264,7 +264,7 @@ impl World {
                     Ok::<_, Failed>(())
                 }
             });
-            unless_frozen(is_frozen, run).await.unwrap();
+            Box::pin(unless_frozen(is_frozen, run)).await.unwrap();
         });
         Process { cron, redlock, frozen, task }
     }

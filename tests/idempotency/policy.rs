@@ -192,12 +192,16 @@ async fn a_node_that_was_away_when_an_attempt_was_given_back_parks_nothing() {
             let of = h.orders();
             for round in 0..3 {
                 let ended = of.key("k").run(async |_| {
-                    away.iter().for_each(|node| h.faults[*node].cut());
+                    for node in away {
+                        h.faults[*node].cut();
+                    }
                     Err::<u32, _>(failed("closed"))
                 });
                 assert!(ended.await.is_err(), "{round}");
                 tokio::time::sleep(secs(150)).await;
-                away.iter().for_each(|node| h.faults[*node].heal());
+                for node in away {
+                    h.faults[*node].heal();
+                }
             }
             let out = of.key("k").run(|_| effects.act(Duration::ZERO)).await.unwrap();
             assert!(

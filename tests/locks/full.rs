@@ -47,10 +47,10 @@ async fn what_is_held_on_a_server_without_memory_is_kept_and_given_back() {
     sleep(TTL / 4).await;
 
     server.cli(&["config", "set", "maxmemory", "1"]);
-    let writes = || server.cli(&["getrange", "palisade:note", "24", "35"]).parse::<u64>().unwrap();
-    let before = writes();
+    let counted = || server.cli(&["getrange", "palisade:note", "24", "35"]).parse::<u64>().unwrap();
+    let before = counted();
     sleep(TTL * 2).await;
-    assert!(writes() > before, "renewals are counted (quarantine 18)");
+    assert!(counted() > before, "renewals are counted (quarantine 18)");
     let held = [mutex.is_valid(), fair.is_valid(), many.is_valid(), writer.is_valid()];
     assert_eq!(held, [true; 4]);
     assert!(reader.is_valid() && beside.is_valid() && leader.is_valid());

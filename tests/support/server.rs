@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Time limit for the start of a server.
-const START: Duration = Duration::from_secs(60);
+const START: Duration = Duration::from_secs(90);
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// A server process. Dropping this value ends the process.

@@ -29,6 +29,7 @@ use crate::span::Span;
 /// --deployment, else the one that most of them have), so that they vote together. Nothing is lost:
 /// no other part of their data changes.
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct SettingsArgs {
     #[command(flatten)]
     settings: Settings,

@@ -59,7 +59,7 @@ fn each_of_its_own_codes_has_its_cause() {
     assert_eq!(ground.run(&["lock", "-w", "0.2s", "a", "--", "true"]).code, 75);
     // Exit code 143: a signal ends `palisade` while it waits for the lock.
     let waiting = ground.spawn(&["lock", "a", "-v", "--", "true"]);
-    std::thread::sleep(Duration::from_millis(2_000));
+    std::thread::sleep(Duration::from_secs(2));
     waiting.signal("TERM");
     assert_eq!(waiting.end(SOON).code, 143);
     drop(holder);

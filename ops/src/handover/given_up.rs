@@ -65,7 +65,7 @@ impl Handover {
             Err(why) => Err(Refusal::failed(why)),
         };
         match opened {
-            Ok(_) => Ok(()),
+            Ok(()) => Ok(()),
             Err(Refusal { kind: Kind::Failed, why }) => {
                 let most = self.closed_for;
                 Err(format!("not opened ({why}): it opens by itself, {most:?} after it was closed"))

@@ -22,6 +22,7 @@ const HOLD_BACK: (Duration, Duration) = (Duration::from_millis(20), Duration::fr
 const LOOK_BACK: usize = 10_000;
 
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Due {
     /// True for a missed tick that is run late.
     pub(super) backfilled: bool,

@@ -73,7 +73,7 @@ impl Lowering {
                 "another data history has begun meanwhile: run the command again".to_owned()
             );
         }
-        self.grown(now, (before.quarantine, before.clock_error))?;
+        Self::grown(now, (before.quarantine, before.clock_error))?;
         if (now.quarantine, now.clock_error) != (before.quarantine, before.clock_error) {
             return Err("another command has lowered it meanwhile".to_owned());
         }
@@ -86,10 +86,10 @@ impl Lowering {
     /// # Errors
     /// What came back, by name.
     pub fn holds(&self, now: &Marker, longest: u64) -> Result<(), String> {
-        self.grown(now, (self.quarantine.max(longest), self.clock_error))
+        Self::grown(now, (self.quarantine.max(longest), self.clock_error))
     }
 
-    fn grown(&self, now: &Marker, (quarantine, clock_error): (u64, u64)) -> Result<(), String> {
+    fn grown(now: &Marker, (quarantine, clock_error): (u64, u64)) -> Result<(), String> {
         let mut names = Vec::new();
         if now.quarantine > quarantine {
             let length = seconds(now.quarantine.saturating_mul(1_000));
@@ -167,9 +167,9 @@ mod tests {
         }
     }
 
-    fn shown(marker: Marker, now: u64) -> Shown {
+    fn shown(marker: &Marker, now: u64) -> Shown {
         Shown {
-            marker: Some(marker),
+            marker: Some(*marker),
             is_empty: false,
             note: None,
             replid: marker.replid,
@@ -186,9 +186,9 @@ mod tests {
     #[test]
     fn both_come_down_when_no_lease_and_no_token_of_before_can_be_in_use() {
         let (by, m) = (lowering(15_000, 2_000_000), marker());
-        let early = m.lowered(&shown(m, 127_999), &by).unwrap_err();
+        let early = m.lowered(&shown(&m, 127_999), &by).unwrap_err();
         assert_eq!(early, "an earlier lease may last for another 1 ms");
-        let lowered = m.lowered(&shown(m, 128_000), &by).unwrap();
+        let lowered = m.lowered(&shown(&m, 128_000), &by).unwrap();
         let wanted =
             Marker { quarantine: 15_000, clock_error: 2_000_000, written: 128_000, ..marker() };
         assert_eq!(lowered, wanted);
@@ -199,14 +199,14 @@ mod tests {
     fn nothing_is_raised() {
         assert_eq!(Lowering::new(marker(), 0, 30_000, 5_000_000), Ok(None));
         let one = lowering(30_000, 2_000_000);
-        let lowered = marker().lowered(&shown(marker(), 200_000), &one).unwrap();
+        let lowered = marker().lowered(&shown(&marker(), 200_000), &one).unwrap();
         assert_eq!((lowered.quarantine, lowered.clock_error), (20_000, 2_000_000));
     }
 
     #[test]
     fn what_came_back_is_named() {
         let by = lowering(15_000, 2_000_000);
-        let refused = |m: Marker| m.lowered(&shown(m, 200_000), &by).unwrap_err();
+        let refused = |m: Marker| m.lowered(&shown(&m, 200_000), &by).unwrap_err();
         let longer = Marker { quarantine: 21_000, ..marker() };
         assert!(refused(longer).starts_with("max_ttl came back (with the failover window, 21s):"));
         let larger = Marker { clock_error: 5_000_000, ..marker() };
@@ -227,13 +227,13 @@ mod tests {
     #[test]
     fn a_server_that_was_replaced_or_is_handed_over_is_left_alone() {
         let (by, m) = (lowering(15_000, 2_000_000), marker());
-        let renamed = Shown { replid: ReplicationId::of(5), ..shown(m, 200_000) };
+        let renamed = Shown { replid: ReplicationId::of(5), ..shown(&m, 200_000) };
         assert!(m.lowered(&renamed, &by).unwrap_err().contains("restarted or replaced"));
         for state in [Handover::Closed(200_001), Handover::Settling(200_001)] {
             let m = Marker { handover: Some(state), ..m };
-            let why = m.lowered(&shown(m, 200_000), &by).unwrap_err();
+            let why = m.lowered(&shown(&m, 200_000), &by).unwrap_err();
             assert!(why.contains("a planned handover ends in 1 ms"), "{why}");
-            assert_eq!(m.lowered(&shown(m, 200_001), &by).unwrap().handover, None);
+            assert_eq!(m.lowered(&shown(&m, 200_001), &by).unwrap().handover, None);
         }
     }
 

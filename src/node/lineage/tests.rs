@@ -47,10 +47,10 @@ fn marker() -> Marker {
     }
 }
 
-fn shown(m: Marker) -> Shown {
-    let Marker { history, generation, replid, process, evicted, .. } = m;
+fn shown(m: &Marker) -> Shown {
+    let Marker { history, generation, replid, process, evicted, .. } = *m;
     Shown {
-        marker: Some(m),
+        marker: Some(*m),
         is_empty: false,
         note: Some(Note { history, generation, seq: 20, micros: 9_000_000 }),
         replid,
@@ -134,8 +134,8 @@ fn alter(m: &mut Marker, name: &str, value: &str) {
 }
 
 /// The marker and what happened to it, in words: only what differs from the one that was shown.
-fn told(shown: &Shown, verdict: Verdict) -> String {
-    let (m, change) = match verdict {
+fn told(shown: &Shown, verdict: &Verdict) -> String {
+    let (m, change) = match *verdict {
         Verdict::Goes(marker, change) => (marker, change),
         Verdict::Foreign(theirs) => {
             return format!("foreign {}/{}", theirs.deployment, theirs.vote);
@@ -184,9 +184,9 @@ fn what_a_server_shows_and_a_client_remembers_decides_on_its_data() {
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
     let wrong = lines.filter_map(|line| {
         let (facts, expect) = line.split_once(" -> ").expect("a line has an outcome");
-        let (mut shown, mut asked) = (shown(marker()), asked());
+        let (mut shown, mut asked) = (shown(&marker()), asked());
         facts.split_whitespace().for_each(|word| say(&mut shown, &mut asked, word));
-        let got = told(&shown, judge(&shown, &asked));
+        let got = told(&shown, &judge(&shown, &asked));
         (got != expect).then(|| format!("{line}\n    got: {got}"))
     });
     let wrong: Vec<String> = wrong.collect();
@@ -197,7 +197,7 @@ fn what_a_server_shows_and_a_client_remembers_decides_on_its_data() {
 #[test]
 fn a_verdict_is_final() {
     for line in include_str!("testdata/judge.txt").lines().filter(|line| line.contains(" -> ")) {
-        let (mut shown, mut asked) = (shown(marker()), asked());
+        let (mut shown, mut asked) = (shown(&marker()), asked());
         let facts = line.split(" -> ").next().unwrap_or_default();
         facts.split_whitespace().for_each(|word| say(&mut shown, &mut asked, word));
         let Verdict::Goes(m, _) = judge(&shown, &asked) else { continue };
@@ -210,7 +210,7 @@ fn a_verdict_is_final() {
 
 #[test]
 fn the_floor_is_above_every_token_of_a_replaced_server() {
-    let server = Shown { replid: ReplicationId::of(9), ..shown(marker()) };
+    let server = Shown { replid: ReplicationId::of(9), ..shown(&marker()) };
     let client = Asked {
         clock_error: Duration::from_millis(40),
         longest_window: Duration::from_secs(2),
@@ -224,7 +224,7 @@ fn the_floor_is_above_every_token_of_a_replaced_server() {
 
 #[test]
 fn a_master_is_closed_only_with_data_that_are_whole_and_old_enough() {
-    let closed = |m: Marker, epoch| m.close(&shown(m), epoch, 600);
+    let closed = |m: Marker, epoch| m.close(&shown(&m), epoch, 600);
     let expected = Marker { handover: Some(Handover::Closed(NOW + 600)), ..marker() };
     let with = |handover| Marker { handover: Some(handover), ..marker() };
     assert_eq!(closed(marker(), Some(6)), Ok(expected));
@@ -233,7 +233,7 @@ fn a_master_is_closed_only_with_data_that_are_whole_and_old_enough() {
     assert_eq!(closed(with(Handover::Settling(NOW)), Some(6)), Ok(expected));
     let since = NOW - 3_000;
     assert!(closed(Marker { since, ..marker() }, None).is_ok());
-    let renamed = Shown { replid: ReplicationId::of(9), ..shown(marker()) };
+    let renamed = Shown { replid: ReplicationId::of(9), ..shown(&marker()) };
     let refused = [
         (marker().close(&renamed, Some(6), 600), "earlier data history"),
         (closed(marker(), Some(7)), "earlier data history"),
@@ -252,7 +252,7 @@ fn a_master_is_closed_only_with_data_that_are_whole_and_old_enough() {
 fn a_handover_takes_the_history_along() {
     let closed = Marker { handover: Some(Handover::Closed(NOW + 2_000)), ..marker() };
     let process = Process { run: 8, ..Process::fresh() };
-    let server = Shown { replid: ReplicationId::of(9), process, evicted: 3, ..shown(closed) };
+    let server = Shown { replid: ReplicationId::of(9), process, evicted: 3, ..shown(&closed) };
     let taken = closed.finish(&server, Some(7), 2_000).expect("in time");
     assert_eq!(taken, closed.taken_over(&server, Some(7)));
     let (history, note) = ((taken.history, taken.generation, taken.since), server.note);
@@ -269,9 +269,9 @@ fn a_handover_takes_the_history_along() {
     let now = Shown { marker: Some(taken), ..server };
     assert_eq!(judge(&now, &client), Verdict::Goes(taken, Change::default()));
     assert!(closed.finish(&server, Some(7), 2_001).is_err(), "closed for too short a time");
-    assert!(closed.finish(&shown(closed), Some(7), 0).is_err(), "the same server");
+    assert!(closed.finish(&shown(&closed), Some(7), 0).is_err(), "the same server");
     assert!(marker().finish(&server, Some(7), 0).is_err(), "not closed");
-    assert!(taken.finish(&shown(closed), Some(7), 0).is_err(), "settling is not closed");
+    assert!(taken.finish(&shown(&closed), Some(7), 0).is_err(), "settling is not closed");
     assert_eq!(closed.opened(), marker());
     assert_eq!(taken.opened(), Marker { handover: None, ..taken });
 }
@@ -279,6 +279,7 @@ fn a_handover_takes_the_history_along() {
 /// What no honest client can have written is not believed, and what one can is.
 #[test]
 fn each_field_of_a_marker_is_believed_up_to_its_bound() {
+    type Case<'a> = (&'a str, u64, &'a dyn Fn(u64) -> Marker);
     const TIME: u64 = 1_790_000_000_000;
     // 2E is a second, and one more is for what is rounded.
     let latest = TIME + 2_000;
@@ -293,7 +294,7 @@ fn each_field_of_a_marker_is_believed_up_to_its_bound() {
     };
     let losing = |began, to| Marker { losses: lost(0, began, to), ..usual };
     let until = |handover| Marker { handover: Some(handover), ..usual };
-    let of: [(&str, u64, &dyn Fn(u64) -> Marker); 10] = [
+    let of: [Case<'_>; 10] = [
         ("since", latest, &|since| Marker { since, ..usual }),
         ("quarantine", 2 * DAY, &|quarantine| Marker { quarantine, ..usual }),
         ("clock_error", DAY * 500, &|clock_error| Marker { clock_error, ..usual }),
@@ -379,8 +380,8 @@ fn markers(now: u64) -> impl Strategy<Value = Marker> {
         let ((deployment, vote, history), generation, replid) = names;
         let ((since, quarantine, floor, written, clock_error), (evicted, epoch)) = (times, counts);
         let losses = losses.into_iter().fold(Losses::default(), Losses::and);
-        let whole = Marker { generation, process, since, quarantine, floor, written, ..marker() };
-        let whole = Marker { clock_error, evicted, epoch, losses, handover, began, ..whole };
+        let whole = Marker { generation, since, process, quarantine, floor, written, ..marker() };
+        let whole = Marker { evicted, epoch, clock_error, began, handover, losses, ..whole };
         Marker { deployment, vote, history, replid, ..whole }
     })
 }

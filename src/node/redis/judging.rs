@@ -43,7 +43,7 @@ impl Judging {
         Self { run: run.unwrap_or(0), identity, at, env, known: SyncMutex::default() }
     }
 
-    fn asked(&self, batch: &Batch, group_terms: GroupTerms) -> Asked {
+    fn asked(batch: &Batch, group_terms: GroupTerms) -> Asked {
         Asked {
             max_ttl: batch.terms.max_ttl,
             clock_error: batch.terms.clock_error,
@@ -122,7 +122,7 @@ impl Attempt {
     /// it again.
     pub(super) fn encode(&self) -> Vec<u8> {
         let known = self.judging.known.lock().clone();
-        let asked = self.judging.asked(&self.batch, self.group_terms);
+        let asked = Judging::asked(&self.batch, self.group_terms);
         // A marker that an earlier batch on this connection writes is there when this one arrives.
         let seen = known.seen.filter(|seen| seen.suits(&asked)).map(|seen| match seen.replaces {
             Some(_) => Arc::new(seen.written()),
@@ -150,7 +150,7 @@ impl Attempt {
     /// Judges what the server showed.
     fn judge(&self, news: &News) -> (Verdict, Asked) {
         let name = self.judging.env.random() as u64;
-        let asked = Asked { name, ..self.judging.asked(&self.batch, self.group_terms) };
+        let asked = Asked { name, ..Judging::asked(&self.batch, self.group_terms) };
         (lineage::judge(&news.shown(self.judging.run), &asked), asked)
     }
 }
@@ -165,7 +165,7 @@ impl Retry for Attempt {
         self.tries = self.tries.checked_sub(1)?;
         let sent_with = self.sent_with.lock().seen.clone();
         let known = self.judging.known.lock().clone();
-        let asked = self.judging.asked(&self.batch, self.group_terms);
+        let asked = Judging::asked(&self.batch, self.group_terms);
         // An earlier batch of this connection has judged meanwhile.
         let other = known.seen.filter(|seen| {
             sent_with.as_ref().is_none_or(|sent| sent.text() != seen.text())
@@ -182,7 +182,7 @@ impl Retry for Attempt {
         let written = if changes { news.micros / 1_000 } else { marker.written };
         let marker = Marker { written, ..marker };
         let replaces = changes.then(|| news.marker.clone());
-        let seen = Arc::new(Seen::new(marker, change, asked, replaces));
+        let seen = Arc::new(Seen::new(&marker, change, asked, replaces));
         {
             let mut known = self.judging.known.lock();
             known.seen = Some(Arc::clone(&seen));
@@ -261,7 +261,7 @@ impl News {
         seen: Option<&Arc<Seen>>,
     ) -> Result<Facts, NodeError> {
         let Outcome { judging, batch, group_terms } = attempt;
-        let asked = judging.asked(batch, *group_terms);
+        let asked = Judging::asked(batch, *group_terms);
         match (lineage::judge(&self.shown(judging.run), &asked), seen) {
             (Verdict::Foreign(theirs), _) => {
                 let detail = lineage::foreign(&asked.remembers.newest, &theirs, &judging.at);

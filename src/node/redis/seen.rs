@@ -44,12 +44,12 @@ impl Noted {
 
 impl Seen {
     pub(super) fn new(
-        marker: Marker,
+        marker: &Marker,
         change: Change,
         asked: Asked,
         replaces: Option<String>,
     ) -> Self {
-        Self { text: marker.to_string(), marker, replaces, change, asked }
+        Self { text: marker.to_string(), marker: *marker, replaces, change, asked }
     }
 
     /// The same marker, once the script has written it.
@@ -160,7 +160,7 @@ mod tests {
         let (clock_error, quarantine) = (1_000_000, 30_000);
         let floor = (since + 2_000 + quarantine) * 1_000;
         let marker = Marker { since, clock_error, quarantine, floor, epoch: 3, ..born };
-        Seen::new(marker, Change::default(), asked(), None)
+        Seen::new(&marker, Change::default(), asked(), None)
     }
 
     fn window(seen: &Seen, not_after: Option<u64>, proposals: &[u64]) -> Option<(u64, u64)> {
@@ -222,8 +222,8 @@ mod tests {
             ("another vote", of(Lineage { generation: 0, vote: 9, ..own })),
             ("another deployment", of(Lineage { deployment: 9, ..Lineage::default() })),
         ];
-        let less = Duration::from_millis(500);
-        let covered = Asked { max_ttl: less, clock_error: less, ..asked() };
+        let half = Duration::from_millis(500);
+        let covered = Asked { max_ttl: half, clock_error: half, ..asked() };
         assert!(seen.suits(&asked()) && seen.suits(&of(own)) && seen.suits(&covered));
         for (what, asked) in others {
             assert!(!seen.suits(&asked), "{what}");

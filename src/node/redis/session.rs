@@ -165,7 +165,7 @@ impl Session {
         let attempt = Attempt::new(&self.judging, Arc::clone(&batch), group_terms, &sent_with);
         let bytes = attempt.encode();
         let reply = self.wire.send(bytes, 1, Some(Box::new(attempt)))?;
-        Some(Sent { session: Arc::clone(self), reply, batch, group_terms, sent_with })
+        Some(Sent { session: Arc::clone(self), reply, batch, group_terms, last: sent_with })
     }
 }
 
@@ -175,14 +175,14 @@ pub(crate) struct Sent {
     reply: Reply,
     batch: Arc<Batch>,
     group_terms: GroupTerms,
-    sent_with: Arc<SyncMutex<SentWith>>,
+    last: Arc<SyncMutex<SentWith>>,
 }
 
 impl Sent {
     /// Waits for the answer and decodes it. Returns `Err` if the connection failed, or if the
     /// server refused the whole batch.
     pub(crate) async fn answer(self) -> Result<Replies, NodeError> {
-        let Self { session, reply, batch, group_terms, sent_with } = self;
+        let Self { session, reply, batch, group_terms, last } = self;
         let calling = |e| faults::calling(&e, &session.secrets);
         let mut answers = reply.await.map_err(calling)?.into_iter();
         let answer = match answers.next().unwrap_or(Value::Nil).extract_error() {
@@ -197,7 +197,7 @@ impl Sent {
                 return Err(calling(e));
             }
         };
-        let SentWith { seen, is_bounded } = sent_with.lock().clone();
+        let SentWith { seen, is_bounded } = last.lock().clone();
         let judging = &*session.judging;
         let mut replies = if let Some(news) = News::read(&answer) {
             let outcome = Outcome { judging, batch: &batch, group_terms };

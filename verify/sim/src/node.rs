@@ -158,7 +158,7 @@ impl Node {
     pub(crate) fn arrive(&self, job: Job) {
         let astray = self.state().astray.clone();
         if let Some(other) = astray {
-            return self.arrive_at(&other, job);
+            return Self::arrive_at(&other, job);
         }
         self.deliver(job);
     }

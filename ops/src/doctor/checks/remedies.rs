@@ -293,7 +293,9 @@ fn at_server(f: &mut Facts, n: usize, command: &str) {
         ["ACL", "SETUSER", "default", "'+@all'", ..] => server.replays = Ok(None),
         ["ACL", "SETUSER", ..] => {
             let Ok(may) = &mut server.may else { return };
-            may.iter_mut().for_each(|(_, why)| *why = None);
+            for (_, why) in may {
+                *why = None;
+            }
         }
         ["REPLICAOF", host, port] => {
             server.role = Ok(Role::Replica { master: format!("{host}:{port}") });
@@ -360,7 +362,9 @@ fn follow(f: &mut Facts, findings: &[&Finding]) -> bool {
 /// Returns what is wrong with the doctor's advice in this cell, if anything is.
 fn cell(faults: &[&Fault]) -> Result<(), String> {
     let mut facts = good();
-    faults.iter().for_each(|(_, change)| change(&mut facts));
+    for (_, change) in faults {
+        change(&mut facts);
+    }
     let names: Vec<_> = faults.iter().map(|(name, _)| *name).collect();
     let (before, findings) = wrong(&facts);
     let mut followed = facts.clone();

@@ -80,7 +80,8 @@ fn codec() -> CodecError {
 fn not_recorded(overtaken: bool) -> CallResult {
     let token = FencingToken::new(7);
     let nodes = nodes(NodeFault::Timeout);
-    Err(RunError::NotRecorded(NotRecorded { key: key(), attempt: 1, token, overtaken, nodes }))
+    let not = NotRecorded { key: key(), attempt: 1, token, overtaken, nodes };
+    Err(RunError::NotRecorded(Box::new(not)))
 }
 
 /// Formats a disposition as a short text, for example `ack`, `retry 500`, `park mismatch` or

@@ -52,7 +52,7 @@ pub(super) fn known(since: u64, quarantine: u64) -> (Judging, Arc<Seen>) {
     };
     let change = Change { begun: true, ..Change::default() };
     let judging = Judging::new("run".into(), "at".into(), Arc::new(SystemEnv));
-    (judging, Arc::new(Seen::new(marker, change, asked, None)))
+    (judging, Arc::new(Seen::new(&marker, change, asked, None)))
 }
 
 /// Makes the values with which an answer begins: the server's clock and the note.

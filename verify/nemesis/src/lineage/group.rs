@@ -103,14 +103,16 @@ pub(super) async fn returning(third_dies: bool, log: &Log) -> Result<(), Failure
         .await?;
     }
     let (one, two) = (site.client("one")?, site.client("two")?);
-    let long = one.long().await?;
+    let guard = one.long().await?;
     let _ = two.hold("touch", false, STEP).await?.release().await;
 
     signal(first.pid, "STOP");
     let other = |m: Member| (m.addr != first.addr).then_some(m);
     let promoted = site.until_master("another master", other).await;
     let rest = match promoted {
-        Ok(promoted) => beyond(&site, (&one, &two), long, (&first, &promoted), third_dies).await,
+        Ok(promoted) => {
+            Box::pin(beyond(&site, (&one, &two), guard, (&first, &promoted), third_dies)).await
+        }
         Err(e) => Err(e),
     };
     signal(first.pid, "CONT");
@@ -188,13 +190,13 @@ pub(super) async fn copied(log: &Log) -> Result<(), Failure> {
     let busy = theirs.hold("theirs", true, STEP).await?;
 
     let (one, two) = (site.client("one")?, site.client("two")?);
-    let long = one.long().await?;
+    let guard = one.long().await?;
     let requests = Request::made(false);
     one.see(&requests).await?;
     two.see(&requests).await?;
     // What is older than twice the clocks' error is not in the loss that a copy admits by chance.
     sleep(Duration::from_secs(6)).await;
-    let held = one.held(long).await?;
+    let held = one.held(guard).await?;
     let port = foreign.port().to_string();
     for n in 1..3 {
         ask(&site.server(n).addr, &["REPLICAOF", "127.0.0.1", &port]).await;

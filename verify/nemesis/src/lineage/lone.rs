@@ -33,11 +33,11 @@ pub(super) async fn elsewhere(log: &Log) -> Result<(), Failure> {
         Client::new(name, Redlock::builder().ttl(TTL).max_ttl(TTL).node(node).build()?, log)
     };
     let (one, two) = (client("one")?, client("two")?);
-    let long = one.long().await?;
+    let guard = one.long().await?;
     let requests = Request::made(false);
     one.see(&requests).await?;
     two.see(&requests).await?;
-    let held = one.held(long).await?;
+    let held = one.held(guard).await?;
 
     address.lead_to(&foreign.addr());
     two.contest(&held, &requests, Instant::now() + AWAY).await;

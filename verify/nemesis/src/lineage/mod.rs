@@ -93,7 +93,7 @@ async fn all(args: &Args) -> Result<bool, Failure> {
             let places = Arc::clone(&places);
             running.spawn(async move {
                 let _place = places.acquire().await;
-                (history, run, one(history).await)
+                (history, run, Box::pin(one(history)).await)
             });
         }
     }
@@ -115,10 +115,10 @@ async fn all(args: &Args) -> Result<bool, Failure> {
 async fn one(history: History) -> Result<Ran, Failure> {
     let log = Log::default();
     match history {
-        History::ReturnAlone => group::returning(false, &log).await?,
-        History::ReturnBoth => group::returning(true, &log).await?,
-        History::Elsewhere => lone::elsewhere(&log).await?,
-        History::Copied => group::copied(&log).await?,
+        History::ReturnAlone => Box::pin(group::returning(false, &log)).await?,
+        History::ReturnBoth => Box::pin(group::returning(true, &log)).await?,
+        History::Elsewhere => Box::pin(lone::elsewhere(&log)).await?,
+        History::Copied => Box::pin(group::copied(&log)).await?,
         History::Nights => return Ok(Ran::Nights(nights::nights().await?)),
     }
     let shown = log.note().clone();

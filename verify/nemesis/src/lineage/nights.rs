@@ -24,7 +24,8 @@ const BEAT: Duration = Duration::from_millis(25);
 /// What the nights cost.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Nights {
-    nights: usize,
+    #[serde(rename = "nights")]
+    count: usize,
     /// Number of times that the server took another replication id.
     renamed: usize,
     /// Gaps between two grants that are longer than a busy machine explains.
@@ -103,7 +104,7 @@ pub(super) async fn nights() -> Result<Nights, Failure> {
     let refused: Duration = gaps.iter().sum();
     let _ = redlock.close(Duration::from_secs(1)).await;
     Ok(Nights {
-        nights: NIGHTS,
+        count: NIGHTS,
         renamed,
         outages: gaps.len(),
         refused_s: (refused.as_secs_f64() * 10.0).round() / 10.0,

@@ -36,9 +36,8 @@ impl Happening {
     /// Returns true if the event can happen to this kind of deployment.
     pub(super) fn happens_to(self, kind: Kind) -> bool {
         match self {
-            Self::ReplicaLost => kind.has_replicas(),
             Self::Backup | Self::Elsewhere => !kind.has_replicas(),
-            Self::Returning => kind.has_replicas(),
+            Self::ReplicaLost | Self::Returning => kind.has_replicas(),
             _ => true,
         }
     }

@@ -163,8 +163,8 @@ async fn cell(kind: Kind, what: Happening) -> Result<Vec<Row>, Failure> {
     let lost: Vec<_> = lost.flat_map(|kind| seen.lost(*kind, &stored)).collect();
     // The loss ends with the last result that is missing: a server that was promoted in the middle
     // of the event may have stored results which are lost with it.
-    let (first, last) = (lost.iter().min(), lost.iter().max().copied().max(Some(begun)));
-    let lost = first.zip(last).map_or(Duration::ZERO, |(first, last)| last - *first);
+    let (first, end) = (lost.iter().min(), lost.iter().max().copied().max(Some(begun)));
+    let lost = first.zip(end).map_or(Duration::ZERO, |(first, end)| end - *first);
     let all = Request::ALL.into_iter().zip(parked);
     let row = |(of, parked)| Row::of((kind, what), of, &seen, begun).with(parked, proved, lost);
     let rows: Vec<Row> = all.map(row).collect();

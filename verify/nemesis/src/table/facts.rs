@@ -70,8 +70,8 @@ impl Facts {
         let mut named = self.named.iter().filter(|(_, master)| master.as_deref() == Some(server));
         let Some((first, _)) = named.next() else { return Vec::new() };
         let replica = |at: Nanos| {
-            let since = answers.iter().filter(|(when, _)| when > first && *when <= at);
-            since.last().is_some_and(|(_, a)| *a == WriteReply::Replica)
+            let mut since = answers.iter().filter(|(when, _)| when > first && *when <= at);
+            since.next_back().is_some_and(|(_, a)| *a == WriteReply::Replica)
                 || promotions(answers).iter().any(|p| p > first && *p <= at)
         };
         named.map(|(at, _)| *at).filter(|at| !replica(*at)).collect()

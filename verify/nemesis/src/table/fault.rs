@@ -254,8 +254,7 @@ impl Fault {
         let (changed, promotions) = match self {
             Self::Empty | Self::BackedUp | Self::Reset => (false, 0),
             // The second promotion changes nothing, and the first master is named again.
-            Self::Returning | Self::ReturningAlone => (false, 2),
-            Self::Back | Self::HandoverBack => (false, 2),
+            Self::Returning | Self::ReturningAlone | Self::Back | Self::HandoverBack => (false, 2),
             _ => (true, 1),
         };
         if (before != master) != changed || promoted < promotions {

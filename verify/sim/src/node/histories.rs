@@ -66,7 +66,7 @@ impl Node {
 
     /// Delivers a request at the wrong node. A client that remembers no vote cannot know better,
     /// nor can one whose node has no name; they find no server there.
-    pub(super) fn arrive_at(&self, other: &Node, job: Job) {
+    pub(super) fn arrive_at(other: &Node, job: Job) {
         let theirs = {
             let state = other.state();
             state.servers[state.master].memory.lineage().map_or(0, |lineage| lineage.vote)
