@@ -18,6 +18,8 @@ pub struct Proxy {
 
 #[derive(Default)]
 struct Rules {
+    /// `host:port` to which new connections lead.
+    target: Mutex<String>,
     edit: Mutex<Option<Edit>>,
     /// If true, the data from replicas to their master are delayed, so the acknowledgements become
     /// old.
@@ -40,8 +42,9 @@ impl Proxy {
     pub fn between(at: SocketAddr, target: &str) -> Self {
         let listener = TcpListener::bind(at).expect("an address of this machine");
         let at = listener.local_addr().expect("it is bound");
-        let rules = Arc::new(Rules::default());
-        let (theirs, target) = (rules.clone(), target.to_owned());
+        let target = Mutex::new(target.to_owned());
+        let rules = Arc::new(Rules { target, ..Rules::default() });
+        let theirs = rules.clone();
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 if theirs.ended.load(SeqCst) {
@@ -52,7 +55,8 @@ impl Proxy {
                 }
                 // If the server is down, the client's socket is dropped here, and so its connection
                 // is closed.
-                if let Ok(server) = TcpStream::connect(&target) {
+                let target = theirs.target.lock().unwrap().clone();
+                if let Ok(server) = TcpStream::connect(target) {
                     join(client, server, &theirs);
                 }
             }
@@ -67,6 +71,11 @@ impl Proxy {
 
     pub fn port(&self) -> u16 {
         self.at.port()
+    }
+
+    /// Has new connections lead to another server. Existing connections remain.
+    pub fn lead_to(&self, target: &str) {
+        target.clone_into(&mut self.rules.target.lock().unwrap());
     }
 
     /// Edits the server's output on all connections from now on.

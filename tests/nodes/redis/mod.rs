@@ -7,6 +7,7 @@ mod access;
 mod expected;
 mod flood;
 mod forged;
+mod lineage;
 mod losses;
 mod markers;
 mod order;

@@ -1,0 +1,221 @@
+//! Whose data a server has, for clients that stay connected: keys that it evicted, older data that
+//! are put back, a backup, an address that leads elsewhere (quarantine 14 to 21 in docs/design).
+
+use palisade::Redlock;
+use palisade::internal::lineage::Note;
+use palisade_ops::Deployment;
+use tokio::time::timeout;
+
+use super::markers::replid;
+use super::*;
+use crate::support::marker::note;
+use crate::support::proxy::Proxy;
+use crate::support::wait::until;
+
+/// Only what hangs exceeds it, even on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A client that remembers what it was answered, as a handle does.
+struct Client {
+    node: RedisNode,
+    remembers: Remembered,
+}
+
+impl Client {
+    fn at(address: &str) -> Self {
+        let node = RedisNode::builder(format!("redis://{address}")).trust_fresh(true);
+        Self { node: node.build().unwrap(), remembers: Remembered::default() }
+    }
+
+    async fn acquire(&mut self, name: &str) -> (Result<Reply, NodeError>, Option<Facts>) {
+        let (ops, remembers) = (vec![acquire(name, owner())], self.remembers);
+        let batch = Batch { terms: LONG, not_after: None, remembers, ops };
+        let mut replies = self.node.call(batch, SystemEnv.now() + PATIENCE).await;
+        if let Some(facts) = &replies.facts {
+            self.remembers.learn(facts);
+        }
+        (replies.items.remove(0), replies.facts)
+    }
+
+    /// Repeats the acquire as long as there is no connection.
+    async fn acquire_once_up(&mut self, name: &str) -> Result<Reply, NodeError> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match self.acquire(name).await.0 {
+                Err(e)
+                    if Instant::now() < end
+                        && matches!(
+                            e.fault(),
+                            NodeFault::Unreachable | NodeFault::Disconnected
+                        ) =>
+                {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                other => return other,
+            }
+        }
+    }
+}
+
+fn evicted(server: &Server) -> u64 {
+    let stats = server.cli(&["info", "stats"]);
+    let keys = stats.lines().find_map(|line| line.strip_prefix("evicted_keys:"));
+    keys.and_then(|keys| keys.trim().parse().ok()).expect("a number")
+}
+
+/// Has the server delete each key that expires, and then sets it back.
+async fn evict(server: &Server) {
+    let before = evicted(server);
+    server.cli(&["set", "cache", "x", "px", "600000"]);
+    server.cli(&["config", "set", "maxmemory-policy", "volatile-ttl"]);
+    server.cli(&["config", "set", "maxmemory", "1"]);
+    until("a key is evicted", || {
+        server.cli(&["set", "more", "x"]);
+        evicted(server) > before
+    })
+    .await;
+    server.cli(&["config", "set", "maxmemory", "0"]);
+    server.cli(&["config", "set", "maxmemory-policy", "noeviction"]);
+}
+
+#[tokio::test]
+async fn evicted_keys_are_a_loss_to_who_does_not_allow_it_whoever_comes_first() {
+    let server = Server::start(&["--repl-diskless-sync-delay", "0"]);
+    let strict = fresh(&server);
+    let allowing = RedisNode::builder(server.url()).trust_fresh(true).allow_eviction(true);
+    let allowing = allowing.build().unwrap();
+    fence(one(&strict, LONG, acquire("k", owner())).await);
+    fence(one(&allowing, LONG, acquire("l", owner())).await);
+    for is_renamed in [false, true] {
+        evict(&server).await;
+        if is_renamed {
+            // Then the first client writes the marker.
+            server.cli(&["--rdb", "-"]);
+        }
+        let first = one(&allowing, LONG, acquire("m", owner())).await;
+        if !is_renamed {
+            fence(first);
+        }
+        let then = facts(&strict, LONG).await;
+        assert!(then.new_history, "{is_renamed}: {then:?}");
+        assert_eq!(then.losses.last().map(|loss| loss.from), Some(0), "{is_renamed}: {then:?}");
+        assert_quarantined(one(&strict, LONG, acquire("n", owner())).await);
+    }
+}
+
+#[tokio::test]
+async fn data_in_the_place_of_others_begin_a_history_each_time() {
+    for is_copy in [false, true] {
+        let server = Server::start(&[]);
+        let mut client = Client::at(&server.addr());
+        fence(client.acquire("before").await.0);
+        if is_copy {
+            for key in ["palisade:generation", "palisade:note"] {
+                assert_eq!(server.cli(&["copy", key, key, "db", "1"]), "1");
+            }
+        }
+        fence(client.acquire("after").await.0);
+        let mut generation = client.remembers.newest.generation;
+        for round in 0..3 {
+            assert_eq!(server.cli(&["swapdb", "0", "1"]), "OK");
+            let (reply, facts) = client.acquire(&format!("round-{round}")).await;
+            assert_quarantined(reply);
+            let facts = facts.expect("it was executed");
+            generation += 1;
+            let begun = (facts.new_history, facts.lineage.generation, facts.losses[0].from);
+            assert_eq!(begun, (true, generation, 0), "{is_copy} {round}: {facts:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_backup_renames_the_data_and_costs_nothing() {
+    let args = ["--repl-backlog-ttl", "1", "--repl-diskless-sync-delay", "0"];
+    let server = Server::start(&args);
+    if !server.cli(&["info", "stats"]).contains("total_net_repl_input_bytes") {
+        return; // Such a server cannot prove that nothing was lost.
+    }
+    let redlock = Redlock::builder().node(fresh(&server)).ttl(Duration::from_secs(60));
+    let redlock = redlock.node_deadline(Duration::from_secs(5)).build().unwrap();
+    let mut events = redlock.events();
+    // Shorter than a quarantine.
+    let soon = Duration::from_secs(20);
+    let held = redlock.mutex("held").acquire_timeout(soon).await.unwrap();
+    for round in 0..2 {
+        let before = replid(&server);
+        server.cli(&["--rdb", "-"]);
+        until("the data are renamed", || replid(&server) != before).await;
+        let renamed = async {
+            loop {
+                drop(redlock.mutex("other").acquire_timeout(soon).await.expect("as before"));
+                while let Some(event) = events.try_next().map(|named| named.event) {
+                    assert!(!matches!(event, NodeEvent::QuarantineBegun { .. }), "{event:?}");
+                    if event == NodeEvent::Renamed {
+                        return;
+                    }
+                }
+            }
+        };
+        timeout(PATIENCE, renamed).await.unwrap_or_else(|_| panic!("no event: {round}"));
+    }
+    assert!(held.is_valid());
+    assert_eq!(redlock.metrics()[0].quarantines, 0);
+}
+
+#[tokio::test]
+async fn an_address_that_leads_to_another_deployment_is_refused_until_it_leads_home() {
+    let (ours, theirs) = (Server::start(&[]), Server::start(&[]));
+    for server in [&ours, &theirs] {
+        let done = palisade_ops::init(&Deployment::new().node(server.url()), "").await.unwrap();
+        assert!(done.is_done(), "{done}");
+    }
+    let proxy = Proxy::to(&ours.addr());
+    let mut client = Client::at(&proxy.addr());
+    fence(client.acquire("k").await.0);
+    let kept = || theirs.cli(&["mget", "palisade:generation", "palisade:note", "k", "l"]);
+    let before = kept();
+    proxy.lead_to(&theirs.addr());
+    ours.cli(&["client", "kill", "type", "normal"]);
+    let refused = client.acquire_once_up("l").await.expect_err("another deployment's data");
+    assert_eq!((refused.fault(), refused.is_ambiguous()), (NodeFault::ForeignData, false));
+    assert!(refused.to_string().contains("the address leads to another server"), "{refused}");
+    assert_eq!(kept(), before, "nothing was written");
+    proxy.lead_to(&ours.addr());
+    theirs.cli(&["client", "kill", "type", "normal"]);
+    fence(client.acquire_once_up("l").await);
+}
+
+#[tokio::test]
+async fn a_note_ahead_of_the_clock_is_renewed_to_the_present() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    fence(one(&node, LONG, acquire("k", owner())).await);
+    let before = note(&server);
+    let ahead = Note { micros: before.micros + 3_600_000_000, ..before };
+    server.cli(&["set", "palisade:note", &ahead.to_string()]);
+    assert!(!facts(&node, LONG).await.new_history);
+    let now = note(&server);
+    assert_eq!(now.seq, before.seq + 1);
+    assert!((before.micros..ahead.micros).contains(&now.micros), "{now:?} after {before:?}");
+}
+
+/// A marker is judged by what the server showed, and the server may have other data meanwhile.
+#[tokio::test]
+async fn a_marker_that_was_judged_two_seconds_ago_is_not_written() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::to(&server.addr());
+    let url = format!("redis://{}", proxy.addr());
+    let node = RedisNode::builder(url).trust_fresh(true).build().unwrap();
+    facts(&node, LONG).await;
+    proxy.edit(|bytes| {
+        if bytes.windows(6).any(|w| w == b"news\r\n") {
+            std::thread::sleep(Duration::from_millis(2_200));
+        }
+    });
+    server.cli(&["del", "palisade:generation"]);
+    let got = batch(&node, LONG, vec![acquire("k", owner())], PATIENCE).await.items.remove(0);
+    assert_eq!(fault(got), (NodeFault::Busy, false));
+    assert_eq!(server.cli(&["exists", "palisade:generation", "k"]), "0");
+    proxy.honest();
+    fence(until_up(&node, acquire("k", owner())).await);
+}
