@@ -69,7 +69,10 @@ impl Ended {
     fn of(status: ExitStatus, became: bool) -> Self {
         use std::os::unix::process::ExitStatusExt as _;
         match (status.code(), status.signal()) {
-            (code, _) if !became => Self::Cannot(code.map_or(INTERNAL, |code| code as u8)),
+            (code, signal) if !became => {
+                let code = code.or(signal.map(|signal| 128 + signal));
+                Self::Cannot(code.map_or(INTERNAL, |code| code as u8))
+            }
             (Some(code), _) => Self::Code(code as u8),
             (None, signal) => Self::Signal(signal.unwrap_or(0)),
         }
@@ -361,5 +364,20 @@ impl Drop for Terminal {
             let _ = tcsetpgrp(io::stdin(), getpgrp());
             let _ = mask.thread_unblock();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_signal_before_the_start_is_told_from_one_to_the_command() {
+        let killed = ExitStatus::from_raw(15);
+        assert_eq!(Ended::of(killed, false), Ended::Cannot(143));
+        assert_eq!(Ended::of(killed, true), Ended::Signal(15));
+        assert_eq!(Ended::of(ExitStatus::from_raw(127 << 8), false), Ended::Cannot(127));
     }
 }

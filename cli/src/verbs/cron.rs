@@ -215,6 +215,8 @@ fn tick_result(ended: Ended) -> Result<(), Failed> {
     match ended {
         Ended::Code(0) => Ok(()),
         Ended::Code(NOT_ACQUIRED) => Err(Failed::retry("wants to be run again")),
+        // By a signal: this process ends, and another one may run the tick.
+        Ended::Cannot(code) if code > 128 => Err(Failed::no_effect("ended before it was started")),
         Ended::Cannot(code) => Err(Failed::unknown(format!("not started, code {code}"))),
         Ended::Code(code) => Err(Failed::unknown(format!("exit code {code}"))),
         Ended::Signal(signal) => Err(Failed::unknown(format!("ended by signal {signal}"))),

@@ -60,7 +60,7 @@ fn each_tick_is_run_once_while_hosts_come_and_go() {
     all.sort_unstable();
     assert!(all.windows(2).all(|w| w[0] != w[1]), "an attempt was made twice: {all:?}");
     let again = all.iter().filter(|(_, attempt)| *attempt > 1).count();
-    assert!(again <= 2, "more was run again than was killed: {all:?}");
+    assert!(again <= 3, "more was run again than was ended: {all:?}");
     let (first, last) = (all[0].0, all[all.len() - 1].0);
     let history = ground.run(&["cron", EACH, "job", "--ttl", "15s", "--history", "600", "--json"]);
     assert_eq!(history.code, 0, "{}", history.err);
