@@ -41,8 +41,8 @@ impl User {
         &self.typed
     }
 
-    /// Types the command into a shell, and returns its output. Types it again as long as it says that
-    /// the busy server executed nothing.
+    /// Types the command into a shell, and returns its output. Types it again as long as it says
+    /// that the busy server executed nothing.
     pub(crate) async fn types(&mut self, command: &str) -> String {
         self.typed.push(command.to_owned());
         let end = Instant::now() + PATIENCE;
