@@ -21,7 +21,7 @@ const HELD: Duration = Duration::from_secs(29);
 fn redlock(groups: &Groups, group: usize) -> Redlock {
     let node = SentinelNode::builder(groups.name(group), groups.sentinels(group));
     let node = node.min_replicas_check(MinReplicas::Off).trust_fresh(true).build().unwrap();
-    let node_deadline = Duration::from_secs(1);
+    let node_deadline = Duration::from_secs(4);
     Redlock::builder().node(node).ttl(HELD).node_deadline(node_deadline).build().unwrap()
 }
 

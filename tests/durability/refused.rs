@@ -161,7 +161,7 @@ async fn a_barrier_knows_one_history_of_one_process() {
     let mut trio = Trio::start();
     let node = RedisNode::builder(trio.master.url()).trust_fresh(true).build().unwrap();
     let node: Arc<dyn LockNode> = Arc::new(node);
-    let soon = || SystemEnv.now() + Duration::from_secs(5);
+    let soon = || SystemEnv.now() + Duration::from_secs(30);
     let point = async || {
         let lookup = Op::Lookup {
             key: "r".into(),
