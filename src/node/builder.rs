@@ -69,6 +69,12 @@ impl<S> NodeBuilder<S> {
         self.settings.as_ref().is_ok_and(|settings| settings.allow_eviction)
     }
 
+    /// Returns what the node requires of its servers' min-replicas check, with the failover window
+    /// that the user has set.
+    pub(crate) fn min_replicas_rule(&self) -> MinReplicasRule {
+        self.settings.as_ref().map(|settings| settings.rule).unwrap_or_default()
+    }
+
     pub(super) fn set(self, change: impl FnOnce(&mut NodeSettings<S>)) -> Self {
         self.try_set(|s| {
             change(s);
