@@ -27,8 +27,8 @@ use crate::span::Span;
 /// A client with larger settings raises them again at any time, also long after the command: it
 /// does so with its next request.
 ///
-/// Give the addresses as the programs have them: an address's failover_window, min_replicas and
-/// max_lag decide how much longer than --max-ttl a quarantine is.
+/// Give the addresses as the programs have them: `failover_window`, `min_replicas` and `max_lag` of
+/// an address decide how much longer than --max-ttl a quarantine is.
 ///
 /// With --one-deployment, gives nodes that were marked one by one the id of one deployment (of
 /// --deployment, else the one that most of them have), so that they vote together. Nothing is lost:
