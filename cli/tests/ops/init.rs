@@ -83,7 +83,7 @@ async fn a_new_server_grants_at_once_and_remembers_everything() {
 async fn a_mark_that_is_in_memory_alone_is_told() {
     for (appends, is_told) in [("no", true), ("yes", false)] {
         let server = Server::start(&["--appendonly", appends]);
-        let out = palisade(&["init", "--new", "--node", &server.url()]);
+        let out = palisade(&["init", "--new", "--timeout", "12s", "--node", &server.url()]);
         assert_eq!(out.status.code(), Some(0), "{}", words(&out));
         let (at, port) = (server.addr(), server.port());
         let line = format!(
@@ -92,7 +92,7 @@ async fn a_mark_that_is_in_memory_alone_is_told() {
         );
         assert_eq!(unwrapped(&out).contains(&line), is_told, "{}", words(&out));
         assert_eq!(unwrapped(&out).contains("BGSAVE"), is_told, "{}", words(&out));
-        let named = in_memory(&lone(&server)).await.unwrap();
+        let named = in_memory(&lone(&server).timeout(SOON)).await.unwrap();
         assert_eq!(named.contains(&at), is_told, "{named:?}");
     }
 }
