@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::facts::is_plain;
 use super::login::{Login, Lone, by_hand};
-use palisade::internal::{self, GroupAccess, NodeUrl, Secrets};
+use palisade::internal::{self, GroupAccess, MinReplicasRule, NodeUrl, Secrets};
 use palisade::{ConfigError, RedlockBuilder, Settings};
 
 /// The nodes that hold an application's locks, the logins at the servers of the nodes, and the
@@ -74,6 +74,8 @@ pub(super) struct GroupLogin {
     pub(super) sentinel: Login,
     /// True if the settings accept data servers that delete keys when their memory is full.
     pub(super) allows_eviction: bool,
+    /// What the settings require of the servers' min-replicas check, with their failover window.
+    pub(super) rule: MinReplicasRule,
 }
 
 impl Access {
@@ -194,7 +196,7 @@ impl Deployment {
         let mut access = Access { groups: Vec::new(), lone: Vec::new() };
         let login = |like| Login { like, more: self.redis_cli.clone() };
         for node in self.nodes()? {
-            let allows_eviction = node.allows_eviction();
+            let (allows_eviction, rule) = (node.allows_eviction(), node.min_replicas_rule());
             match node {
                 NodeUrl::Group(node) => {
                     let GroupAccess { name, sentinels, data, sentinel } =
@@ -206,14 +208,21 @@ impl Deployment {
                         return Err(ConfigError::new("master", format!("{name:?}"), rule));
                     }
                     let (data, sentinel) = (login(data), login(sentinel));
-                    let group = GroupLogin { name, sentinels, data, sentinel, allows_eviction };
-                    access.groups.push(group);
+                    access.groups.push(GroupLogin {
+                        name,
+                        sentinels,
+                        data,
+                        sentinel,
+                        allows_eviction,
+                        rule,
+                    });
                 }
                 NodeUrl::Lone(node) => {
                     let target = internal::endpoint(&node)?;
                     let at = target.to_string();
                     let hand = by_hand(&at, target.login(), target.is_tls(), &self.redis_cli);
-                    access.lone.push(Lone { at, hand, target, allows_eviction });
+                    let window = rule.lone_window();
+                    access.lone.push(Lone { at, hand, target, allows_eviction, window });
                 }
                 NodeUrl::Memory(_) => {
                     let rule = "it is in a process's memory: there is no server to look at";
@@ -270,5 +279,27 @@ impl Deployment {
             }
             memory @ NodeUrl::Memory(_) => memory,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_failover_window_is_that_of_the_address() {
+        let secs = Duration::from_secs;
+        let group = |query: &str| {
+            let url = format!("sentinel://10.0.0.1,10.0.0.2,10.0.0.3/orders-a{query}");
+            Deployment::new().node(url).access().unwrap().groups.remove(0).rule
+        };
+        assert_eq!(group(""), MinReplicasRule::default());
+        let rule = group("?min_replicas=2&max_lag=20s&failover_window=30s");
+        assert_eq!((rule.replicas, rule.unread()), (2, secs(30)));
+        assert_eq!(rule.group_window(Duration::ZERO, [secs(2), secs(60)]), secs(22));
+        let nodes = ["redis://10.0.0.1", "redis://10.0.0.2?failover_window=5s&max_lag=20s"];
+        let nodes = nodes.into_iter().fold(Deployment::new(), Deployment::node);
+        let lone = nodes.access().unwrap().lone;
+        assert_eq!((lone[0].window, lone[1].window), (Duration::ZERO, secs(5)));
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::backlog::TTL;
 pub(crate) use super::marker::KeptData;
-use palisade::internal::LAG_SLACK;
+use palisade::internal::MinReplicasRule;
 
 /// Names and their values, as in the answers to `INFO`, `CONFIG GET` and Sentinel commands.
 pub(crate) type Fields = BTreeMap<String, String>;
@@ -72,6 +72,8 @@ pub(crate) struct Facts {
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub(crate) name: String,
+    /// What the settings require of the servers' min-replicas check, with their failover window.
+    pub(crate) rule: MinReplicasRule,
     /// The Sentinels that the user named, and the Sentinels that a majority of the named Sentinels
     /// report.
     pub(crate) sentinels: Vec<Sentinel>,
@@ -122,6 +124,8 @@ pub(crate) struct Server {
     pub(crate) tls: bool,
     /// True if the settings accept that the server deletes keys when its memory is full.
     pub(crate) allows_eviction: bool,
+    /// Failover window of a lone server by the settings; zero for a server of a group.
+    pub(crate) window: Duration,
     /// `Ok` if the connection and the login succeeded; else the reason.
     pub(crate) reached: Result<(), String>,
     /// Answer to `ROLE`.
@@ -306,14 +310,21 @@ impl Group {
         self.servers.iter().filter(|s| s.reached.is_ok())
     }
 
-    /// Returns the failover window (L): the longest time for which a replaced master may still
-    /// grant. Any server of the group may have been that master, so the largest setting of all
-    /// servers counts.
-    pub(crate) fn window(&self) -> Result<Duration, String> {
-        let lags: Vec<u64> =
-            self.reached().map(|s| s.number("min-replicas-max-lag")).collect::<Result<_, _>>()?;
-        let longest = lags.into_iter().max().ok_or("no server was reached")?;
-        Ok(Duration::from_secs(longest).saturating_add(LAG_SLACK))
+    /// Returns the failover window (L), as a client reckons it: the longest time for which a
+    /// replaced master may still grant. Any server of the group may have been that master, so the
+    /// largest setting of all servers counts.
+    pub(crate) fn window(&self) -> Duration {
+        let lag = |server: &Server| server.number("min-replicas-max-lag").map(Duration::from_secs);
+        match self.reached().map(lag).collect::<Result<Vec<_>, _>>() {
+            Ok(lags) if !lags.is_empty() => self.rule.group_window(Duration::ZERO, lags),
+            _ => self.rule.unread(),
+        }
+    }
+
+    /// Returns the longest failover window that a client with these settings asks for: it may not
+    /// have read the servers' settings.
+    pub(crate) fn longest_window(&self) -> Duration {
+        self.window().max(self.rule.unread())
     }
 
     /// Returns the shortest `down-after-milliseconds` that a Sentinel reports.

@@ -1,6 +1,8 @@
 //! The logins at servers, and the `redis-cli` command lines for them. Command lines contain no
 //! password.
 
+use std::time::Duration;
+
 use super::facts::{host_of, is_plain};
 use palisade::internal::Endpoint;
 
@@ -14,6 +16,8 @@ pub(crate) struct Lone {
     pub(crate) target: Endpoint,
     /// True if the settings accept that the server deletes keys when its memory is full.
     pub(crate) allows_eviction: bool,
+    /// Failover window by the settings.
+    pub(crate) window: Duration,
 }
 
 /// Login and TLS settings for servers whose addresses are found at run time.

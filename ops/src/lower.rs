@@ -11,7 +11,7 @@ use super::Deployment;
 use super::marking;
 use super::masters::Master;
 use super::script::{Kind, Refusal};
-use super::shared_settings::{Place, SharedSettings, UNMARKED, find, look, unread};
+use super::shared_settings::{Place, SharedSettings, UNMARKED, find, look};
 use palisade::ConfigError;
 use palisade::internal::AtMost;
 use palisade::internal::lineage::Lowering;
@@ -134,7 +134,8 @@ impl Lower {
     }
 
     /// Sets the longest lease that any client has from now on: at most one day. The failover window
-    /// of a group is added, by its servers' settings.
+    /// is added that clients with these addresses have (`failover_window`, or by the settings of a
+    /// group's servers).
     pub fn max_ttl(mut self, span: Duration) -> Self {
         self.max_ttl = Some(span);
         self
@@ -231,9 +232,7 @@ impl Lower {
         let Some(lowering) = lowering.map_err(refused)? else {
             return Err(NodeLowered::Already(SharedSettings::of(&marker, place.window)));
         };
-        // A client that may not read the servers' settings asks for a longer window.
-        let wide = if place.window.is_zero() { Duration::ZERO } else { place.window.max(unread()) };
-        let longest = self.max_ttl.map_or(0, |ttl| length(ttl, wide));
+        let longest = self.max_ttl.map_or(0, |ttl| length(ttl, place.longest_window));
         let over = Instant::now() + Duration::from_millis(lowering.left(looked.now()));
         Ok(Begun { master, window: place.window, lowering, longest, over })
     }

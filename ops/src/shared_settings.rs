@@ -13,7 +13,7 @@ use super::script::Refusal;
 use super::{Deployment, gather};
 use palisade::ConfigError;
 use palisade::internal::lineage::Marker;
-use palisade::internal::{AtMost, LAG_SLACK, MinReplicasRule, until_utc};
+use palisade::internal::{AtMost, until_utc};
 
 pub(super) const UNMARKED: &str = "it has no marker, so no client has asked for anything yet";
 
@@ -24,7 +24,8 @@ pub struct SharedSettings {
     /// Length of a quarantine: after a restart or a failover the node grants nothing for this time.
     /// It is the longest `max_ttl` and failover window that any client has asked for.
     pub quarantine: Duration,
-    /// Failover window of the group by its servers' settings; zero for a lone server.
+    /// Failover window of the node, by its address and by the settings of a group's servers; zero
+    /// for a lone server whose address has none.
     pub window: Duration,
     /// Largest clock error that any client has asked for.
     pub clock_error: Duration,
@@ -60,7 +61,7 @@ pub struct NodeSettings {
 /// The function only reads.
 pub async fn shared_settings(deployment: &Deployment) -> Result<Vec<NodeSettings>, ConfigError> {
     let each =
-        find(deployment).await?.into_iter().map(|Place { node, master, window }| async move {
+        find(deployment).await?.into_iter().map(|Place { node, master, window, .. }| async move {
             let (server, settings) = match master {
                 Err(why) => (String::new(), Err(why)),
                 Ok(master) => {
@@ -78,21 +79,19 @@ pub(super) struct Place {
     pub(super) node: String,
     pub(super) master: Result<Master, String>,
     pub(super) window: Duration,
+    /// Longest failover window that a client asks for, which may not have read what it depends on.
+    pub(super) longest_window: Duration,
 }
 
 pub(super) async fn find(deployment: &Deployment) -> Result<Vec<Place>, ConfigError> {
     let access = deployment.access()?;
-    let (groups, _) = gather::everything(deployment, &access, None).await;
-    let windows = groups.iter().map(|group| group.window().unwrap_or(unread()));
-    let windows = windows.chain(std::iter::repeat(Duration::ZERO));
+    let (groups, lone) = gather::everything(deployment, &access, None).await;
+    let of_groups = groups.iter().map(|group| (group.window(), group.longest_window()));
+    let windows = of_groups.chain(lone.iter().map(|server| (server.window, server.window)));
     let found = masters::find_masters(deployment).await?;
-    let place = |((node, master), window)| Place { node, master, window };
+    let place =
+        |((node, master), (window, longest_window))| Place { node, master, window, longest_window };
     Ok(found.into_iter().zip(windows).map(place).collect())
-}
-
-/// Failover window of a client that may not read the servers' settings.
-pub(super) fn unread() -> Duration {
-    MinReplicasRule::default().max_lag.saturating_add(LAG_SLACK)
 }
 
 pub(super) async fn look(deployment: &Deployment, master: &Master) -> Result<Looked, Refusal> {
@@ -127,7 +126,7 @@ impl fmt::Display for NodeSettings {
         write!(f, "\n  quarantine   {}: the longest max_ttl", AtMost(of.quarantine))?;
         if !of.window.is_zero() {
             let window = AtMost(of.window);
-            write!(f, ", and the failover window ({window} by the servers' settings)")?;
+            write!(f, ", and the failover window ({window} by the settings)")?;
         }
         write!(f, "\n  clock_error  {:?}", of.clock_error)?;
         // The marker of a server that is new has not been written at a time.
@@ -168,7 +167,7 @@ pub(super) mod tests {
             shown(Some(settings())),
             "\
 orders-a (10.0.0.1:6379)
-  quarantine   19 s: the longest max_ttl, and the failover window (4 s by the servers' settings)
+  quarantine   19 s: the longest max_ttl, and the failover window (4 s by the settings)
   clock_error  2s
   since        2025-11-23 14:03:20.0 UTC at the latest
   deployment   00000000000000ab, vote 00000000000000cd"

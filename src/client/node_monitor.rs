@@ -342,6 +342,28 @@ mod tests {
     }
 
     #[test]
+    fn a_node_without_data_is_in_first_use_unless_somebody_saw_data() {
+        let s = settings();
+        let empty =
+            Facts { new_history: true, marker_missing: true, began: Began::Empty, ..facts(1, "x") };
+        let first = |f: &Facts| {
+            reported(&s, |p| {
+                p.judge(f, at(1), at(1), &nowhere);
+            })
+        };
+        let changed = |cause| [NodeEvent::HistoryChanged { cause }];
+        assert_eq!(first(&empty), changed(HistoryCause::FirstUse));
+        let lost = Facts { began: Began::Lost, ..empty.clone() };
+        assert_eq!(first(&lost), changed(HistoryCause::Unknown));
+        assert!(first(&facts(1, "x")).is_empty(), "another program was the first");
+        let got = reported(&s, |p| {
+            p.judge(&facts(1, "x"), at(1), at(1), &nowhere);
+            p.judge(&Facts { history_id: 2, ..empty }, at(2), at(2), &nowhere);
+        });
+        assert_eq!(got, changed(HistoryCause::DataLost));
+    }
+
+    #[test]
     fn a_lease_is_reasserted_once_in_a_quarantine_and_not_after_it() {
         let mut p = health(&settings());
         let (owner, open) = (OwnerToken::from_random(1), facts(1, "x"));

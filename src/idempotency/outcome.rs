@@ -283,3 +283,92 @@ pub enum Status<T> {
     /// The key was used with another fingerprint than that of this call.
     Mismatch,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A report about two losses, with the commands for one node.
+    fn parked(reason: ParkedReason) -> Parked {
+        let noon = 1_763_906_600_000;
+        Parked {
+            key: KeyName::new(&"orders".into(), &"7".into()),
+            attempt: 2,
+            reason,
+            forgotten_for: Duration::from_millis(90_400),
+            losses: vec![Loss::between(0, noon), Loss::between(noon, noon + 6)],
+            undecided: false,
+            commands: Commands::new([Arc::from("redis://a")].into_iter(), ""),
+            unheard: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn each_outcome_is_one_line_without_its_result() {
+        let executed = |attempt| Outcome::Executed {
+            value: "secret",
+            attempt,
+            durability: Achieved::default(),
+            kept: true,
+        };
+        let retry_after = Duration::from_millis(1_500);
+        for (outcome, line) in [
+            (executed(1), "executed"),
+            (executed(3), "executed, as attempt 3"),
+            (Outcome::Replayed("secret"), "executed by an earlier call"),
+            (Outcome::NotKept, "executed by an earlier call; its result was too large"),
+            (Outcome::TooOld, "not run: the request is older than the retention"),
+            (Outcome::InFlight { retry_after }, "another caller works on it: call again in 1.5s"),
+            (Outcome::Mismatch, "not run: the key belongs to another request"),
+            (
+                Outcome::Parked(parked(ParkedReason::Lapsed)),
+                "\"orders:7\": attempt 2 began and left no result; find out whether it took \
+                 effect, then resolve the key or rerun it",
+            ),
+        ] {
+            assert_eq!(format!("{outcome}"), line);
+        }
+    }
+
+    #[test]
+    fn the_line_of_a_forgotten_key_has_the_next_step() {
+        let line = |parked: Parked| format!("{}", Outcome::<()>::Parked(parked));
+        let forgotten = || parked(ParkedReason::Forgotten);
+        let whose = "\"orders:7\": too few nodes know whether this key was used before, for they \
+                     are new or lost data";
+        let end = " (for another 90s so are new keys without `created_at`)";
+        let losses = " (may have lost every write until 2025-11-23 14:03:20.0 UTC; lost at most \
+                      0.1 s of writes, 2025-11-23 14:03:20.0–14:03:20.1 UTC)";
+        let decide = |what: &str| {
+            format!(
+                "palisade idem decide --namespace orders --loss \
+                 20251123-140320.000,20251123-140320.006 {what} --reason 'none took effect' --node \
+                 redis://a"
+            )
+        };
+        let find_out = "find out whether it took effect, then resolve the key or rerun it";
+        assert_eq!(
+            line(Parked { losses: Vec::new(), ..forgotten() }),
+            format!("{whose}; {find_out}{end}")
+        );
+        assert_eq!(
+            line(forgotten()),
+            format!(
+                "{whose}{losses}; decided: park; {find_out} in its program, or have all such keys \
+                 run: `{}`{end}",
+                decide("--run --replace")
+            )
+        );
+        let undecided = line(Parked { undecided: true, ..forgotten() });
+        let run = format!("if none of the requests that wait took effect, `{}`;", decide("--run"));
+        for part in ["undecided, so it waits", &run, "`palisade idem incidents --node redis://a`"] {
+            assert!(undecided.contains(part), "{part} in {undecided}");
+        }
+        let unheard = line(Parked { unheard: vec!["b".into(), "c".into()], ..forgotten() });
+        let gone = format!("for one that is gone for good: `{} --without b`", decide("--run"));
+        for part in ["decided: run; but b, c gave no answer", &gone] {
+            assert!(unheard.contains(part), "{part} in {unheard}");
+        }
+        assert!([&undecided, &unheard].iter().all(|line| line.lines().count() == 1));
+    }
+}

@@ -12,6 +12,13 @@ use crate::error::ConfigError;
 /// Longest permitted `failover_window`: one day, the same limit as for a lease.
 const WINDOW_MAX: Duration = Duration::from_secs(86_400);
 
+pub(super) fn check_window(window: Duration) -> Result<(), ConfigError> {
+    if window > WINDOW_MAX {
+        return Err(ConfigError::new("failover_window", format!("{window:?}"), "at most one day"));
+    }
+    Ok(())
+}
+
 /// Settings of a [`RedisNode`](super::RedisNode) or of a [`SentinelNode`](super::SentinelNode).
 /// Each method that sets a value also checks it, and `build` reports the first invalid value.
 #[derive(Clone, Debug)]
@@ -67,6 +74,12 @@ impl<S> NodeBuilder<S> {
     /// Returns true if the servers may delete keys when their memory is full.
     pub(crate) fn allows_eviction(&self) -> bool {
         self.settings.as_ref().is_ok_and(|settings| settings.allow_eviction)
+    }
+
+    /// Returns what the node requires of its servers' min-replicas check, with the failover window
+    /// that the user has set.
+    pub(crate) fn min_replicas_rule(&self) -> MinReplicasRule {
+        self.settings.as_ref().map(|settings| settings.rule).unwrap_or_default()
     }
 
     pub(super) fn set(self, change: impl FnOnce(&mut NodeSettings<S>)) -> Self {
@@ -161,10 +174,7 @@ impl<S> NodeBuilder<S> {
     /// lag of [`min_replicas`](Self::min_replicas) plus 2 s, and this value.
     pub fn failover_window(self, window: Duration) -> Self {
         self.try_set(|s| {
-            if window > WINDOW_MAX {
-                let value = format!("{window:?}");
-                return Err(ConfigError::new("failover_window", value, "at most one day"));
-            }
+            check_window(window)?;
             s.rule.window = Some(window);
             Ok(())
         })

@@ -396,6 +396,21 @@ pub(super) mod tests {
         }
     }
 
+    #[test]
+    fn a_first_use_is_no_warning() {
+        use HistoryCause::{DataLost, FirstUse, Promotion, Restart, Unknown};
+        let log = Log::default();
+        let causes = [FirstUse, Restart, Promotion, DataLost, Unknown];
+        let events = causes.map(|cause| NodeEvent::HistoryChanged { cause });
+        log.capture(|| events.iter().for_each(|event| event.log("a", &Commands::default())));
+        let lines = log.text();
+        assert_eq!(lines.lines().count(), causes.len(), "{lines}");
+        for (line, cause) in lines.lines().zip(causes) {
+            let level = if cause == FirstUse { " INFO " } else { " WARN " };
+            assert!(line.contains(level), "{cause:?}: {line}");
+        }
+    }
+
     /// Operators' alerts use these names. A change of a name is a change of the public interface.
     #[test]
     fn the_names_in_the_log_stay() {

@@ -338,13 +338,13 @@ fn begin(mut m: Marker, from: u64, shown: &Shown, asked: &Asked) -> Marker {
     let now = shown.micros / 1_000;
     m.clock_error = m.clock_error.max(micros(asked.clock_error));
     // The server that was replaced may have had a longer L than all whose settings were read.
-    m.quarantine = m.quarantine.max(millis(asked.max_ttl + asked.longest_window));
+    m.quarantine = m.quarantine.max(millis(asked.max_ttl.saturating_add(asked.longest_window)));
     m.generation = m.generation.max(asked.remembers.newest.generation) + 1;
     (m.history, m.since) = (asked.name, now);
     m.epoch = m.epoch.max(asked.epoch.unwrap_or(0));
     // 2E: this clock may be behind and an earlier token's ahead. The quarantine: a replaced server
     // may grant for a part of it (quarantine 8).
-    let lead = 2 * m.clock_error + m.quarantine.saturating_mul(1_000);
+    let lead = m.clock_error.saturating_mul(2).saturating_add(m.quarantine.saturating_mul(1_000));
     m.floor = shown.micros.saturating_add(lead);
     m.handover = None;
     // A clock that was set back by more than 2E shows less than the note.

@@ -101,7 +101,7 @@ impl Judge {
         let longest = self.rule.max_lag + LAG_SLACK;
         let own = last.window.unwrap_or(self.rule.unread());
         let read = last.lags.values().filter_map(|(lag, _)| *lag);
-        let known = read.map(|lag| lag.min(self.rule.max_lag) + LAG_SLACK).fold(own, Duration::max);
+        let known = self.rule.group_window(own, read);
         let all_read = last.lags_known && last.lags.values().all(|(lag, _)| lag.is_some());
         let unread = if all_read { known } else { known.max(longest) };
         GroupTerms {

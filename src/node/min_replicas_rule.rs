@@ -205,9 +205,27 @@ impl MinReplicasRule {
         self.window.unwrap_or(UNCHECKED)
     }
 
+    /// Returns L of a standalone server: its address always belongs to the same server, unless the
+    /// user has set L.
+    pub fn lone_window(&self) -> Duration {
+        self.window.unwrap_or_default()
+    }
+
+    /// Returns L of a group: the longest of `own`, which is that of its master, and those of the
+    /// servers whose `min-replicas-max-lag` was read. A master with a longer lag than `max_lag` has
+    /// no vote, so none of them counts for more.
+    pub fn group_window(
+        &self,
+        own: Duration,
+        lags: impl IntoIterator<Item = Duration>,
+    ) -> Duration {
+        let window = |lag: Duration| lag.min(self.max_lag) + LAG_SLACK;
+        lags.into_iter().map(window).fold(own, Duration::max)
+    }
+
     /// Returns the least L (the failover window) of a server whose min-replicas check is on and
     /// whose settings of this check are unknown.
-    pub(crate) fn unread(&self) -> Duration {
+    pub fn unread(&self) -> Duration {
         self.window.unwrap_or_default().max(self.max_lag + LAG_SLACK)
     }
 

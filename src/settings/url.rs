@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::{Settings, given, span};
 use crate::error::ConfigError;
+use crate::node::min_replicas_rule::MinReplicasRule;
 use crate::node::spi::LockNode;
 use crate::node::{MemoryNode, RedisNode, RedisNodeBuilder, SentinelNode, SentinelNodeBuilder};
 use crate::safe_text::Quoted;
@@ -34,6 +35,16 @@ impl NodeUrl {
             Self::Lone(node) => node.allows_eviction(),
             Self::Group(node) => node.allows_eviction(),
             Self::Memory(_) => false,
+        }
+    }
+
+    /// Returns what the node requires of its servers' min-replicas check, from which follows its
+    /// failover window.
+    pub fn min_replicas_rule(&self) -> MinReplicasRule {
+        match self {
+            Self::Lone(node) => node.min_replicas_rule(),
+            Self::Group(node) => node.min_replicas_rule(),
+            Self::Memory(_) => MinReplicasRule::default(),
         }
     }
 

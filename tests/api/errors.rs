@@ -290,6 +290,9 @@ fn addresses_of_servers() {
     refused(node().name("").build(), "name", "\"\"", "must not be empty");
     let window = node().failover_window(DAY + SECOND).build();
     refused(window, "failover_window", "86401s", "at most one day");
+    let memory = |window| MemoryNode::builder().failover_window(window).map(drop);
+    memory(DAY).expect("at most one day");
+    refused(memory(DAY + SECOND), "failover_window", "86401s", "at most one day");
     let patience = node().connect_timeout(Duration::ZERO).build();
     refused(patience, "connect_timeout", "0ns", "at least 1 ms");
 }

@@ -232,7 +232,7 @@ impl Owned for Election {
 async fn a_leadership_lost_to_a_failover_is_not_reported_as_led_by_another_process() {
     // The failover window is the time in which a replaced master may still grant. It is so long
     // here that the process may not store its lock and value on this node again.
-    let node = MemoryNode::builder().failover_window(Duration::from_secs(60)).build();
+    let node = MemoryNode::builder().failover_window(Duration::from_secs(60)).unwrap().build();
     let node = Wrap::new(node, |node, batch, deadline| async move {
         if batch.ops.iter().any(is_value) {
             node.restart_empty();

@@ -27,7 +27,7 @@ async fn a_result_is_stored_on_nodes_with_a_new_data_history() {
 async fn who_was_only_forgotten_was_not_overtaken() {
     // The failover window (the time in which a replaced master may still grant) is longer than the
     // claim's lease. So the claim may not be renewed on the restarted node.
-    let node = MemoryNode::builder().failover_window(Duration::from_secs(60)).build();
+    let node = MemoryNode::builder().failover_window(Duration::from_secs(60)).unwrap().build();
     let redlock = Redlock::builder().node(node.clone()).build().unwrap();
     let orders = redlock.idempotency("orders").at_most_once().build().unwrap();
     let call = orders.key("k").run(async |_| {

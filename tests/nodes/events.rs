@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 
 use palisade::error::NodeFault;
 use palisade::node::{HistoryCause, NodeEvent, NodeEvents, RedisNode, SentinelNode, spi::LockNode};
-use palisade::{Durability, Redlock};
+use palisade::{Durability, MemoryNode, Redlock};
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::support::group::Groups;
+use crate::support::logs::Log;
 use crate::support::server::Server;
 
 /// Time limit for an event that must happen. It is long, because the tests do not measure speed.
@@ -95,6 +97,26 @@ async fn a_loss_of_data_and_a_restart_are_reported_from_beginning_to_end() {
     assert_eq!((m.quarantines, m.switches), (2, 0), "{m:?}");
     assert!(m.histories >= 3, "{m:?}");
     drop(held);
+}
+
+#[tokio::test]
+async fn a_first_start_is_told_once_and_is_no_warning() {
+    let log = Log::of_this_thread(LevelFilter::INFO);
+    let node = MemoryNode::builder().quarantined().build();
+    let first = redlock(node.clone(), SECOND);
+    let mut events = first.events();
+    let seen = until(&first, &mut events, "a", |e| *e == NodeEvent::QuarantineEnded).await;
+    let causes: Vec<_> = seen.iter().filter_map(cause).collect();
+    assert_eq!(causes, [HistoryCause::FirstUse], "{seen:?}");
+    let told = log.lines(&["event=\"history_changed\""]);
+    let [line] = &told[..] else { panic!("{}", log.text()) };
+    assert!(line.contains(" INFO ") && line.contains("cause=\"first use\""), "{line}");
+
+    let second = redlock(node, SECOND);
+    let mut events = second.events();
+    drop(second.mutex("a").build().unwrap().acquire().await.unwrap());
+    let more: Vec<_> = std::iter::from_fn(|| events.try_next()).collect();
+    assert!(more.iter().all(|named| cause(&named.event).is_none()), "{more:?}");
 }
 
 #[tokio::test]

@@ -39,9 +39,11 @@ struct Story {
 impl Story {
     fn new() -> Self {
         let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
-        let master =
-            || MemoryNode::builder().name("group").env(Arc::clone(&env)).failover_window(L);
-        let (old, new) = (master().build(), master().build());
+        let master = || {
+            let node = MemoryNode::builder().name("group").env(Arc::clone(&env));
+            node.failover_window(L).unwrap().build()
+        };
+        let (old, new) = (master(), master());
         let down = Arc::<AtomicBool>::default();
         let client = |moved: &Arc<AtomicBool>| {
             let (old, new, moved) = (old.clone(), new.clone(), Arc::clone(moved));

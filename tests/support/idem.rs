@@ -125,7 +125,7 @@ impl World {
         let node = |(i, skew): (usize, &i64)| {
             let node =
                 MemoryNode::builder().name(format!("node-{i}")).env(env(start, &dice, *skew));
-            node.failover_window(window).build()
+            node.failover_window(window).unwrap().build()
         };
         let nodes: Vec<_> = skews.iter().enumerate().map(node).collect();
         let env = env(start, &dice, 0);

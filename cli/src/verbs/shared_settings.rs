@@ -24,6 +24,11 @@ use crate::span::Span;
 /// can prove that, so --yes says it. The command then waits until no lease and no fencing token of
 /// the old settings can be in use (one quarantine and twice the clock error, both the old ones). It
 /// changes nothing on a node whose clients have asked for more meanwhile, and names what came back.
+/// A client with larger settings raises them again at any time, also long after the command: it
+/// does so with its next request.
+///
+/// Give the addresses as the programs have them: `failover_window`, `min_replicas` and `max_lag` of
+/// an address decide how much longer than --max-ttl a quarantine is.
 ///
 /// With --one-deployment, gives nodes that were marked one by one the id of one deployment (of
 /// --deployment, else the one that most of them have), so that they vote together. Nothing is lost:
@@ -33,8 +38,8 @@ use crate::span::Span;
 pub(crate) struct SettingsArgs {
     #[command(flatten)]
     settings: Settings,
-    /// Lower the settings to --max-ttl, --clock-error or both; without --yes, only print what would
-    /// be done
+    /// Lower the settings to --max-ttl, --clock-error or both, until a client with larger ones
+    /// raises them again; without --yes, only print what would be done
     #[arg(long, group = "change")]
     lower: bool,
     /// Give all these nodes the id of one deployment; without --yes, only print which ids they have

@@ -82,6 +82,29 @@ async fn what_all_clients_share_is_shown_and_lowered() {
     assert!(matches!(again.nodes[0].1, NodeLowered::Already(_)), "{again}");
 }
 
+/// The clients of an address that may lead to another server one day have a failover window.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lone_server_is_lowered_to_what_its_clients_ask_for() {
+    let server = marked().await;
+    used_by(&server, 4 * SHORT).await;
+    let url = format!("{}?failover_window=2s", server.url());
+    let nodes = Deployment::new().node(&*url);
+    let lower = Lower::new(nodes.clone()).max_ttl(SHORT).clock_error(SHORT / 10);
+    let done = lower.run(|_| ()).await.unwrap();
+    assert!(matches!(done.nodes[0].1, NodeLowered::Done(_)), "{done}");
+    assert_eq!(kept(&server), (3_000, 100_000));
+    let shown = shared_settings(&nodes).await.unwrap();
+    let settings = shown[0].settings.as_ref().unwrap().as_ref().expect("its marker");
+    assert_eq!(settings.window, 2 * SHORT);
+
+    let node = RedisNode::builder(server.url()).failover_window(2 * SHORT).build().unwrap();
+    let client = Redlock::builder().node(node).ttl(SHORT).max_ttl(SHORT);
+    let client = client.clock_error(SHORT / 10).build().unwrap();
+    let mutex = client.mutex("job").acquire_timeout(SOON).build().unwrap();
+    assert!(mutex.acquire().await.unwrap().release().await.is_ok());
+    assert_eq!(kept(&server), (3_000, 100_000), "it asks for nothing more");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_asks_for_more_meanwhile_is_named() {
     let server = marked().await;

@@ -48,7 +48,11 @@ async fn gather(gather: Gather<'_>, access: &Access) -> (Vec<Group>, Vec<Server>
     let nodes = access.lone.iter().map(|node| {
         let (at, hand, target) = (node.at.clone(), node.hand.clone(), node.target.clone());
         let asked = server::ask(at, true, hand, target, gather.depth, until);
-        asked.map(|server| Server { allows_eviction: node.allows_eviction, ..server })
+        asked.map(|server| Server {
+            allows_eviction: node.allows_eviction,
+            window: node.window,
+            ..server
+        })
     });
     tokio::join!(groups, join_all(nodes))
 }
@@ -89,7 +93,7 @@ impl Gather<'_> {
         skipped.extend(few);
         skipped.retain(|at| sentinels.iter().all(|s| s.at != *at));
         let (name, skipped) = (login.name.clone(), skipped.into_iter().collect());
-        Group { name, sentinels, servers, skipped }
+        Group { name, rule: login.rule, sentinels, servers, skipped }
     }
 
     /// Queries the Sentinels at these addresses.

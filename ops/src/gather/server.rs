@@ -1,5 +1,7 @@
 //! Reads the facts (the values that checks examine) of one data server.
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
 use redis::Value;
 use tokio::time::Instant;
@@ -77,6 +79,7 @@ impl Server {
             hand,
             tls: false,
             allows_eviction: false,
+            window: Duration::ZERO,
             reached: unreached().map_err(String::from),
             role: unreached(),
             info: unreached(),

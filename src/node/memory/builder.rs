@@ -9,6 +9,8 @@ use tokio::sync::broadcast;
 use super::quarantine::Windows;
 use super::{Data, EVENTS, MemoryNode, Shared, State};
 use crate::env::{Env, SystemEnv};
+use crate::error::ConfigError;
+use crate::node::builder::check_window;
 use crate::node::lineage::{Marker, Process, ReplicationId};
 use crate::sync::SyncMutex;
 
@@ -37,10 +39,14 @@ impl MemoryNodeBuilder {
 
     /// Sets the failover window (L): the time for which, after a restart or failover, another
     /// master of this node might still accept writes. The quarantine is longer by this time.
-    /// Default zero, because a node in memory has no other master.
-    pub fn failover_window(mut self, window: Duration) -> Self {
+    /// Default zero, because a node in memory has no other master; at most one day.
+    ///
+    /// # Errors
+    /// The window is longer than one day.
+    pub fn failover_window(mut self, window: Duration) -> Result<Self, ConfigError> {
+        check_window(window)?;
         self.window = window;
-        self
+        Ok(self)
     }
 
     /// Sets clocks and randomness other than the machine's, for tests and simulators. The handle

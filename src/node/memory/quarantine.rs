@@ -139,7 +139,7 @@ impl Header {
             clock_error: Duration::from_micros(m.clock_error),
         };
         let mut facts = m.facts((kept.note, clock.micros), change, &asked, identity);
-        facts.quarantine_asked = batch.terms.max_ttl + nature.windows.read;
+        facts.quarantine_asked = batch.terms.max_ttl.saturating_add(nature.windows.read);
         let (settling, settles_till) = (settles.is_some(), settles.unwrap_or(0));
         let (now, floor) = (clock.now, m.floor);
         Ok(Self { facts, now, floor, late, settling, settles_till, terms })

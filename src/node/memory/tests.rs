@@ -161,13 +161,21 @@ fn a_closed_node_says_for_how_long() {
 fn the_longest_quarantine_asked_for_wins() {
     let hand = Arc::new(Hand::default());
     let window = Duration::from_secs(12);
-    let node =
-        MemoryNode::builder().env(hand.clone()).failover_window(window).quarantined().build();
+    let node = MemoryNode::builder().env(hand.clone()).failover_window(window).unwrap();
+    let node = node.quarantined().build();
     assert_eq!(facts(&node, TERMS).quarantine, Duration::from_secs(42));
     let longer = Terms { max_ttl: 2 * MAX_TTL, ..TERMS };
     assert_eq!(facts(&node, longer).quarantine_len, Duration::from_secs(72));
     hand.pass(Duration::from_secs(60));
     assert_eq!(rest(&ask(&node, acquire("a", 1, 0))), Duration::from_secs(12));
+}
+
+#[test]
+fn no_window_is_too_long_to_reckon_with() {
+    let node = MemoryNode::builder().env(Arc::new(Hand::default())).quarantined().build();
+    node.set_failover_windows(Duration::MAX, Duration::MAX);
+    let (got, most) = (facts(&node, TERMS), Duration::from_millis(u64::MAX));
+    assert_eq!((got.quarantine_len, got.quarantine_asked), (most, Duration::MAX));
 }
 
 /// Checks that a quarantine (time without grants after a loss) is long enough for servers whose

@@ -150,7 +150,7 @@ impl NodeBuilder<ServerSettings> {
         let url = settings.data.url().into();
         let options = settings.link(&name, settings.own.connect_timeout, self.env);
         let fixed = Fixed {
-            window: settings.rule.window.unwrap_or_default(),
+            window: settings.rule.lone_window(),
             judge: Judge::new(Arc::clone(&name), MinReplicasRule { window: None, ..settings.rule }),
             endpoint: settings.data,
             replicas: settings.own.replicas,

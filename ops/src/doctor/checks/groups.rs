@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::super::facts::{Group, Role, Server, join, place};
 use super::super::report::Finding;
 use super::{Answer, Check, Run, wanted};
-use palisade::internal::{ADVISED_LAG, LAG_SLACK, MinReplicasFacts, MinReplicasRule};
+use palisade::internal::{ADVISED_LAG, LAG_SLACK, MinReplicasFacts};
 
 pub(super) const TWO_MASTERS: Check = Check {
     id: "two-masters",
@@ -70,19 +70,20 @@ fn min_replicas(group: &Group, server: &Server) -> Answer {
     }
     let shortest = group.down_after();
     let replicas = u32::try_from(group.servers.len().saturating_sub(1)).ok();
-    let checked = MinReplicasRule::default().judge(&facts, shortest, replicas);
+    let checked = group.rule.judge(&facts, shortest, replicas);
     let down_after = shortest.map_or("unknown".to_owned(), |d| d.as_millis().to_string());
     let evidence = format!("{facts}; shortest down-after-milliseconds {down_after}");
     let k = wanted::min_replicas(group, facts.min_replicas).to_string();
+    let short_lag = ADVISED_LAG.min(group.rule.max_lag);
     Ok(match (checked.fault, checked.warning) {
-        (Some(fault), _) if facts.is_on() && facts.max_lag <= Some(ADVISED_LAG) => {
+        (Some(fault), _) if facts.is_on() && facts.max_lag <= Some(short_lag) => {
             let differs = facts.min_replicas.is_some_and(|now| now.to_string() != k);
             let more = differs.then(|| server.set("min-replicas-to-write", &k));
             let finding = Finding::error(fault, evidence).fix(wanted::set_down_after(group));
             finding.fix(more.into_iter().flatten())
         }
         (Some(fault), _) => {
-            let lag = wanted::max_lag(facts.max_lag);
+            let lag = wanted::max_lag(group, facts.max_lag);
             let fits = Duration::from_secs(lag) + LAG_SLACK;
             let short = shortest.is_some_and(|down_after| down_after < fits);
             let longer = short.then(|| wanted::set_down_after(group)).into_iter().flatten();
@@ -218,6 +219,8 @@ fn lag_of(master: &Server, at: &str) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::super::super::facts::{Facts, Unread};
     use super::super::super::report::Verdict;
     use super::super::tests::{
@@ -334,6 +337,22 @@ mod tests {
         });
         assert_eq!(found.subject, "orders-a 10.0.0.1:6379");
         assert_eq!(unknown("min-replicas", close_config).message, "unknown (CONFIG not allowed)");
+    }
+
+    #[test]
+    fn the_check_is_judged_by_what_the_address_requires() {
+        let two = broken("min-replicas", |f| f.groups[0].rule.replicas = 2);
+        assert!(two.message.contains("min-replicas-to-write is 1, but 2 is required"), "{two:?}");
+        assert!(two.fix[0].ends_with("CONFIG SET min-replicas-to-write 2"), "{two:?}");
+        let one = broken("min-replicas", |f| f.groups[0].rule.max_lag = Duration::from_secs(1));
+        assert!(one.message.contains("min-replicas-max-lag is 2, but at most 1"), "{one:?}");
+        assert!(one.fix[2].ends_with("CONFIG SET min-replicas-max-lag 1"), "{one:?}");
+        let long = |f: &mut Facts| {
+            f.groups[0].rule.max_lag = Duration::from_secs(20);
+            set(f, "min-replicas-max-lag", "15");
+            all_masters(f, "down-after-milliseconds", "17000");
+        };
+        with("min-replicas", long, |_| {});
     }
 
     #[test]

@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
-use super::super::facts::{Facts, KeptData, Server};
+use super::super::facts::{Facts, Group, KeptData, Server};
 use super::super::report::Finding;
 use super::{Answer, Check, Run};
 use crate::nodes::LOST_EVERYTHING;
 use palisade::error::NodeFault;
-use palisade::internal::{AtMost, LAG_SLACK, MinReplicasRule, RETENTION, objection, until_utc};
+use palisade::internal::{AtMost, MinReplicasRule, RETENTION, objection, until_utc};
 use palisade::node::spi::Loss;
 
 pub(super) const NOT_INITIALISED: Check = Check {
@@ -32,7 +32,7 @@ fn is_refused(server: &Server) -> bool {
 const REPLACED: &str = "replaced or emptied, because other nodes have data: do not initialise it; \
                         it joins by itself one quarantine after an application connects";
 
-fn not_initialised(facts: &Facts, _: &str, server: &Server) -> Answer {
+fn not_initialised(facts: &Facts, server: &Server) -> Answer {
     let was_used = |s: &Server| matches!(&s.marker, Ok(Some(kept)) if kept.empty_for.is_none());
     let in_use = facts.masters().any(|(_, s)| was_used(s));
     let servers = named(facts);
@@ -81,27 +81,47 @@ fn not_initialised(facts: &Facts, _: &str, server: &Server) -> Answer {
 }
 
 /// Returns the command-line options that name all nodes: `palisade init` and `palisade idem` have
-/// to see all of them.
+/// to see all of them, and `palisade settings` reckons with their failover windows.
 fn named(facts: &Facts) -> String {
     let groups = facts.groups.iter().map(|group| {
         let sentinels: Vec<&str> = group.heard().map(|s| s.at.as_str()).collect();
         let (data, sentinel) = (group.servers.iter().any(|s| s.tls), group.heard().any(|s| s.tls));
-        let options = match (data, sentinel) {
-            (true, true) => "?tls=true&sentinel_tls=true",
-            (true, false) => "?tls=true",
-            (false, true) => "?sentinel_tls=true",
-            (false, false) => "",
-        };
+        let tls = [(data, "tls=true"), (sentinel, "sentinel_tls=true")];
+        let tls = tls.iter().filter(|(is, _)| *is).map(|(_, option)| (*option).to_owned());
+        let options = query(tls.chain(rule_options(&group.rule)));
         format!("sentinel://{}/{}{options}", sentinels.join(","), group.name)
     });
-    let lone = facts.nodes.iter().map(|server| match (server.at.contains('/'), server.tls) {
-        (true, _) => format!("unix://{}", server.at),
-        (false, true) => format!("rediss://{}", server.at),
-        (false, false) => format!("redis://{}", server.at),
+    let lone = facts.nodes.iter().map(|server| {
+        let scheme = match (server.at.contains('/'), server.tls) {
+            (true, _) => "unix",
+            (false, true) => "rediss",
+            (false, false) => "redis",
+        };
+        let window = Some(server.window).filter(|window| !window.is_zero());
+        let options = query(window.map(window_option).into_iter());
+        format!("{scheme}://{}{options}", server.at)
     });
     let quoted = |url: String| if url.contains('&') { format!("'{url}'") } else { url };
     let all = groups.chain(lone).map(|url| format!("--node {}", quoted(url)));
     all.collect::<Vec<_>>().join(" ")
+}
+
+fn query(options: impl Iterator<Item = String>) -> String {
+    let options: Vec<String> = options.collect();
+    if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) }
+}
+
+fn window_option(window: Duration) -> String {
+    format!("failover_window={}s", window.as_secs_f64())
+}
+
+/// Returns the options of an address that differ from the default rule.
+fn rule_options(rule: &MinReplicasRule) -> impl Iterator<Item = String> {
+    let usual = MinReplicasRule::default();
+    let (replicas, lag) = (rule.replicas, rule.max_lag);
+    let replicas = (replicas != usual.replicas).then(|| format!("min_replicas={replicas}"));
+    let lag = (lag != usual.max_lag).then(|| format!("max_lag={}s", lag.as_secs()));
+    replicas.into_iter().chain(lag).chain(rule.window.map(window_option))
 }
 
 pub(super) const DATA_LOSS: Check = Check {
@@ -116,7 +136,7 @@ pub(super) const DATA_LOSS: Check = Check {
 /// `accept_loss`. A restart or a failover loses the writes of a shorter span.
 const SHORT: u128 = 60;
 
-fn data_loss(facts: &Facts, _: &str, server: &Server) -> Answer {
+fn data_loss(facts: &Facts, server: &Server) -> Answer {
     // Two clocks differ by at most twice `clock_error`. So the library extends a loss (a span of
     // lost writes) by that much (rule idempotency 6 in docs/design), and this check does the same.
     let margin = 2 * facts.clock_error;
@@ -167,15 +187,13 @@ pub(super) const QUARANTINE_LONG: Check = Check {
     run: Run::Masters(quarantine_long),
 };
 
-fn quarantine_long(facts: &Facts, subject: &str, server: &Server) -> Answer {
+fn quarantine_long(facts: &Facts, server: &Server) -> Answer {
     let Some(KeptData { quarantine, .. }) = server.marker.as_ref()? else {
         return Ok(Finding::fine("no marker"));
     };
-    // The failover window (L) is the time for which a replaced master may still grant. A client
-    // that cannot read the server's settings uses an L of at least `unread`.
-    let unread = MinReplicasRule::default().max_lag + LAG_SLACK;
-    let group = facts.groups.iter().find(|g| g.name == subject);
-    let window = group.map_or(Duration::ZERO, |g| g.window().unwrap_or(unread).max(unread));
+    // Groups of other Sentinels may have the same name.
+    let is_its = |g: &&Group| g.master().is_some_and(|master| std::ptr::eq(master, server));
+    let window = facts.groups.iter().find(is_its).map_or(server.window, Group::longest_window);
     let asked = facts.max_ttl.saturating_add(window);
     let evidence = format!("quarantine {quarantine:?}; max_ttl {:?}, L {window:?}", facts.max_ttl);
     // A node rounds the length of its quarantine (the time without grants after a restart) up to
@@ -298,6 +316,11 @@ mod tests {
         assert_eq!(named(&f), format!("--node {group}?tls=true {nodes}"));
         f.groups[0].sentinels.iter_mut().for_each(|s| s.tls = true);
         assert!(named(&f).starts_with(&format!("--node '{group}?tls=true&sentinel_tls=true'")));
+        f.groups[0].rule = long_rule();
+        f.nodes[0].window = Duration::from_millis(2_500);
+        let options = "tls=true&sentinel_tls=true&min_replicas=2&max_lag=20s&failover_window=30s";
+        let nodes = nodes.replacen(":6379", ":6379?failover_window=2.5s", 1);
+        assert_eq!(named(&f), format!("--node '{group}?{options}' {nodes}"));
     }
 
     #[test]
@@ -404,6 +427,51 @@ mod tests {
             f.max_ttl = Duration::from_secs(78);
         };
         with("quarantine-long", asked, |_| {});
+    }
+
+    /// The rule of an address with `min_replicas=2&max_lag=20s&failover_window=30s`.
+    fn long_rule() -> MinReplicasRule {
+        let (max_lag, window) = (Duration::from_secs(20), Some(Duration::from_secs(30)));
+        MinReplicasRule { replicas: 2, max_lag, window, ..MinReplicasRule::default() }
+    }
+
+    #[test]
+    fn a_length_that_the_addresses_ask_for_is_right() {
+        let group = |f: &mut Facts, secs, rule| {
+            f.groups[0].servers[0].marker = Ok(Some(marker(secs)));
+            f.groups[0].rule = rule;
+        };
+        // A client that may not read the servers' lags takes 30 s.
+        with("quarantine-long", |f| group(f, 45, long_rule()), |_| {});
+        broken("quarantine-long", |f| group(f, 46, long_rule()));
+        // One that requires a lag of 3 s takes 5 s, whatever a server has.
+        let max_lag = Duration::from_secs(3);
+        let short = MinReplicasRule { max_lag, ..MinReplicasRule::default() };
+        let lagging = |f: &mut Facts, secs| {
+            group(f, secs, short);
+            let config = f.groups[0].servers[1].config.as_mut().expect("its settings");
+            config.insert("min-replicas-max-lag".into(), "60".into());
+        };
+        with("quarantine-long", |f| lagging(f, 20), |_| {});
+        broken("quarantine-long", |f| lagging(f, 21));
+        // Two groups of one name have a rule each.
+        let twice = |f: &mut Facts, secs| {
+            let mut second = f.groups[0].clone();
+            second.servers[0].marker = Ok(Some(marker(secs)));
+            second.rule = long_rule();
+            f.groups.push(second);
+        };
+        with("quarantine-long", |f| twice(f, 45), |all| assert_eq!(all.len(), 2));
+        let found = broken("quarantine-long", |f| twice(f, 90));
+        assert!(found.message.contains("90s, 45s longer"), "{found:?}");
+        let lone = |f: &mut Facts, secs| {
+            let mut server = f.groups.remove(0).servers.remove(0);
+            (server.marker, server.window) = (Ok(Some(marker(secs))), Duration::from_secs(5));
+            f.nodes.push(server);
+        };
+        with("quarantine-long", |f| lone(f, 20), |_| {});
+        let found = broken("quarantine-long", |f| lone(f, 21));
+        assert!(found.fix[1].contains(":6379?failover_window=5s --yes"), "{found:?}");
     }
 
     #[test]

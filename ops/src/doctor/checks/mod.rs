@@ -32,9 +32,8 @@ enum Run {
     Members(fn(&Group, &Server) -> Answer),
     Groups(fn(&Group) -> Answer),
     Sentinels(fn(&Group, &Sentinel) -> Answer),
-    /// The master of each node: the server that accepts writes. The text is the subject of the
-    /// finding.
-    Masters(fn(&Facts, &str, &Server) -> Answer),
+    /// The master of each node: the server that accepts writes.
+    Masters(fn(&Facts, &Server) -> Answer),
     /// The whole deployment: the function chooses the subjects of its findings.
     All(fn(&Facts) -> Vec<Finding>),
 }
@@ -100,13 +99,9 @@ impl Run {
                 let all = facts.groups.iter().flat_map(|g| g.heard().map(move |s| (g, s)));
                 all.map(|(g, s)| on(s.subject(g), judge(g, s))).collect()
             }
-            Self::Masters(judge) => facts
-                .masters()
-                .map(|(of, s)| {
-                    let answer = judge(facts, &of, s);
-                    on(of, answer)
-                })
-                .collect(),
+            Self::Masters(judge) => {
+                facts.masters().map(|(of, s)| on(of, judge(facts, s))).collect()
+            }
             Self::All(judge) => judge(facts),
         }
     }

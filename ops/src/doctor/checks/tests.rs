@@ -9,6 +9,7 @@ use super::super::facts::{
 };
 use super::super::report::{Finding, Verdict};
 use super::{CHECKS, run};
+use palisade::internal::MinReplicasRule;
 
 /// Returns a deployment without faults: one group on three machines, with the settings that
 /// `sentinel-conf` writes.
@@ -18,6 +19,7 @@ pub(crate) fn good() -> Facts {
     Facts {
         groups: vec![Group {
             name: "orders-a".into(),
+            rule: MinReplicasRule::default(),
             sentinels,
             servers,
             skipped: BTreeSet::new(),

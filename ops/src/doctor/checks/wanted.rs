@@ -91,11 +91,12 @@ pub(super) fn set_down_after(group: &Group) -> Vec<String> {
 }
 
 /// Returns the `min-replicas-to-write` for all servers of the group: what this one has, at least
-/// as many as no two halves can have, and no more than there are replicas.
+/// as many as no two halves can have, no more than there are replicas, and in any case what the
+/// address requires.
 pub(super) fn min_replicas(group: &Group, now: Option<u32>) -> u64 {
     let servers = group.servers.len() as u64;
     let now = now.map_or(1, u64::from).min(servers.saturating_sub(1));
-    now.max(servers / 2).max(1)
+    now.max(servers / 2).max(1).max(u64::from(group.rule.replicas))
 }
 
 fn failover_timeout(group: &Group) -> u64 {
@@ -167,6 +168,7 @@ pub(super) const PORT_0: &str = "port 0 is announced by a server or Sentinel tha
                                  only and lacks `tls-replication yes`";
 
 /// Longest lag that the min-replicas check has after the commands.
-pub(super) fn max_lag(now: Option<Duration>) -> u64 {
-    now.filter(|lag| !lag.is_zero()).unwrap_or(ADVISED_LAG).min(ADVISED_LAG).as_secs()
+pub(super) fn max_lag(group: &Group, now: Option<Duration>) -> u64 {
+    let longest = ADVISED_LAG.min(group.rule.max_lag);
+    now.filter(|lag| !lag.is_zero()).unwrap_or(longest).min(longest).as_secs()
 }
