@@ -151,14 +151,14 @@ impl NoQuorum {
         wait.map(Advice::RetryAfter).or(seen).unwrap_or(silence)
     }
 
-    /// Returns true if a node answered and did not grant, so that the call did not fail for lack of
-    /// time alone.
+    /// Returns true if so many nodes answered and did not grant that more time had not helped.
     pub(crate) fn is_refused(&self) -> bool {
-        self.nodes.iter().any(|(_, outcome)| match outcome {
-            NodeOutcome::Granted | NodeOutcome::Silent => false,
-            NodeOutcome::Failed(e) => matches!(e.reach(), Reach::Answered | Reach::Refused),
-            _ => true,
-        })
+        let may_grant = |(_, outcome): &&(_, NodeOutcome)| match outcome {
+            NodeOutcome::Granted | NodeOutcome::Silent => true,
+            NodeOutcome::Failed(e) => !matches!(e.reach(), Reach::Answered | Reach::Refused),
+            _ => false,
+        };
+        self.nodes.iter().filter(may_grant).count() < self.needed
     }
 
     /// Returns true if the call had failed for certain: even with the votes of all silent nodes,
@@ -419,6 +419,12 @@ mod tests {
             let found = no_quorum(cells).quarantine().map(|d| d.as_secs());
             assert_eq!(found, secs, "{cells}");
         }
+    }
+
+    #[test]
+    fn one_refusal_of_three_decides_nothing() {
+        let is = |cells| no_quorum(cells).is_refused();
+        assert!(!is("h . .") && !is("5 g g") && is("h h .") && is("5 h g") && is("h"));
     }
 
     #[test]

@@ -222,6 +222,21 @@ mod tests {
         alone
     }
 
+    /// With the feature `float_roundtrip` of `serde_json`.
+    #[test]
+    fn json_keeps_every_finite_number() {
+        let again = |x: f64| serde_json::from_slice(&serde_json::to_vec(&x).unwrap()).unwrap();
+        let mut bits = 0x9e37_79b9_7f4a_7c15_u64;
+        for _ in 0..20_000 {
+            bits = bits.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let price = (bits >> 40) as f64 / 97.0;
+            for x in [price, f64::from_bits(bits)].into_iter().filter(|x| x.is_finite()) {
+                let back: f64 = again(x);
+                assert_eq!(back.to_bits(), x.to_bits(), "{x}");
+            }
+        }
+    }
+
     #[test]
     fn what_json_does_not_keep_is_found_at_every_depth() {
         assert!(is_kept(1.5_f64) && is_kept(f32::MAX) && is_kept(()) && is_kept("NaN"));

@@ -132,6 +132,13 @@ pub(crate) struct Asked {
     pub name: u64,
 }
 
+impl Asked {
+    /// The same, from who remembers only what is about this vote.
+    pub(crate) fn about(&self, vote: u64) -> Self {
+        Self { remembers: self.remembers.about(vote), ..*self }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "nearly all are the large one, and none is kept")]
 pub(crate) enum Verdict {
@@ -257,6 +264,7 @@ impl Marker {
 /// Decides whether a batch may be executed, and under which marker.
 pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
     let now = shown.micros / 1_000;
+    let asked = &asked.about(shown.marker.map_or(0, |m| m.vote));
     let me = &asked.remembers.newest;
     let Some(before) = shown.marker else { return first(shown, asked) };
     if let Some(Handover::Closed(till)) = before.handover
@@ -318,7 +326,9 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
 
 fn first(shown: &Shown, asked: &Asked) -> Verdict {
     let me = &asked.remembers.newest;
-    let mut m = Marker::born(me.deployment, me.vote, asked.name, shown.replid);
+    // A name that only settings say is no name of data (quarantine 14).
+    let deployment = if me.vote == 0 { 0 } else { me.deployment };
+    let mut m = Marker::born(deployment, me.vote, asked.name, shown.replid);
     (m.process, m.evicted, m.written) = (shown.process, shown.evicted, shown.micros / 1_000);
     m.epoch = asked.epoch.unwrap_or(0);
     let knew = me.generation > 0 || asked.remembers.known_since.is_some();

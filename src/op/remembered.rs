@@ -28,6 +28,8 @@ pub struct Remembered {
     /// The newest data that the node has answered with. Before the first answer all fields are 0,
     /// except the deployment that the handle's settings name.
     pub newest: Lineage,
+    /// True if another node shows the same vote, so the node's address may have led there.
+    pub is_shared: bool,
 }
 
 impl Remembered {
@@ -36,8 +38,22 @@ impl Remembered {
         Self { newest: Lineage { deployment, ..Lineage::default() }, ..Self::default() }
     }
 
+    /// What it says about data of this vote (rule quarantine 22 in docs/design).
+    pub(crate) fn about(self, vote: u64) -> Self {
+        if self.is_shared && self.newest.vote != vote {
+            Self::of(self.newest.deployment)
+        } else {
+            self
+        }
+    }
+
     /// Keeps the newer of what is remembered and what a node has answered.
     pub fn learn(&mut self, facts: &Facts) {
+        let is_other =
+            self.newest.vote != 0 && ![0, self.newest.vote].contains(&facts.lineage.vote);
+        if is_other {
+            *self = Self::of(self.newest.deployment);
+        }
         self.known_since.get_or_insert(facts.node_micros);
         let (old, new) = (self.newest, facts.lineage);
         let is_older = (new.generation, new.seq) < (old.generation, old.seq)

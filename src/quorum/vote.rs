@@ -205,13 +205,16 @@ impl Deployments {
         ids().find(|one| *one != 0 && count(*one) >= majority(self.0.len()))
     }
 
-    /// Returns true if what a client remembers of the node may be of another server, to which the
-    /// address led: its deployment is not the agreed one, or another node has its vote.
-    pub fn doubts(&self, node: usize, memory: &Lineage) -> bool {
-        let is_other = |agreed| ![0, agreed].contains(&memory.deployment);
+    /// Returns true if what a client remembers of a node is of another deployment's server, to
+    /// which the address led.
+    pub fn disowns(&self, memory: &Lineage) -> bool {
+        self.agreed().is_some_and(|agreed| ![0, agreed].contains(&memory.deployment))
+    }
+
+    /// Returns true if another node has the vote that a client remembers of this one.
+    pub fn shares(&self, node: usize, memory: &Lineage) -> bool {
         let mut others = self.0.iter().enumerate().filter(|(other, _)| *other != node);
-        self.agreed().is_some_and(is_other)
-            || memory.vote != 0 && others.any(|(_, (_, vote))| *vote == memory.vote)
+        memory.vote != 0 && others.any(|(_, (_, vote))| *vote == memory.vote)
     }
 }
 
@@ -367,10 +370,10 @@ mod tests {
         assert_eq!(admit(0, 9), Err(NodeFault::ForeignData));
         assert_eq!(admit(0, 0), Ok(()), "data without a name");
         assert_eq!(admit(0, 5), Ok(()), "the address leads home");
-        assert!(all.doubts(0, &of(9, 1)) && !all.doubts(0, &of(5, 1)) && !all.doubts(0, &of(0, 1)));
+        assert!(all.disowns(&of(9, 1)) && !all.disowns(&of(5, 1)) && !all.disowns(&of(0, 1)));
         all.admit(1, &of(5, 7)).unwrap();
-        assert!(all.doubts(2, &of(5, 7)), "the address led to another node");
-        assert!(!all.doubts(1, &of(5, 7)) && !all.doubts(2, &of(5, 8)));
+        assert!(all.shares(2, &of(5, 7)), "the address led to another node");
+        assert!(!all.shares(1, &of(5, 7)) && !all.shares(2, &of(5, 8)));
         // Until a majority is known, one attempt has the votes of one deployment.
         let mut servers = Servers::new(3);
         let mut vote = |node: usize, deployment| {

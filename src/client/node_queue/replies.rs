@@ -35,15 +35,17 @@ impl Worker {
         foreign.or(objection)
     }
 
-    /// Returns what this handle remembers of the node's data. It forgets what may be another
-    /// server's (rules quarantine 22, overview 8 in docs/design).
+    /// Returns what this handle remembers of the node's data. It forgets another deployment's
+    /// (rules quarantine 22, overview 8 in docs/design).
     pub(super) fn remembered(&self) -> Remembered {
         let remembers = self.monitor.remembers();
-        if !self.settings.deployments.lock().doubts(self.index, &remembers.newest) {
-            return remembers;
+        let deployments = self.settings.deployments.lock();
+        if deployments.disowns(&remembers.newest) {
+            self.monitor.forget(self.settings.remembers);
+            return self.settings.remembers;
         }
-        self.monitor.forget(self.settings.remembers);
-        self.settings.remembers
+        let is_shared = deployments.shares(self.index, &remembers.newest);
+        Remembered { is_shared, ..remembers }
     }
 
     /// Checks the answer to a batch, and posts the replies to the callers. Some replies count only

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::error::{NodeFault, NodeOutcome, Reach, Taken};
 use crate::quorum::acquire::Loss;
+use crate::quorum::majority;
 use crate::time::Moment;
 
 /// Prospect that a further attempt gets the lock or the claim, after a refused attempt.
@@ -24,8 +25,8 @@ pub(crate) enum Prospect {
     /// Too few nodes gave an answer that counts. `crowded` is true if some requests were not sent,
     /// because too many requests wait in a node queue.
     NoQuorum { crowded: bool },
-    /// Too few nodes gave an answer that counts, and a node that did grant the lock does not reach
-    /// the durability of the call. Other calls of the handle may have more success.
+    /// So many nodes granted the lock without the durability of the call that the others were too
+    /// few. Other calls of the handle may have more success.
     NotDurable,
 }
 
@@ -35,7 +36,7 @@ impl Prospect {
     pub(crate) fn after(loss: &Loss) -> Self {
         match loss {
             Loss::Taken(taken) => Self::of_taken(taken),
-            Loss::NoQuorum(outcomes) if outcomes.iter().any(is_not_durable) => Self::NotDurable,
+            Loss::NoQuorum(outcomes) if cannot_be_durable(outcomes) => Self::NotDurable,
             Loss::NoQuorum(outcomes) => Self::NoQuorum { crowded: outcomes.iter().any(is_crowded) },
         }
     }
@@ -69,7 +70,26 @@ pub(crate) fn is_crowded(outcome: &NodeOutcome) -> bool {
     matches!(outcome, NodeOutcome::Failed(e) if e.reach() == Reach::NotAsked)
 }
 
-/// Returns true if the node does not reach the durability that the call needs.
-fn is_not_durable(outcome: &NodeOutcome) -> bool {
-    matches!(outcome, NodeOutcome::Failed(e) if e.fault() == NodeFault::NotDurable)
+/// Returns true if the nodes that do not reach the durability of the call leave no majority.
+fn cannot_be_durable(outcomes: &[NodeOutcome]) -> bool {
+    let fails = |outcome: &&NodeOutcome| {
+        matches!(outcome, NodeOutcome::Failed(e) if e.fault() == NodeFault::NotDurable)
+    };
+    outcomes.iter().filter(fails).count() + majority(outcomes.len()) > outcomes.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::NodeError;
+
+    #[test]
+    fn a_node_without_the_durability_decides_only_with_others() {
+        let fails = |fault| NodeOutcome::Failed(NodeError::maybe_executed(fault, "x"));
+        let bad = || fails(NodeFault::NotDurable);
+        let down = || fails(NodeFault::Disconnected);
+        assert!(!cannot_be_durable(&[bad(), down(), NodeOutcome::Granted]));
+        assert!(cannot_be_durable(&[bad(), bad(), NodeOutcome::Granted]));
+        assert!(cannot_be_durable(&[bad()]));
+    }
 }

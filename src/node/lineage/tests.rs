@@ -103,6 +103,7 @@ fn say(shown: &mut Shown, asked: &mut Asked, word: &str) {
         "unread" => asked.longest_window = span(),
         "e" => asked.clock_error = span(),
         "fresh" => asked.trust_fresh = true,
+        "shared" => asked.remembers.is_shared = true,
         "evicts" => asked.allow_eviction = true,
         "note" if value == "none" => shown.note = None,
         "note" if value == "other" => shown.note = shown.note.map(|n| Note { generation: 4, ..n }),

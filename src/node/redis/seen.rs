@@ -64,6 +64,7 @@ impl Seen {
     /// Returns true if a client that asks this need not judge again. Clients of one node may differ
     /// in what the marker covers.
     pub(super) fn suits(&self, asked: &Asked) -> bool {
+        let asked = &asked.about(self.marker.vote);
         let newest = &asked.remembers.newest;
         let is_named = self.marker.vote != 0 || newest.vote == 0;
         let of_node =
@@ -208,7 +209,7 @@ mod tests {
         let loss = Loss { from: 1, began: 2, to: 3 };
         seen.marker.losses = Losses::default().and(loss);
         let own = seen.marker.lineage(None);
-        let remembers = |newest| Remembered { known_since: None, newest };
+        let remembers = |newest| Remembered { newest, ..Remembered::default() };
         let of = |newest: Lineage| Asked { remembers: remembers(newest), ..asked() };
         let others = [
             ("longer lease", Asked { max_ttl: Duration::from_secs(31), ..asked() }),
