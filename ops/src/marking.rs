@@ -74,19 +74,19 @@ pub(super) async fn swap(
     run(conn, &command).await.map(|_| ())
 }
 
-/// Writes what `make` makes of a master's marker, by `conn`, anew if another writer was faster.
-/// Then waits until the master's replicas have it. Returns the other result of `make`, and how many
+/// Writes what `marker_of` makes of a master's marker, by `conn`, anew if another writer was faster.
+/// Then waits until the master's replicas have it. Returns the other result of `marker_of`, and how many
 /// replicas have the marker if not all of them have it.
 pub(super) async fn rewrite<T>(
     conn: &Conn,
     (deployment, master): (&Deployment, &Master),
-    make: impl Fn(&Looked) -> Result<(Marker, T), Refusal>,
+    marker_of: impl Fn(&Looked) -> Result<(Marker, T), Refusal>,
 ) -> Result<(T, Option<String>), Refusal> {
     let mut tries = TRIES;
     let made = loop {
         let write = async {
             let looked = look(conn).await?;
-            let (marker, made) = make(&looked)?;
+            let (marker, made) = marker_of(&looked)?;
             swap(conn, &looked, &marker, false).await.map(|()| made)
         };
         tries -= 1;

@@ -72,10 +72,12 @@ pub(crate) fn is_crowded(outcome: &NodeOutcome) -> bool {
 
 /// Returns true if the nodes that do not reach the durability of the call leave no majority.
 fn cannot_be_durable(outcomes: &[NodeOutcome]) -> bool {
-    let fails = |outcome: &&NodeOutcome| {
-        matches!(outcome, NodeOutcome::Failed(e) if e.fault() == NodeFault::NotDurable)
+    let fault = |outcome: &NodeOutcome| match outcome {
+        NodeOutcome::Failed(e) => Some(e.fault()),
+        _ => None,
     };
-    outcomes.iter().filter(fails).count() + majority(outcomes.len()) > outcomes.len()
+    let fails = outcomes.iter().filter(|outcome| fault(outcome) == Some(NodeFault::NotDurable));
+    fails.count() + majority(outcomes.len()) > outcomes.len()
 }
 
 #[cfg(test)]

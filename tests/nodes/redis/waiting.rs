@@ -9,7 +9,7 @@ use crate::support::marker::marker;
 
 /// Returns the time in ms until which waiters may exist, from the server's note.
 fn waited(server: &Server) -> u64 {
-    let note = server.cli(&["get", "palisade:note"]);
+    let text = server.cli(&["get", "palisade:note"]);
     note.trim().rsplit(' ').next().unwrap().parse().unwrap()
 }
 
@@ -129,8 +129,8 @@ async fn who_watches_where_the_note_is_missing_leaves_no_broken_one() {
     let watch = Op::Inspect { keys: LockKeys::new("k"), wait: true };
     let seen = one(&node, LONG, watch).await;
     assert!(matches!(seen, Ok(Reply::Holder(Some(_)))), "{seen:?}");
-    let note = server.cli(&["get", "palisade:note"]);
-    assert!([0, 67].contains(&note.trim().len()), "{note}");
+    let text = server.cli(&["get", "palisade:note"]);
+    assert!([0, 67].contains(&text.trim().len()), "{text}");
     one(&node, LONG, waiting("k", owner())).await.unwrap();
     assert!(waited(&server) > SystemEnv.wall_micros() / 1_000);
 }
