@@ -58,7 +58,7 @@ pub(super) struct Master {
     /// Configuration epoch in which a majority of the Sentinels names the server; `None` for a lone
     /// server.
     pub(super) epoch: Option<u64>,
-    /// Addresses at which the known Sentinels are reached, each of them once; none of a lone server.
+    /// Addresses at which the known Sentinels are reached, each once; none of a lone server.
     pub(super) sentinels: Vec<String>,
     /// Number of known Sentinels, also of those without an address here.
     pub(super) known: usize,

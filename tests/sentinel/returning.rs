@@ -83,8 +83,8 @@ impl Client {
         }
     }
 
-    /// Makes new requests until one is executed. Those that were made in a quarantine, or soon after
-    /// the loss before it, may be parked.
+    /// Makes new requests until one is executed. Those that were made in a quarantine, or soon
+    /// after the loss before it, may be parked.
     async fn executed(&self, what: &str) -> Request {
         let begun = Instant::now();
         for n in 0.. {
