@@ -19,6 +19,7 @@ mod due;
 mod look_back;
 mod outcome;
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -94,6 +95,8 @@ struct Engine<'a, F> {
     meters: Arc<JobMeters>,
     overlaps: Overlaps,
     ran: SyncMutex<Ran>,
+    /// Ticks of the schedule that are checked or run now, and so do not wait.
+    checking: SyncMutex<BTreeSet<i64>>,
     /// True if a tick has to wait and the reason was logged. The end of a tick sets it to false, so
     /// that the next reason is logged again.
     waits: AtomicBool,
@@ -146,6 +149,7 @@ where
             meters,
             overlaps: Overlaps::default(),
             ran: SyncMutex::default(),
+            checking: SyncMutex::default(),
             waits: AtomicBool::new(false),
             storing: &storing,
         };
@@ -217,6 +221,9 @@ where
                 && let Some((tick, d)) = ready(&due, now)
             {
                 due.remove(&(tick, d.requested));
+                if !d.requested {
+                    self.checking.lock().insert(tick);
+                }
                 running.push(async move { (tick, d, self.check(tick, d).await) });
                 continue;
             }

@@ -103,6 +103,25 @@ async fn processes_that_start_one_after_another_run_no_more_missed_ticks_than_on
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn one_missed_tick_is_run_after_an_outage_where_runs_may_overlap() {
+    let world = World::with_ttl(20 * SECOND);
+    let job = Job::new("job", "*/10 * * * *").missed(Missed::RunLatest).overlap(Overlap::Allow);
+    let process = world.process(job);
+    let into = world.now().duration_since(at(0)).unwrap().as_secs() % 600;
+    sleep(SECOND * (600 + 300 - into as u32)).await;
+    let before = world.runs().len();
+    world.cut(true);
+    sleep(30 * MINUTE).await;
+    world.cut(false);
+    sleep(MINUTE).await;
+    let runs = &world.runs()[before..];
+    let newest = (world.now().duration_since(at(0)).unwrap().as_secs() / 600 * 600).cast_signed();
+    assert_eq!(runs.iter().map(|run| run.at).collect::<Vec<_>>(), [newest], "{runs:?}");
+    assert!(runs[0].backfilled, "{runs:?}");
+    drop(process);
+}
+
 /// Runs a job on two processes, with runs of 2.5 s at ticks of one second.
 async fn overlapping(overlap: Overlap) -> (World, Vec<TickReport>) {
     let world = World::new();

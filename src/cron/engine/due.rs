@@ -139,6 +139,9 @@ impl<F> Engine<'_, F> {
         (tick, mut d): (i64, Due),
         result: CheckResult,
     ) -> Vec<i64> {
+        if !d.requested {
+            self.checking.lock().remove(&tick);
+        }
         let is_answer = !matches!(result, CheckResult::Wait(_));
         let is_back = is_answer && self.waits.swap(false, Ordering::Relaxed);
         let is_judged = is_back || matches!(result, CheckResult::Judge { .. });
@@ -203,6 +206,10 @@ impl<F> Engine<'_, F> {
                 absent.push(*tick);
             }
         }
+        // Where runs may overlap, ticks that waited together are checked together.
+        let checking = self.checking.lock().clone();
+        absent.extend(checking.into_iter().filter(|tick| !due.contains_key(&(*tick, false))));
+        absent.sort_unstable();
         for (tick, fate) in fates(of, &absent, &ran, now) {
             let Some(d) = due.get_mut(&(tick, false)) else { continue };
             d.backfilled = fate == Fate::Late;
