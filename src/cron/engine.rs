@@ -19,6 +19,7 @@ mod due;
 mod look_back;
 mod outcome;
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +33,7 @@ use tracing::Instrument as _;
 
 use super::job::{Job, Overlap};
 use super::keys::Records;
-use super::missed::{millis, millis_of};
+use super::missed::{Ran, millis, millis_of};
 use super::overlap::{During, Overlaps};
 use super::request;
 use super::schedule::Schedule;
@@ -45,8 +46,9 @@ use crate::idempotency::{Call, Context, Failed, Outcome, RunError, Status};
 use crate::lock::{LockGuard, Mutex};
 use crate::metrics::JobMeters;
 use crate::span::operation;
+use crate::sync::SyncMutex;
 use crate::time::Moment;
-use due::{Due, DueTicks, next_check, ready};
+use due::{DecidedBy, Due, DueTicks, next_check, ready};
 use look_back::Ticks;
 
 /// Largest number of ticks (due times of a job) that run in this process at the same time, if the
@@ -67,9 +69,9 @@ enum CheckResult {
     /// Too few nodes answered.
     Wait(Duration),
     /// The tick is not on time, or the nodes answer again: it has to be decided which ticks are
-    /// missed. The flag is true if a record decides about this one.
+    /// missed, and by what this one is decided.
     Judge {
-        by_record: bool,
+        by: DecidedBy,
     },
 }
 
@@ -92,6 +94,9 @@ struct Engine<'a, F> {
     by: String,
     meters: Arc<JobMeters>,
     overlaps: Overlaps,
+    ran: SyncMutex<Ran>,
+    /// Ticks of the schedule that are checked or run now, and so do not wait.
+    checking: SyncMutex<BTreeSet<i64>>,
     /// True if a tick has to wait and the reason was logged. The end of a tick sets it to false, so
     /// that the next reason is logged again.
     waits: AtomicBool,
@@ -143,6 +148,8 @@ where
             by,
             meters,
             overlaps: Overlaps::default(),
+            ran: SyncMutex::default(),
+            checking: SyncMutex::default(),
             waits: AtomicBool::new(false),
             storing: &storing,
         };
@@ -214,6 +221,9 @@ where
                 && let Some((tick, d)) = ready(&due, now)
             {
                 due.remove(&(tick, d.requested));
+                if !d.requested {
+                    self.checking.lock().insert(tick);
+                }
                 running.push(async move { (tick, d, self.check(tick, d).await) });
                 continue;
             }
@@ -261,7 +271,8 @@ where
             Err(e) => return self.after_error(&e),
         };
         if self.waits.load(Ordering::Relaxed) {
-            return CheckResult::Judge { by_record: due.by_record || has_begun };
+            let by = if has_begun { DecidedBy::OwnRun } else { due.by };
+            return CheckResult::Judge { by };
         }
         let guard = match self.lock().await {
             Ok(guard) => guard,
@@ -287,10 +298,11 @@ where
                 return CheckResult::Again(remaining + 2 * AGAIN);
             }
         };
-        if has_begun && why.is_some() {
+        if let Some(why) = why.filter(|_| has_begun) {
+            let why = reason(why);
             tracing::warn!(
                 target: "palisade::cron",
-                %job, tick, "an interrupted run is not run again: a later tick is due"
+                %job, tick, "an interrupted run is not run again: {why}"
             );
         }
         let is_by_record = requested || has_begun || during != During::NoRun;
@@ -299,7 +311,7 @@ where
             if let Some(guard) = guard {
                 drop(guard.release().await);
             }
-            return CheckResult::Judge { by_record: false };
+            return CheckResult::Judge { by: DecidedBy::Age };
         };
         let operation = operation!("tick", job = %self.job.name, tick);
         let _running = Running::begin(&self.cron.lead.running);
@@ -412,6 +424,13 @@ where
     /// Returns the idempotency call that reads or claims the record of a due tick.
     fn call(&self, tick: i64, requested: bool) -> Call {
         if requested { self.records.run(tick) } else { self.records.tick(tick) }
+    }
+}
+
+fn reason(why: Skipped) -> &'static str {
+    match why {
+        Skipped::Overlap => "it was due during an earlier run",
+        Skipped::Superseded => "a later tick is due",
     }
 }
 

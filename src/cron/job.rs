@@ -22,7 +22,7 @@ const RETENTION: Duration = Duration::from_secs(8 * 24 * 3_600);
 pub enum Missed {
     /// Missed ticks (due times at which no process ran the job) are not run.
     Skip,
-    /// The latest missed tick is run, unless a later tick is on time.
+    /// The latest missed tick is run, unless a later tick is on time or has run.
     RunLatest,
     /// Missed ticks that are at most `window` old are run in order. If there are more than `max`,
     /// only the latest `max` ticks are run. Which ones these are is decided when the nodes can be

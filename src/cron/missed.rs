@@ -1,6 +1,7 @@
 //! Rules for ticks that no process has begun: which are on time, which are missed, and which missed
 //! ones are run late. And for ticks that were due during an earlier run. The functions are pure.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::job::{Job, Missed};
@@ -9,6 +10,8 @@ use super::tick::{End, Run};
 
 /// Largest delay with which a tick counts as on time, unless the job sets another one.
 pub(crate) const LATE: Duration = Duration::from_secs(60);
+/// Largest number of ticks whose records are read in one look back.
+pub(crate) const LOOK_BACK: usize = 10_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
@@ -18,23 +21,70 @@ pub(crate) enum Fate {
     Missed,
 }
 
-/// The ticks after a tick that wait, too.
+/// How ticks were run whose records are known, as far as that can decide about earlier ticks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ran(BTreeMap<i64, Fate>);
+
+impl Ran {
+    pub(crate) fn add(&mut self, missed: Missed, tick: i64, fate: Fate) {
+        let kept = match (missed, fate) {
+            (Missed::RunLatest, _) => 1,
+            (Missed::CatchUp { max, .. }, Fate::Late) => max.min(LOOK_BACK),
+            _ => return,
+        };
+        self.0.insert(tick, fate);
+        while self.0.len() > kept {
+            self.0.pop_first();
+        }
+    }
+}
+
+/// Returns how a tick was run. If the run began again after an interruption, its record does not
+/// say how it first began.
+pub(crate) fn fate_of(run: &Run) -> Fate {
+    if run.backfilled || run.attempt > 1 { Fate::Late } else { Fate::OnTime }
+}
+
+/// The ticks after a tick that wait, or have run.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Later {
-    pub(crate) is_one_on_time: bool,
+struct Later {
+    is_one_on_time: bool,
     /// Number of missed ticks that are run late.
-    pub(crate) late: usize,
+    late: usize,
 }
 
 impl Later {
-    pub(crate) fn add(&mut self, fate: Fate) {
+    fn add(&mut self, fate: Fate) {
         self.is_one_on_time |= fate == Fate::OnTime;
         self.late += usize::from(fate == Fate::Late);
     }
 }
 
-/// Decides about a tick that no process has begun (cron 4). `now` is in milliseconds since 1970.
-pub(crate) fn fate((job, schedule): (&Job, &Schedule), tick: i64, later: Later, now: u64) -> Fate {
+/// Decides about ticks that no process has begun (cron 4), from the last one back to the first.
+/// `absent` is in the order of time; `now` is in milliseconds since 1970.
+pub(crate) fn fates(
+    of: (&Job, &Schedule),
+    absent: &[i64],
+    ran: &Ran,
+    now: u64,
+) -> Vec<(i64, Fate)> {
+    let (mut later, mut fates) = (Later::default(), Vec::new());
+    let mut ran = ran.0.iter().rev().peekable();
+    for tick in absent.iter().rev() {
+        while let Some((_, fate)) = ran.next_if(|(at, _)| *at > tick) {
+            later.add(*fate);
+        }
+        let fate = fate(of, *tick, later, now);
+        // A tick that its jitter delays is not due, and supersedes none.
+        if of.0.due(*tick) <= now {
+            later.add(fate);
+        }
+        fates.push((*tick, fate));
+    }
+    fates
+}
+
+fn fate((job, schedule): (&Job, &Schedule), tick: i64, later: Later, now: u64) -> Fate {
     if is_on_time((job, schedule), tick, now) {
         return Fate::OnTime;
     }
@@ -113,15 +163,11 @@ mod tests {
         let of = |first, late: Option<u64>, missed| -> Vec<(i64, bool)> {
             let job = Job::new("job", "* * * * *").missed(missed);
             let job = if let Some(late) = late { job.late(seconds(late)) } else { job };
-            let (mut later, now) = (Later::default(), millis(minute(10) + 5));
-            let mut run = Vec::new();
-            for n in (first..=10).rev() {
-                let fate = fate((&job, &every_minute()), minute(n), later, now);
-                later.add(fate);
-                run.extend((fate != Fate::Missed).then_some((n, fate == Fate::Late)));
-            }
-            run.reverse();
-            run
+            let (of, now) = ((&job, &every_minute()), millis(minute(10) + 5));
+            let absent: Vec<_> = (first..=10).map(minute).collect();
+            let fates = fates(of, &absent, &Ran::default(), now);
+            let run = fates.into_iter().rev().filter(|(_, fate)| *fate != Fate::Missed);
+            run.map(|(tick, fate)| ((tick - minute(0)) / 60, fate == Fate::Late)).collect()
         };
         // Here no tick was missed: the policy has nothing to do.
         assert_eq!(of(10, Some(60), Missed::Skip), [(10, false)]);
@@ -142,6 +188,36 @@ mod tests {
         assert_eq!(of(8, Some(60), catch_up(3_600, 10)), all);
         assert_eq!(of(4, Some(60), catch_up(3_600, 2)), all);
         assert_eq!(of(4, Some(60), catch_up(170, 10)), all);
+    }
+
+    #[test]
+    fn ticks_that_have_run_decide_about_earlier_ones() {
+        use Fate::{Late, OnTime};
+        let minute = |n: i64| 1_800_000_000 + 60 * n;
+        // Five seconds after the last of ten ticks, which are late after one second: which of those
+        // that have not run are run.
+        let of = |missed, had: &[(i64, Fate)]| -> Vec<i64> {
+            let job = Job::new("job", "* * * * *").missed(missed).late(Duration::from_secs(1));
+            let mut ran = Ran::default();
+            had.iter().for_each(|(n, fate)| ran.add(missed, minute(*n), *fate));
+            let absent = (1..=10).filter(|n| had.iter().all(|(had, _)| had != n)).map(minute);
+            let absent: Vec<_> = absent.collect();
+            let fates = fates((&job, &every_minute()), &absent, &ran, millis(minute(10) + 5));
+            let run = fates.into_iter().rev().filter(|(_, fate)| *fate == Late);
+            run.map(|(tick, _)| (tick - minute(0)) / 60).collect()
+        };
+        let latest = Missed::RunLatest;
+        for fate in [Late, OnTime] {
+            assert!(of(latest, &[(10, fate)]).is_empty());
+            assert!(of(latest, &[(10, fate), (3, Late)]).is_empty());
+            assert_eq!(of(latest, &[(9, fate)]), [10]);
+        }
+        let three = Missed::CatchUp { window: Duration::from_secs(3_600), max: 3 };
+        assert!(of(three, &[(10, Late), (9, Late), (8, Late)]).is_empty());
+        assert_eq!(of(three, &[(9, Late), (2, Late)]), [8, 10]);
+        assert_eq!(of(three, &[(10, OnTime), (9, Late)]), [7, 8]);
+        assert_eq!(of(three, &[(1, Late), (2, Late), (3, Late), (4, Late)]), [8, 9, 10]);
+        assert!(of(Missed::Skip, &[(10, OnTime)]).is_empty());
     }
 
     #[test]

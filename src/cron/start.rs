@@ -11,13 +11,16 @@ use super::{Cron, CronError};
 use crate::error::Advice;
 use crate::idempotency::Status;
 
-/// A schedule before an edit, with its first and last second.
+/// Seconds after an edit of the schedule within which other processes may run the earlier one
+/// (cron 11).
+const BESIDE: i64 = 24 * 3_600;
+
+/// The schedule before an edit, with the first and the last second of its runs.
 type Before = (Schedule, (i64, i64));
 
 /// Returns the time since which the job has this schedule, in seconds since 1970, and the schedule
-/// before it, with its first and last second. If the schedule was edited just now, also logs the
-/// gap between the last tick of the old schedule and the first tick of the new one, in which
-/// nothing runs.
+/// before it. If the schedule was edited just now, also logs the gap between the last tick of the
+/// old schedule and the first tick of the new one, in which nothing runs.
 pub(super) async fn start(
     cron: &Cron,
     job: &Job,
@@ -27,7 +30,8 @@ pub(super) async fn start(
     let revision = since(cron, job, schedule).await?;
     let before = revision.before.as_ref().and_then(|(old, old_since)| {
         let (text, zone) = old.rsplit_once(' ')?;
-        Some((Schedule::parse(text, zone).ok()?, (*old_since, revision.since)))
+        let end = cron.now().clamp(revision.since, revision.since.saturating_add(BESIDE));
+        Some((Schedule::parse(text, zone).ok()?, (*old_since, end)))
     });
     if is_ahead(cron, revision.since) {
         tracing::warn!(

@@ -60,6 +60,23 @@ impl Answers {
         self.replies().filter(|reply| is(reply)).count()
     }
 
+    /// Returns the largest number of claims that a majority of the nodes may have counted
+    /// (idempotency 5). `counted` reads the count of a node from its reply, and whether the node
+    /// certainly has every claim. A node that has lost claims may have counted any number, and so
+    /// may a node without such a reply; `heard` leaves out those that have not answered.
+    pub(super) fn attempts(
+        &self,
+        heard: bool,
+        counted: impl Fn(&Reply) -> Option<(u32, bool)>,
+    ) -> u32 {
+        let counts = || self.replies().filter_map(&counted);
+        let sure = |least: u32| counts().filter(|(n, sure)| *sure && *n >= least).count();
+        let silent = if heard { self.silent() } else { 0 };
+        let unknown = self.n() - sure(0) - silent;
+        let may_be = |count: &u32| sure(*count) + unknown >= self.need();
+        counts().map(|(count, _)| count).filter(may_be).max().unwrap_or(0)
+    }
+
     /// Returns the number of nodes that have not answered.
     pub(super) fn silent(&self) -> usize {
         self.each().filter(Option::is_none).count()

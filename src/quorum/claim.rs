@@ -278,25 +278,13 @@ impl Record {
         }
     }
 
-    /// Returns the largest number of claims that a majority of the nodes may have counted. Each
-    /// earlier attempt that ran had grants of a majority. A node that was away when an attempt was
-    /// given back counts it for ever, and alone. A node without an answer may have counted any
-    /// attempt, unless `heard`; one that lost data may have forgotten it.
+    /// A node without an answer may have counted any attempt, unless `heard`.
     fn attempt(&self, heard: bool) -> u32 {
-        let known = |r: &Reply| forgotten::remembers(r) && attempt_of(r) > 0;
-        let silent = if heard { self.answers.silent() } else { 0 };
-        let unknown = self.answers.n() - self.answers.count(known) - silent;
-        let may_be = |count: u32| {
-            self.answers.count(|r| known(r) && attempt_of(r) >= count) + unknown
-                >= self.answers.need()
+        let counted = |reply: &Reply| match reply {
+            Reply::Claimed { attempt, .. } => Some((*attempt, forgotten::remembers(reply))),
+            _ => None,
         };
-        self.answers
-            .replies()
-            .map(attempt_of)
-            .filter(|count| may_be(*count))
-            .max()
-            .unwrap_or(1)
-            .max(1)
+        self.answers.attempts(heard, counted).max(1)
     }
 
     /// Returns the refusal that follows from the answers, for a claim that failed.
@@ -390,13 +378,6 @@ impl Machine for Record {
     fn on_time(&mut self, now: Moment) -> Step {
         let step = self.grants.on_time(now);
         self.judge(now, step)
-    }
-}
-
-fn attempt_of(reply: &Reply) -> u32 {
-    match reply {
-        Reply::Claimed { attempt, .. } => *attempt,
-        _ => 0,
     }
 }
 

@@ -141,7 +141,8 @@ pub enum Found {
     Stored(StoredRecord),
     /// A majority answered, but no result is certain.
     Open {
-        /// Number of claims of the key so far, which is the largest number in the answers.
+        /// Number of claims of the key so far: the most that a majority may have counted
+        /// (idempotency 5), and at least 1 if a claim has a running lease.
         attempt: u32,
         /// Remaining time of the lease that ends last; `None` if no claim has a running lease.
         lease: Option<Duration>,
@@ -178,6 +179,15 @@ impl Look {
     fn states(&self) -> impl Iterator<Item = &RecordState> {
         self.answers.replies().filter_map(|reply| match reply {
             Reply::Record { state, .. } => state.as_ref(),
+            _ => None,
+        })
+    }
+
+    fn attempt(&self) -> u32 {
+        self.answers.attempts(false, |reply| match reply {
+            Reply::Record { state, unsure, .. } => {
+                Some((state.as_ref().map_or(0, |s| s.attempt), unsure.is_zero()))
+            }
             _ => None,
         })
     }
@@ -232,9 +242,10 @@ impl Machine for Look {
         {
             return Progress::Decided(Found::Mismatch);
         }
+        let lease = self.states().filter_map(|s| s.lease).max();
         Progress::Decided(Found::Open {
-            attempt: self.states().map(|s| s.attempt).max().unwrap_or(0),
-            lease: self.states().filter_map(|s| s.lease).max(),
+            attempt: self.attempt().max(u32::from(lease.is_some())),
+            lease,
             partial: shown().next().is_some(),
             promised: self.states().map(|s| s.fence).max().unwrap_or(0),
             forgotten: self.forgotten(),

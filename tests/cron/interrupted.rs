@@ -153,6 +153,67 @@ async fn an_edit_of_the_schedule_does_not_leave_the_run_that_it_interrupts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_edit_does_not_leave_a_run_that_began_after_it_by_the_old_schedule() {
+    let world = patient();
+    until(&world, 58 * MINUTE).await;
+    let old = start(&world, hourly());
+    sleep(SECOND).await;
+    let daily = || Job::new("job", "30 4 * * *");
+    let new = start(&world, daily());
+    let tick = until(&world, 5 * MINUTE).await;
+    drop(old);
+    sleep(30 * SECOND).await;
+    let third = start(&world, daily());
+    sleep(15 * MINUTE).await;
+    assert_eq!(attempts(&world, tick), [1, 2]);
+    drop((new, third));
+}
+
+/// Its process takes the attempt back on two nodes, and never on the third.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_was_taken_back_is_no_interrupted_run() {
+    let world = patient();
+    let asks = |_: Tick| async {
+        sleep(10 * SECOND).await;
+        Err(Failed::no_effect("later"))
+    };
+    let process = world.process_with(hourly(), asks);
+    let tick = until(&world, 5 * SECOND).await;
+    world.cut_only(0);
+    sleep(5 * MINUTE).await;
+    let asked = attempts(&world, tick);
+    assert!(asked.len() > 2 && asked.iter().all(|attempt| *attempt == 1), "{asked:?}");
+    drop(process);
+    world.cut(false);
+    sleep(4 * 60 * MINUTE).await;
+    let process = start(&world, hourly());
+    sleep(MINUTE).await;
+    assert_eq!(attempts(&world, tick), asked);
+    let report = process.cron.history(&hourly(), 6).await.unwrap();
+    let tick = UNIX_EPOCH + Duration::from_secs(tick.unsigned_abs());
+    let report = report.iter().find(|report| report.at == tick).unwrap();
+    assert_eq!(report.state, TickState::Absent);
+    drop(process);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interrupted_run_that_was_due_during_an_earlier_one_is_left_with_that_reason() {
+    let log = Log::of_this_thread(LevelFilter::WARN);
+    let world = patient();
+    let job = |overlap| Job::new("job", "*/6 * * * *").overlap(overlap);
+    let process = start(&world, job(Overlap::Allow));
+    // The run of the first tick has ended, and that of the second one has not.
+    let tick = until_tick(&world, 360, 11 * MINUTE).await + 360;
+    drop(process);
+    let process = start(&world, job(Overlap::Skip));
+    sleep(MINUTE).await;
+    assert_eq!(attempts(&world, tick), [1]);
+    let said = log.lines(&["is not run again", "an earlier run", &format!("tick={tick}")]);
+    assert_eq!(said.len(), 1, "{}", log.text());
+    drop(process);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_run_that_is_not_run_again_is_said() {
     // The job does not allow it.
     let log = Log::of_this_thread(LevelFilter::WARN);

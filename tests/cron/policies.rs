@@ -68,6 +68,60 @@ async fn missed_ticks_are_skipped_or_caught_up_as_the_job_says() {
     drop(second);
 }
 
+#[tokio::test(start_paused = true)]
+async fn processes_that_start_one_after_another_run_no_more_missed_ticks_than_one() {
+    let three = Missed::CatchUp { window: 24 * 60 * MINUTE, max: 3 };
+    for (policy, caught_up) in [(Missed::RunLatest, 1), (three, 3)] {
+        let world = World::with_ttl(20 * SECOND);
+        let job = || Job::new("job", "0 * * * *").missed(policy);
+        let slow = |_: Tick| async {
+            sleep(20 * SECOND).await;
+            Ok(())
+        };
+        let into = world.now().duration_since(at(0)).unwrap().as_secs() % 3_600;
+        sleep(SECOND * (3_600 + 600 - into as u32)).await;
+        let first = world.process(job());
+        world.sleep(SECOND).await;
+        first.end().await;
+        world.sleep(7 * 60 * MINUTE).await;
+        let mut all = Vec::new();
+        for _ in 0..4 {
+            all.push(world.process_with(job(), slow));
+            sleep(5 * SECOND).await;
+        }
+        sleep(2 * MINUTE).await;
+        drop(all);
+        // One more, after all of them.
+        let last = world.process_with(job(), slow);
+        sleep(MINUTE).await;
+        drop(last);
+        let runs = world.runs();
+        assert_eq!(runs.len(), caught_up, "{policy:?}: {runs:?}");
+        assert!(runs.iter().all(|run| run.backfilled), "{policy:?}: {runs:?}");
+        let newest = (runs[0].began / 3_600_000 * 3_600).cast_signed();
+        assert_eq!(runs.last().map(|run| run.at), Some(newest), "{policy:?}: {runs:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_missed_tick_is_run_after_an_outage_where_runs_may_overlap() {
+    let world = World::with_ttl(20 * SECOND);
+    let job = Job::new("job", "*/10 * * * *").missed(Missed::RunLatest).overlap(Overlap::Allow);
+    let process = world.process(job);
+    let into = world.now().duration_since(at(0)).unwrap().as_secs() % 600;
+    sleep(SECOND * (600 + 300 - into as u32)).await;
+    let before = world.runs().len();
+    world.cut(true);
+    sleep(30 * MINUTE).await;
+    world.cut(false);
+    sleep(MINUTE).await;
+    let runs = &world.runs()[before..];
+    let newest = (world.now().duration_since(at(0)).unwrap().as_secs() / 600 * 600).cast_signed();
+    assert_eq!(runs.iter().map(|run| run.at).collect::<Vec<_>>(), [newest], "{runs:?}");
+    assert!(runs[0].backfilled, "{runs:?}");
+    drop(process);
+}
+
 /// Runs a job on two processes, with runs of 2.5 s at ticks of one second.
 async fn overlapping(overlap: Overlap) -> (World, Vec<TickReport>) {
     let world = World::new();

@@ -7,30 +7,37 @@ use std::time::Duration;
 
 use super::super::job::{Interrupted, Overlap};
 use super::super::missed::{
-    Fate, LATE, Later, fate, first_during, is_in_window, is_on_time, millis, millis_of,
-    was_due_during, whole,
+    Fate, LATE, LOOK_BACK, Ran, fate_of, fates, first_during, is_in_window, is_on_time, millis,
+    millis_of, was_due_during, whole,
 };
 use super::super::schedule::Schedule;
-use super::super::tick::Run;
+use super::super::tick::{End, Run};
 use super::look_back::{LookedBack, Ticks};
 use super::{AGAIN, CheckResult, Engine, is_ahead};
 
 /// Shortest and longest delay of the first check of a tick in a process that does not lead. With
 /// the delay, the leading process checks the tick first.
 const HOLD_BACK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
-/// Largest number of ticks whose records are read in one look back.
-const LOOK_BACK: usize = 10_000;
+
+/// What decides about a tick; of two, the last one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum DecidedBy {
+    /// Its age (cron 4).
+    #[default]
+    Age,
+    /// The record of an earlier run, during which it was due (cron 5).
+    EarlierRun,
+    /// Its own record: its run has begun (cron 11).
+    OwnRun,
+}
 
 #[derive(Clone, Copy, Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Due {
     /// True for a missed tick that is run late.
     pub(super) backfilled: bool,
     /// True if an operator requested the run. The tick is then the time of the request.
     pub(super) requested: bool,
-    /// True if a record decides about the tick, and not its age: its run has begun (cron 11), or it
-    /// was due during an earlier run (cron 5).
-    pub(super) by_record: bool,
+    pub(super) by: DecidedBy,
     /// True if its handler asked in this process for another run.
     pub(super) retried: bool,
     /// In milliseconds since 1970.
@@ -77,6 +84,8 @@ impl<F> Engine<'_, F> {
             job = %self.job.name, before = *seen, now,
             "the clock went back; ticks that have run already are not run again"
         );
+        // What ran by the time of before may be ahead, and supersedes nothing.
+        *self.ran.lock() = Ran::default();
         let on_time = now.saturating_sub(whole(self.job.latest().as_secs()));
         *seen = since.map_or(now, |since| since.max(on_time));
         for ((tick, requested), d) in due {
@@ -104,14 +113,14 @@ impl<F> Engine<'_, F> {
         if self.schedule.after(first).is_some_and(|next| next <= to) {
             return self.ticks_of(self.schedule, (first, to));
         }
-        self.add(due, first, false);
+        self.add(due, first, DecidedBy::Age);
         Vec::new()
     }
 
-    fn add(&self, due: &mut DueTicks, tick: i64, by_record: bool) {
+    fn add(&self, due: &mut DueTicks, tick: i64, by: DecidedBy) {
         let check_at = self.first_check(tick);
-        due.entry((tick, false)).or_insert(Due { check_at, ..Due::default() }).by_record |=
-            by_record;
+        let d = due.entry((tick, false)).or_insert(Due { check_at, ..Due::default() });
+        d.by = d.by.max(by);
     }
 
     /// Returns the ticks from the last one back to the first, as far as their records are kept, and
@@ -130,6 +139,9 @@ impl<F> Engine<'_, F> {
         (tick, mut d): (i64, Due),
         result: CheckResult,
     ) -> Vec<i64> {
+        if !d.requested {
+            self.checking.lock().remove(&tick);
+        }
         let is_answer = !matches!(result, CheckResult::Wait(_));
         let is_back = is_answer && self.waits.swap(false, Ordering::Relaxed);
         let is_judged = is_back || matches!(result, CheckResult::Judge { .. });
@@ -142,11 +154,11 @@ impl<F> Engine<'_, F> {
             }
             CheckResult::Again(pause) => Some(pause),
             CheckResult::Begun(pause) => {
-                d.by_record = true;
+                d.by = DecidedBy::OwnRun;
                 Some(pause)
             }
             CheckResult::Retry(pause) => {
-                (d.retried, d.by_record) = (true, false);
+                (d.retried, d.by) = (true, DecidedBy::Age);
                 Some(pause)
             }
             // When the nodes answer again, it is decided anew which missed ticks are run.
@@ -154,8 +166,8 @@ impl<F> Engine<'_, F> {
                 d.backfilled = false;
                 Some(pause)
             }
-            CheckResult::Judge { by_record } => {
-                d.by_record = by_record;
+            CheckResult::Judge { by } => {
+                d.by = by;
                 Some(AGAIN / 10)
             }
         };
@@ -181,25 +193,31 @@ impl<F> Engine<'_, F> {
     /// Decides about all ticks that wait and that no process has begun, as far as is known (cron
     /// 4). Removes and returns those that are missed and not run.
     fn judge(&self, due: &mut DueTicks) -> Vec<i64> {
-        let now = self.now();
-        let (mut later, mut left, mut retried) = (Later::default(), Vec::new(), Vec::new());
+        let (now, of) = (self.now(), (self.job, self.schedule));
+        let (mut absent, mut left, mut retried) = (Vec::new(), Vec::new(), Vec::new());
+        let mut ran = self.ran.lock().clone();
         let buffered = self.may_be_buffered(due);
-        for ((tick, _), d) in due.iter_mut().rev() {
-            let is_by_record = d.by_record || buffered.contains(tick);
-            if d.requested || is_by_record || self.is_retried_in_time(*tick, *d, now) {
-                continue;
+        for ((tick, _), d) in due.iter().filter(|(_, d)| !d.requested) {
+            if d.by == DecidedBy::OwnRun || self.is_retried_in_time(*tick, *d, now) {
+                let is_on_time = is_on_time(of, *tick, now);
+                let fate = if is_on_time { Fate::OnTime } else { Fate::Late };
+                ran.add(self.job.missed, *tick, fate);
+            } else if d.by == DecidedBy::Age && !buffered.contains(tick) {
+                absent.push(*tick);
             }
-            let fate = fate((self.job, self.schedule), *tick, later, now);
-            // A tick that its jitter delays is not due, and supersedes none.
-            if self.job.due(*tick) <= now {
-                later.add(fate);
-            }
+        }
+        // Where runs may overlap, ticks that waited together are checked together.
+        let checking = self.checking.lock().clone();
+        absent.extend(checking.into_iter().filter(|tick| !due.contains_key(&(*tick, false))));
+        absent.sort_unstable();
+        for (tick, fate) in fates(of, &absent, &ran, now) {
+            let Some(d) = due.get_mut(&(tick, false)) else { continue };
             d.backfilled = fate == Fate::Late;
             match fate {
                 Fate::OnTime => {}
                 Fate::Late => d.check_at = d.check_at.min(now),
-                Fate::Missed if d.retried => retried.push(*tick),
-                Fate::Missed => left.push(*tick),
+                Fate::Missed if d.retried => retried.push(tick),
+                Fate::Missed => left.push(tick),
             }
         }
         for tick in left.iter().chain(&retried) {
@@ -214,7 +232,7 @@ impl<F> Engine<'_, F> {
         if self.job.overlap != Overlap::BufferOne {
             return BTreeSet::new();
         }
-        let begun = due.iter().filter(|(_, d)| d.by_record && !d.requested);
+        let begun = due.iter().filter(|(_, d)| d.by != DecidedBy::Age && !d.requested);
         begun.filter_map(|((tick, _), _)| self.schedule.after(*tick)).collect()
     }
 
@@ -237,14 +255,19 @@ impl<F> Engine<'_, F> {
 
     /// Takes what the record of a run says about the ticks that were due during the run.
     fn has_run(&self, due: &mut DueTicks, (own, run): (i64, &Run), is_recent: bool) {
+        if !matches!(run.end, End::Skipped(_)) {
+            self.ran.lock().add(self.job.missed, own, fate_of(run));
+        }
         for ((tick, requested), d) in due.iter_mut() {
-            d.by_record |= !requested && was_due_during(run, *tick);
+            if !requested && was_due_during(run, *tick) {
+                d.by = d.by.max(DecidedBy::EarlierRun);
+            }
         }
         if is_recent
             && self.job.overlap == Overlap::BufferOne
             && let Some(first) = first_during(self.schedule, own, run)
         {
-            self.add(due, first, true);
+            self.add(due, first, DecidedBy::EarlierRun);
         }
     }
 
@@ -253,12 +276,15 @@ impl<F> Engine<'_, F> {
         let of = found.of;
         let is_left = self.job.interrupted == Interrupted::Leave;
         for tick in found.begun {
-            self.add(due, tick, true);
+            self.add(due, tick, DecidedBy::OwnRun);
         }
-        // The check of a tick that is not run again says so.
-        let is_said = |tick: &i64| of == Ticks::Missed || *tick > self.began;
-        for tick in found.lapsed.into_iter().filter(|tick| !is_left || is_said(tick)) {
-            self.add(due, tick, true);
+        for tick in found.lapsed {
+            // The check of a tick that is not run again says so.
+            if !is_left || of == Ticks::Missed || tick > self.began {
+                self.add(due, tick, DecidedBy::OwnRun);
+            } else {
+                self.ran.lock().add(self.job.missed, tick, Fate::Late);
+            }
         }
         if of == Ticks::Missed {
             self.report_missed(&found.absent);
@@ -267,7 +293,7 @@ impl<F> Engine<'_, F> {
             return found.unread;
         }
         for tick in found.absent.iter().chain(&found.unread) {
-            self.add(due, *tick, false);
+            self.add(due, *tick, DecidedBy::Age);
         }
         let recent = self.now().saturating_sub(millis_of(self.job.latest().max(LATE)));
         for (tick, run) in &found.runs {
