@@ -149,6 +149,8 @@ pub struct View {
     /// Number of other Sentinels in the report. `None` stands for two.
     pub others_known: Option<u32>,
     pub in_tilt: bool,
+    /// The flags and the priority of every replica, if not the usual ones.
+    pub replicas_are: Option<(&'static str, &'static str)>,
 }
 
 /// Starts a Sentinel that reports the current contents of `view`.
@@ -170,8 +172,11 @@ impl View {
                 let (host, port) = self.master.rsplit_once(':').expect("host:port");
                 array(&[bulk(host), bulk(port)])
             }
-            ["SENTINEL", "SENTINELS", _] => list(&self.others, "sentinel"),
-            ["SENTINEL", "REPLICAS", _] => list(&self.replicas, "slave"),
+            ["SENTINEL", "SENTINELS", _] => list(&self.others, "sentinel", "100"),
+            ["SENTINEL", "REPLICAS", _] => {
+                let (flags, priority) = self.replicas_are.unwrap_or(("slave", "100"));
+                list(&self.replicas, flags, priority)
+            }
             ["SENTINEL", "CONFIG", ..] => map(&[("resolve-hostnames", "no")]),
             ["SENTINEL", "CKQUORUM", _] => b"+OK 3 usable Sentinels\r\n".to_vec(),
             ["INFO", ..] => {
@@ -202,10 +207,12 @@ impl View {
     }
 }
 
-fn list(all: &[String], flags: &str) -> Vec<u8> {
+fn list(all: &[String], flags: &str, priority: &str) -> Vec<u8> {
     let each = all.iter().map(|at| {
         let (host, port) = at.rsplit_once(':').expect("host:port");
-        map(&[("ip", host), ("port", port), ("runid", &format!("{at:0>40}")), ("flags", flags)])
+        let id = format!("{at:0>40}");
+        let (id, priority) = (("runid", &*id), ("slave-priority", priority));
+        map(&[("ip", host), ("port", port), id, ("flags", flags), priority])
     });
     array(&each.collect::<Vec<_>>())
 }
