@@ -172,11 +172,11 @@ impl View {
                 let (host, port) = self.master.rsplit_once(':').expect("host:port");
                 array(&[bulk(host), bulk(port)])
             }
-            ["SENTINEL", "SENTINELS", _] => list(&self.others, "sentinel", "100"),
-            ["SENTINEL", "REPLICAS", _] => {
-                let (flags, priority) = self.replicas_are.unwrap_or(("slave", "100"));
-                list(&self.replicas, flags, priority)
-            }
+            ["SENTINEL", "SENTINELS", _] => list(&self.others, "sentinel", None),
+            ["SENTINEL", "REPLICAS", _] => match self.replicas_are {
+                Some((flags, priority)) => list(&self.replicas, flags, Some(priority)),
+                None => list(&self.replicas, "slave", None),
+            },
             ["SENTINEL", "CONFIG", ..] => map(&[("resolve-hostnames", "no")]),
             ["SENTINEL", "CKQUORUM", _] => b"+OK 3 usable Sentinels\r\n".to_vec(),
             ["INFO", ..] => {
@@ -207,12 +207,13 @@ impl View {
     }
 }
 
-fn list(all: &[String], flags: &str, priority: &str) -> Vec<u8> {
+fn list(all: &[String], flags: &str, priority: Option<&str>) -> Vec<u8> {
     let each = all.iter().map(|at| {
         let (host, port) = at.rsplit_once(':').expect("host:port");
         let id = format!("{at:0>40}");
-        let (id, priority) = (("runid", &*id), ("slave-priority", priority));
-        map(&[("ip", host), ("port", port), id, ("flags", flags), priority])
+        let mut its = vec![("ip", host), ("port", port), ("runid", &*id), ("flags", flags)];
+        its.extend(priority.map(|priority| ("slave-priority", priority)));
+        map(&its)
     });
     array(&each.collect::<Vec<_>>())
 }
