@@ -76,8 +76,8 @@ pub struct NodeHealth {
     /// matter. Empty before the first reply.
     pub losses: Arc<[Loss]>,
     /// Reason for which nobody can replace the node's server now if it fails: most of the group's
-    /// Sentinels are in tilt, or they know no replica. `None` if there is none, if it is not known,
-    /// and for a lone server.
+    /// Sentinels are in tilt, or they know no replica, or each that they know is down or has
+    /// priority 0. `None` if there is none, if it is not known, and for a lone server.
     pub no_failover: Option<&'static str>,
 }
 

@@ -63,7 +63,8 @@ impl From<String> for Fail {
 
 impl From<palisade::ConfigError> for Fail {
     fn from(e: palisade::ConfigError) -> Self {
-        Self::from(e.to_string())
+        let why = e.to_string();
+        Self::from(why.replace("say `allow_even_nodes()`", "add --allow-even-nodes"))
     }
 }
 

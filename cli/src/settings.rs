@@ -65,6 +65,19 @@ pub(crate) struct Settings {
     /// Maximum time for one node's reply [default: 250ms]
     #[arg(long, value_name = "SPAN", env = "PALISADE_NODE_DEADLINE")]
     node_deadline: Option<Span>,
+    /// Largest error of the rate of a node's clock, in parts per million [default: 10000, 1 %]
+    #[arg(long, value_name = "PPM", env = "PALISADE_DRIFT_PPM")]
+    drift_ppm: Option<u32>,
+    /// Accept an even number of nodes, as programs with `allow_even_nodes` do
+    #[arg(
+        long,
+        value_name = "BOOL",
+        env = "PALISADE_ALLOW_EVEN_NODES",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true"
+    )]
+    allow_even_nodes: Option<bool>,
     /// Id of the deployment, 16 hexadecimal digits: nodes with other data are refused, and `init`
     /// gives it to new nodes
     #[arg(long, value_name = "ID", env = "PALISADE_DEPLOYMENT")]
@@ -153,6 +166,8 @@ impl Settings {
             max_ttl: self.max_ttl.or(below.max_ttl),
             clock_error: self.clock_error.or(below.clock_error),
             node_deadline: self.node_deadline.or(below.node_deadline),
+            drift_ppm: self.drift_ppm.or(below.drift_ppm),
+            allow_even_nodes: self.allow_even_nodes.or(below.allow_even_nodes),
             deployment: self.deployment.or(below.deployment),
             timeout: self.timeout.or(below.timeout),
             username: self.username.or(below.username),
@@ -193,6 +208,8 @@ impl Settings {
         all.max_ttl = span(self.max_ttl).or(longest);
         all.clock_error = span(self.clock_error);
         all.node_deadline = span(self.node_deadline);
+        all.drift_ppm = self.drift_ppm;
+        all.allow_even_nodes = self.allow_even_nodes.unwrap_or_default();
         all.prefix.clone_from(&self.prefix);
         all.deployment.clone_from(&self.deployment);
         Ok(all)
@@ -365,6 +382,31 @@ mod tests {
         assert_eq!(Settings::default().over(file).urls.len(), 2);
         let memory = Settings { embedded: true, ..Settings::default() };
         assert!(memory.over(layer("urls = 'sentinel://a,b/m'")).urls.is_empty());
+    }
+
+    /// A setting that a program has and the command line ignores makes the two reckon differently.
+    #[test]
+    fn every_setting_of_the_library_is_one_of_the_program_and_means_the_same() {
+        let command = HandleArgs::augment_args(clap::Command::new("palisade"));
+        let read: Vec<_> = command.get_arguments().filter_map(clap::Arg::get_env).collect();
+        for name in palisade::internal::SETTINGS {
+            let variable = format!("PALISADE_{}", name.to_uppercase());
+            let is_secret = [PASSWORD, SENTINEL_PASSWORD].contains(&&*variable);
+            assert!(
+                is_secret || read.iter().any(|name| name.to_str() == Some(&*variable)),
+                "{variable}"
+            );
+        }
+        let text = "urls = 'memory://a memory://b'\nttl = '20s'\nmax_ttl = '40s'\n\
+                    node_deadline = '100ms'\nclock_error = '3s'\ndrift_ppm = 30000\n\
+                    prefix = 'x:'\nallow_even_nodes = true";
+        let program = toml::from_str::<palisade::Settings>(text).expect("good settings");
+        let config = |of: palisade::Settings| of.build().expect("a handle").config().clone();
+        let program = config(program);
+        assert!(program.allow_even && program.drift.ppm() == 30_000, "{program:?}");
+        assert_eq!(config(layer(text).library().expect("settings")), program);
+        let no = Settings { allow_even_nodes: Some(false), ..Settings::default() };
+        assert!(!no.over(layer(text)).library().expect("settings").allow_even_nodes);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::facts::is_plain;
-use super::login::{Login, Lone, by_hand};
+use super::login::{Hand, Login, Lone};
 use palisade::internal::{self, GroupAccess, MinReplicasRule, NodeUrl, Secrets};
 use palisade::{ConfigError, RedlockBuilder, Settings};
 
@@ -220,7 +220,7 @@ impl Deployment {
                 NodeUrl::Lone(node) => {
                     let target = internal::endpoint(&node)?;
                     let at = target.to_string();
-                    let hand = by_hand(&at, target.login(), target.is_tls(), &self.redis_cli);
+                    let hand = Hand::of(&target, &self.redis_cli).to(&at);
                     let window = rule.lone_window();
                     access.lone.push(Lone { at, hand, target, allows_eviction, window });
                 }

@@ -6,6 +6,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::backlog::TTL;
+use super::login::Hand;
 pub(crate) use super::marker::KeptData;
 use palisade::internal::MinReplicasRule;
 
@@ -74,6 +75,8 @@ pub(crate) struct Group {
     pub(crate) name: String,
     /// What the settings require of the servers' min-replicas check, with their failover window.
     pub(crate) rule: MinReplicasRule,
+    /// How a person reaches the servers of the group.
+    pub(crate) hand: Hand,
     /// The Sentinels that the user named, and the Sentinels that a majority of the named Sentinels
     /// report.
     pub(crate) sentinels: Vec<Sentinel>,

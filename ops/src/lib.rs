@@ -47,7 +47,7 @@ pub use self::incidents::{DecidedLoss, Incident, Incidents, NodeLoss, OtherLosse
 pub use self::init::{Init, Initialised, init, init_lost};
 pub use self::lower::{Lower, Lowered, NodeLowered};
 pub use self::marker::KeptData;
-pub use self::masters::in_memory;
+pub use self::masters::{InMemory, in_memory};
 pub use self::nodes::{NodeData, nodes};
 pub use self::one_deployment::{OneDeployment, one_deployment};
 pub use self::records::{

@@ -35,37 +35,53 @@ impl Login {
         Endpoint::at(host_of(at), port, &self.like)
     }
 
-    /// Returns the beginning of a `redis-cli` command line to `host:port`.
-    pub(crate) fn by_hand(&self, at: &str) -> String {
-        by_hand(at, self.like.login(), self.like.is_tls(), &self.more)
+    /// Returns how a person reaches these servers.
+    pub(crate) fn hand(&self) -> Hand {
+        Hand::of(&self.like, &self.more)
     }
 }
 
-/// Returns the beginning of a `redis-cli` command line to `host:port` or to a socket's path. The
-/// command line contains no password, because `redis-cli` prompts for it.
-pub(crate) fn by_hand(at: &str, login: (Option<&str>, bool), is_tls: bool, more: &str) -> String {
-    let (user, has_password) = login;
-    let mut command = if at.contains('/') {
-        format!("redis-cli -s {}", quoted(at))
-    } else {
-        let port = at.rsplit_once(':').map_or("6379", |(_, port)| port);
-        format!("redis-cli -h {} -p {port}", host_of(at))
-    };
-    if is_tls {
-        command.push_str(" --tls");
-        if !more.is_empty() {
-            command.push(' ');
-            command.push_str(more);
+/// How a person reaches servers by `redis-cli`. Without a password: `redis-cli` prompts for it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Hand {
+    pub(crate) user: Option<String>,
+    pub(crate) has_password: bool,
+    pub(crate) tls: bool,
+    /// Further options for TLS.
+    pub(crate) more: String,
+}
+
+impl Hand {
+    pub(crate) fn of(server: &Endpoint, more: &str) -> Self {
+        let (user, has_password) = server.login();
+        let (user, more) = (user.map(str::to_owned), more.to_owned());
+        Self { user, has_password, tls: server.is_tls(), more }
+    }
+
+    /// Returns the beginning of a command line to `host:port`, or to a socket's path.
+    pub(crate) fn to(&self, at: &str) -> String {
+        let mut command = if at.contains('/') {
+            format!("redis-cli -s {}", quoted(at))
+        } else {
+            let port = at.rsplit_once(':').map_or("6379", |(_, port)| port);
+            format!("redis-cli -h {} -p {port}", host_of(at))
+        };
+        if self.tls {
+            command.push_str(" --tls");
+            if !self.more.is_empty() {
+                command.push(' ');
+                command.push_str(&self.more);
+            }
         }
+        if let Some(user) = &self.user {
+            command.push_str(" --user ");
+            command.push_str(&quoted(user));
+        }
+        if self.has_password {
+            command.push_str(" --askpass");
+        }
+        command
     }
-    if let Some(user) = user {
-        command.push_str(" --user ");
-        command.push_str(&quoted(user));
-    }
-    if has_password {
-        command.push_str(" --askpass");
-    }
-    command
 }
 
 /// Returns a word quoted for a shell.
@@ -79,19 +95,19 @@ mod tests {
 
     #[test]
     fn a_line_to_paste_is_one_command() {
-        let odd = by_hand("/run/a b.sock", (Some("o'ps;"), false), false, "");
-        assert_eq!(odd, "redis-cli -s '/run/a b.sock' --user 'o'\\''ps;'");
+        let odd = Hand { user: Some("o'ps;".to_owned()), ..Hand::default() };
+        let command = "redis-cli -s '/run/a b.sock' --user 'o'\\''ps;'";
+        assert_eq!(odd.to("/run/a b.sock"), command);
     }
 
     #[test]
     fn a_line_to_paste_holds_no_secret() {
         let like = Endpoint::parse("redis://ops:s3cret@h").expect("an address");
-        let command = Login { like, more: "x".to_owned() }.by_hand("10.0.0.1:6379");
+        let command = Login { like, more: "x".to_owned() }.hand().to("10.0.0.1:6379");
         assert_eq!(command, "redis-cli -h 10.0.0.1 -p 6379 --user ops --askpass");
-        assert_eq!(
-            by_hand("[::1]:5", (None, false), true, "--cacert ca.pem"),
-            "redis-cli -h ::1 -p 5 --tls --cacert ca.pem"
-        );
-        assert_eq!(by_hand("/run/r.sock", (None, false), false, "x"), "redis-cli -s /run/r.sock");
+        let tls = Hand { tls: true, more: "--cacert ca.pem".to_owned(), ..Hand::default() };
+        assert_eq!(tls.to("[::1]:5"), "redis-cli -h ::1 -p 5 --tls --cacert ca.pem");
+        let plain = Hand { tls: false, ..tls };
+        assert_eq!(plain.to("/run/r.sock"), "redis-cli -s /run/r.sock");
     }
 }

@@ -392,6 +392,7 @@ mod tests {
             epoch: None,
             sentinels: Vec::new(),
             known: 0,
+            hand: String::new(),
             appends_nothing: false,
             keeps_nothing: false,
         };

@@ -62,6 +62,8 @@ pub(super) struct Master {
     pub(super) sentinels: Vec<String>,
     /// Number of known Sentinels, also of those without an address here.
     pub(super) known: usize,
+    /// Beginning of a `redis-cli` command line to the server.
+    pub(super) hand: String,
     /// True if the server has no append-only file, so that its last writes are only in memory.
     pub(super) appends_nothing: bool,
     /// True if the server's settings show that the server is empty after a restart.
@@ -82,6 +84,16 @@ pub(super) async fn find_masters(
     Ok(found.into_iter().map(|one| (one.node, one.master.map_err(Absent::why))).collect())
 }
 
+/// A master whose last writes are only in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct InMemory {
+    /// Address of the server: `host:port`, as the Sentinels report it, or the path of a socket.
+    pub at: String,
+    /// Command line by which a person has the server save its data. It has no password.
+    pub save: String,
+}
+
 /// Returns the masters that have no append-only file: if such a server crashes before its next
 /// snapshot, the last writes are lost. Masters that could not be read are left out.
 ///
@@ -90,9 +102,10 @@ pub(super) async fn find_masters(
 ///
 /// # Cancellation safety
 /// The function only reads.
-pub async fn in_memory(deployment: &Deployment) -> Result<Vec<String>, ConfigError> {
+pub async fn in_memory(deployment: &Deployment) -> Result<Vec<InMemory>, ConfigError> {
     let masters = find_masters(deployment).await?.into_iter().filter_map(|(_, read)| read.ok());
-    Ok(masters.filter(|master| master.appends_nothing).map(|master| master.at).collect())
+    let named = |of: Master| InMemory { save: format!("{} BGSAVE", of.hand), at: of.at };
+    Ok(masters.filter(|master| master.appends_nothing).map(named).collect())
 }
 
 async fn find_with(
@@ -293,6 +306,7 @@ fn master(server: &Server, target: Endpoint, replicas: Vec<String>) -> Master {
         epoch: None,
         sentinels: Vec::new(),
         known: 0,
+        hand: server.hand.clone(),
         appends_nothing: server.info("aof_enabled") == Ok("0"),
         keeps_nothing: server.info("aof_enabled") == Ok("0") && server.setting("save") == Ok(""),
     }

@@ -23,7 +23,10 @@ struct Parts {
 
 impl Commands {
     pub(crate) fn new(urls: impl Iterator<Item = Arc<str>>, prefix: &str) -> Self {
-        let nodes: Vec<String> = urls.map(|url| format!("--node {}", quoted(&url))).collect();
+        let mut nodes: Vec<String> = urls.map(|url| format!("--node {}", quoted(&url))).collect();
+        if !nodes.is_empty() && nodes.len().is_multiple_of(2) {
+            nodes.push("--allow-even-nodes".to_owned());
+        }
         let mut keys = String::new();
         if !prefix.is_empty() {
             let _ = write!(keys, " --prefix {}", quoted(prefix));
@@ -125,6 +128,7 @@ mod tests {
             of(&["sentinel://s1:26379,s2:26379/a?tls=true", "unix:///run/it's here"], "shop:");
         let all =
             r"--node 'sentinel://s1:26379,s2:26379/a?tls=true' --node 'unix:///run/it'\''s here'";
+        let all = format!("{all} --allow-even-nodes");
         assert_eq!(two.init(), format!("palisade init --new {all}"));
         let week = two.with_retention(Duration::from_millis(604_799_001));
         assert_eq!(

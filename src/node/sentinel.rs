@@ -124,8 +124,9 @@ node_over_link! {
         self.link.resolver().failover()
     }
 
-    /// Returns the reason, if most of the Sentinels are in tilt or they know no replica. The first
-    /// is known only if the user may send `INFO` to the Sentinels.
+    /// Returns the reason, if most of the Sentinels are in tilt, or they know no replica, or they
+    /// may promote none (each is down or has priority 0). The first is known only if the user may
+    /// send `INFO` to the Sentinels, the last one ten seconds later at most while the node is used.
     fn no_failover(&self) -> Option<&'static str> {
         self.link.resolver().no_failover()
     }

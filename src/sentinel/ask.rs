@@ -63,6 +63,8 @@ pub(crate) struct Replicas {
     /// Reachable addresses of the replicas that a majority reports. The client logs in at these
     /// addresses, so one Sentinel alone must not choose them.
     pub(crate) agreed: BTreeSet<Address>,
+    /// True if a majority answered, knows replicas, and may promote none of them now.
+    pub(crate) none_fits: bool,
 }
 
 impl Asker {
@@ -134,10 +136,15 @@ impl Asker {
                 None => drop(open.remove(&at)),
             }
         }
+        let known = machine.sentinels().len();
+        let none_fits = 2 * lists.len() > known
+            && lists.iter().any(|list| !list.at.is_empty())
+            && lists.iter().all(|list| !list.can_promote);
+        let lists: Vec<Vec<Address>> = lists.into_iter().map(|list| list.at).collect();
         let reported = lists.iter().flatten().cloned().collect();
-        let agreed = named_by_most(lists, machine.sentinels().len());
+        let agreed = named_by_most(lists, known);
         let reached = |reported: Address| inquiry.map.get(&reported).cloned().unwrap_or(reported);
-        Replicas { reported, agreed: agreed.into_iter().map(reached).collect() }
+        Replicas { reported, agreed: agreed.into_iter().map(reached).collect(), none_fits }
     }
 
     /// Asks the Sentinels `whom`, and adds their answers to `answers` in the order of arrival.

@@ -120,11 +120,20 @@ impl SentinelConn {
         items.iter().filter_map(|item| fields(item)?.remove("name")).collect()
     }
 
-    /// Returns the addresses of the group's replicas, including replicas that are down.
-    pub(crate) async fn replicas(&mut self, name: &str) -> RedisResult<Vec<Address>> {
+    /// Returns the group's replicas, including replicas that are down.
+    pub(crate) async fn replicas(&mut self, name: &str) -> RedisResult<ReplicaList> {
         let ask = redis::cmd("SENTINEL").arg("REPLICAS").arg(name).take();
-        ask.query_async(&mut *self.handle).await.map(|value: Value| places(&value))
+        ask.query_async(&mut *self.handle).await.map(|value: Value| replica_list(&value))
     }
+}
+
+/// Answer to `SENTINEL REPLICAS`.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct ReplicaList {
+    /// A replica without an address is left out, because no client can reach it.
+    pub(crate) at: Vec<Address>,
+    /// True if the Sentinel may promote one of them now.
+    pub(crate) can_promote: bool,
 }
 
 /// Largest number of names of other masters in an error.
@@ -139,12 +148,16 @@ fn not_monitored(name: &str, known: &[String], secrets: &Secrets) -> String {
     format!("monitors no master {}{instead}", Quoted(name))
 }
 
-/// Returns the addresses in an answer to `SENTINEL REPLICAS`. A replica without an address is
-/// skipped, because no client can reach it.
-fn places(answer: &Value) -> Vec<Address> {
-    let Value::Array(items) = answer else { return Vec::new() };
+fn replica_list(answer: &Value) -> ReplicaList {
+    let Value::Array(items) = answer else { return ReplicaList::default() };
+    let all: Vec<Fields> = items.iter().filter_map(fields).collect();
     let place = |f: &Fields| Address::new(f.get("ip")?, f.get("port")?.parse().ok()?);
-    items.iter().filter_map(fields).filter_map(|f| place(&f)).collect()
+    let is_away = |flag: &str| matches!(flag, "s_down" | "o_down" | "disconnected");
+    let fits = |f: &Fields| {
+        let flags = f.get("flags").map(String::as_str).unwrap_or_default();
+        f.get("slave-priority").is_none_or(|p| p != "0") && !flags.split(',').any(is_away)
+    };
+    ReplicaList { at: all.iter().filter_map(place).collect(), can_promote: all.iter().any(fits) }
 }
 
 /// Combines a Sentinel's three replies into one answer. If a reply is malformed, the answer does
@@ -359,6 +372,23 @@ mod tests {
         assert_eq!(of(&[]), "monitors no master \"a \"");
         assert_eq!(of(&["A", "b\n"]), "monitors no master \"a \", but \"A\", \"b\\n\"");
         assert!(of(&["x"; 11]).ends_with("\"x\", 3 more"));
+    }
+
+    #[test]
+    fn a_replica_that_is_down_or_has_priority_0_is_not_promoted() {
+        let replica = |flags: &str, priority: &str| {
+            let words = ["ip", "10.0.0.2", "port", "7", "flags", flags, "slave-priority", priority];
+            Value::Array(words.map(|word| Value::BulkString(word.into())).into())
+        };
+        let can = |all: &[Value]| {
+            let list = replica_list(&Value::Array(all.to_vec()));
+            assert_eq!(list.at.len(), all.len());
+            list.can_promote
+        };
+        let fit = replica("slave", "100");
+        let unfit = [replica("slave", "0"), replica("slave,s_down", "100")];
+        assert!(!can(&[]) && !can(&unfit) && can(&[unfit[0].clone(), fit]));
+        assert!(!can(&[replica("slave,disconnected", "1")]));
     }
 
     #[test]

@@ -155,7 +155,7 @@ fn duration(field: &str, text: &str) -> Result<Duration, ConfigError> {
 const VARIABLES: &str = "PALISADE_";
 
 /// The settings that [`Settings::from_env`] reads.
-const SETTINGS: [&str; 13] = [
+pub const SETTINGS: [&str; 13] = [
     "urls",
     "username",
     "password",

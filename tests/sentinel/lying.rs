@@ -152,6 +152,43 @@ async fn sentinels_in_tilt_are_named_in_the_health_while_the_master_is_well() {
     }
 }
 
+/// Two of three Sentinels are enough to know that none of them promotes a replica.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_that_are_down_or_of_priority_0_can_replace_no_master() {
+    const WORDS: &str = "may promote none of its replicas";
+    let master = Server::start(&[]);
+    let fit = ("slave", "100");
+    for (one, two, is_told) in [
+        (("slave,s_down,disconnected", "100"), ("slave", "0"), true),
+        (("slave", "0"), fit, false),
+        (("slave,s_down", "100"), fit, false),
+    ] {
+        let sentinels = [('a', one), ('b', two)].map(|(id, are)| {
+            let replicas = vec!["127.0.0.1:1".to_owned()];
+            let view = View { master: master.addr(), replicas, ..View::default() };
+            sentinel(id, &Arc::new(Mutex::new(View { replicas_are: Some(are), ..view })))
+        });
+        let silent = format!("127.0.0.1:{}", free_port());
+        let all = sentinels.iter().map(|s| s.at.clone()).chain([silent]);
+        let node = SentinelNode::builder(NAME, all).min_replicas_check(MinReplicas::Off);
+        let node = node.trust_fresh(true).build().unwrap();
+        let redlock = Redlock::builder().node(node).ttl(Duration::from_secs(60));
+        let redlock = redlock.node_deadline(Duration::from_secs(5)).build().unwrap();
+        let begun = Instant::now();
+        loop {
+            let are_asked = sentinels.iter().all(|s| s.received("SENTINEL REPLICAS") > 0);
+            let health = redlock.health().await;
+            let says = health.to_string().contains(WORDS);
+            assert!(health.is_ready() && (is_told || !says), "{health}");
+            if are_asked && says == is_told {
+                break;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(60), "{health}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_no_sentinel_can_replace_is_named_in_the_health() {
     let nobody = format!("127.0.0.1:{}", free_port());

@@ -149,6 +149,8 @@ pub struct View {
     /// Number of other Sentinels in the report. `None` stands for two.
     pub others_known: Option<u32>,
     pub in_tilt: bool,
+    /// The flags and the priority of every replica, if not the usual ones.
+    pub replicas_are: Option<(&'static str, &'static str)>,
 }
 
 /// Starts a Sentinel that reports the current contents of `view`.
@@ -170,8 +172,11 @@ impl View {
                 let (host, port) = self.master.rsplit_once(':').expect("host:port");
                 array(&[bulk(host), bulk(port)])
             }
-            ["SENTINEL", "SENTINELS", _] => list(&self.others, "sentinel"),
-            ["SENTINEL", "REPLICAS", _] => list(&self.replicas, "slave"),
+            ["SENTINEL", "SENTINELS", _] => list(&self.others, "sentinel", None),
+            ["SENTINEL", "REPLICAS", _] => match self.replicas_are {
+                Some((flags, priority)) => list(&self.replicas, flags, Some(priority)),
+                None => list(&self.replicas, "slave", None),
+            },
             ["SENTINEL", "CONFIG", ..] => map(&[("resolve-hostnames", "no")]),
             ["SENTINEL", "CKQUORUM", _] => b"+OK 3 usable Sentinels\r\n".to_vec(),
             ["INFO", ..] => {
@@ -202,10 +207,13 @@ impl View {
     }
 }
 
-fn list(all: &[String], flags: &str) -> Vec<u8> {
+fn list(all: &[String], flags: &str, priority: Option<&str>) -> Vec<u8> {
     let each = all.iter().map(|at| {
         let (host, port) = at.rsplit_once(':').expect("host:port");
-        map(&[("ip", host), ("port", port), ("runid", &format!("{at:0>40}")), ("flags", flags)])
+        let id = format!("{at:0>40}");
+        let mut its = vec![("ip", host), ("port", port), ("runid", &*id), ("flags", flags)];
+        its.extend(priority.map(|priority| ("slave-priority", priority)));
+        map(&its)
     });
     array(&each.collect::<Vec<_>>())
 }

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::ground::{self, Ground, Run};
-use crate::support::server::free_port;
+use crate::support::server::{Server, free_port};
 
 /// On a busy machine a server replies late, and these tests are not about that.
 fn palisade() -> Command {
@@ -112,4 +112,31 @@ fn an_unknown_variable_is_named_and_a_wait_of_zero_is_one_attempt() {
     let held = ground.run(&["lock", "a", "--node", &ground.url(), "-c", &inner]);
     assert_eq!(held.code, 75, "one attempt, and no wait: {}", held.err);
     assert!(!held.err.contains("waiting"), "{}", held.err);
+}
+
+/// The commands that a program with an even number of nodes prints have this option.
+#[test]
+fn two_nodes_are_looked_after_once_an_even_number_is_allowed() {
+    let servers = [Server::start(&[]), Server::start(&[])];
+    let run = |words: &[&str], allowed: Option<&str>| {
+        let mut command = palisade();
+        command.env("PALISADE_NODE_DEADLINE", "3s");
+        command.envs(allowed.map(|value| ("PALISADE_ALLOW_EVEN_NODES", value)));
+        command.args(words);
+        for server in &servers {
+            command.args(["--node", &format!("redis://{}", server.addr())]);
+        }
+        Run::of(&command.output().unwrap())
+    };
+    let init = run(&["init", "--new", "--timeout", "12s", "--allow-even-nodes"], None);
+    assert_eq!(init.code, 0, "{}", init.err);
+    let list = ["idem", "incidents"];
+    let refused = run(&list, None);
+    assert_eq!(refused.code, 64, "{}", refused.err);
+    assert!(refused.err.contains("add --allow-even-nodes"), "{}", refused.err);
+    assert_eq!(run(&list, Some("false")).code, 64);
+    let allowed = run(&list, Some("true"));
+    assert_eq!(allowed.code, 0, "{}", allowed.err);
+    let allowed = run(&[&list[..], &["--allow-even-nodes"]].concat(), Some("false"));
+    assert_eq!(allowed.code, 0, "{}", allowed.err);
 }

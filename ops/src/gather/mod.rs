@@ -93,7 +93,8 @@ impl Gather<'_> {
         skipped.extend(few);
         skipped.retain(|at| sentinels.iter().all(|s| s.at != *at));
         let (name, skipped) = (login.name.clone(), skipped.into_iter().collect());
-        Group { name, rule: login.rule, sentinels, servers, skipped }
+        let (rule, hand) = (login.rule, login.data.hand());
+        Group { name, rule, hand, sentinels, servers, skipped }
     }
 
     /// Queries the Sentinels at these addresses.
@@ -101,7 +102,7 @@ impl Gather<'_> {
         let until = self.until();
         let asked = at.iter().map(|at| {
             let reached = if given { at } else { self.deployment.reach(at) };
-            let (target, hand) = (login.sentinel.at(reached), login.sentinel.by_hand(reached));
+            let (target, hand) = (login.sentinel.at(reached), login.sentinel.hand().to(reached));
             sentinel::ask(at, given, hand, target, &login.name, until)
         });
         join_all(asked).await
@@ -130,7 +131,7 @@ impl Gather<'_> {
         let until = self.until();
         let asked = all.into_iter().map(|at| {
             let reached = self.deployment.reach(&at);
-            let (target, hand) = (login.data.at(reached), login.data.by_hand(reached));
+            let (target, hand) = (login.data.at(reached), login.data.hand().to(reached));
             let asked = server::ask(at, false, hand, target, self.depth, until);
             asked.map(|server| Server { allows_eviction: login.allows_eviction, ..server })
         });

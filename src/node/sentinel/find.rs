@@ -28,6 +28,8 @@ use crate::time::Moment;
 
 const IN_TILT: &str = "most of its Sentinels are in tilt: their clocks jumped or they stood still, \
                        and they begin no failover for half a minute";
+const NONE_FITS: &str = "its Sentinels may promote none of its replicas: each is down for them or \
+                         has priority 0";
 
 pub(super) struct Finder {
     name: Arc<str>,
@@ -48,6 +50,7 @@ struct LastMaster {
     replid: Option<Arc<str>>,
     /// Every replica that a Sentinel reported in the last request for the replicas.
     replicas: BTreeSet<Place>,
+    none_fits: bool,
 }
 
 impl Finder {
@@ -97,7 +100,10 @@ impl Finder {
         if self.watch.seen().is_in_tilt() {
             return Some(IN_TILT);
         }
-        (self.group().replicas == Some(0)).then_some("its Sentinels know no replica of it")
+        if self.group().replicas == Some(0) {
+            return Some("its Sentinels know no replica of it");
+        }
+        self.last_master.lock().none_fits.then_some(NONE_FITS)
     }
 
     fn group(&self) -> Group {
@@ -159,7 +165,11 @@ impl Resolver for Finder {
         Box::pin(async move {
             let replicas = self.watch.replicas().await;
             let place = |r: &Address| Place::new(r.host(), r.port());
-            self.last_master.lock().replicas = replicas.reported.iter().map(place).collect();
+            {
+                let mut last = self.last_master.lock();
+                last.replicas = replicas.reported.iter().map(place).collect();
+                last.none_fits = replicas.none_fits;
+            }
             // With any other policy the failover window (L) is a setting of the user, and the
             // servers' lags are not used.
             if self.judge.rule().policy == MinReplicas::Require {

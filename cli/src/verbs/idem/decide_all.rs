@@ -9,7 +9,7 @@ use std::time::Duration;
 use palisade::Redlock;
 use palisade::idempotency::Decision;
 use palisade::internal::quoted;
-use palisade_ops::{Audit, Deployment, Incident, KeyState, Records, Select, in_memory};
+use palisade_ops::{Audit, Deployment, InMemory, Incident, KeyState, Records, Select, in_memory};
 
 use super::super::Ground;
 use super::change::event;
@@ -185,15 +185,13 @@ pub(super) async fn unsaved(ground: &Ground) -> Result<String, Fail> {
 }
 
 /// Returns a line for each server whose last writes are only in memory.
-pub(crate) fn lines_in_memory(servers: &[String]) -> String {
+pub(crate) fn lines_in_memory(servers: &[InMemory]) -> String {
     let mut text = String::new();
-    for at in servers {
-        let (host, port) = at.rsplit_once(':').unwrap_or((at, "6379"));
-        let host = host.trim_matches(['[', ']']);
+    for InMemory { at, save, .. } in servers {
         let _ = writeln!(
             text,
             "{at} has no append-only file: if it crashes before its next snapshot, this is lost \
-             and has to be done again; `redis-cli -h {host} -p {port} BGSAVE` saves it now"
+             and has to be done again; `{save}` saves it now"
         );
     }
     text

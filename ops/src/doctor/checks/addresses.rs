@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::super::facts::{Group, Sentinel, has_port, host_of, place};
+use super::super::facts::{Group, Sentinel, has_port, host_of, join, place};
 use super::super::report::Finding;
 use super::{Answer, Check, Run, wanted};
 
@@ -51,12 +51,11 @@ fn announced_address(group: &Group, sentinel: &Sentinel) -> Answer {
         [remove].into_iter().chain(wanted::monitor_at(group, sentinel, (here, port)))
     });
     let replicas = replicas.iter().filter(is_sure).flat_map(|at| {
-        let (host, port) = wanted::parts(at);
+        let (_, port) = wanted::parts(at);
         let server = group.servers.iter().find(|s| s.at == *at);
-        let to = server.map_or_else(
-            || format!("redis-cli -h {here} -p {port}"),
-            |s| s.hand.replacen(&format!("-h {host} "), &format!("-h {here} "), 1),
-        );
+        // A server of another address is one that the settings map.
+        let mapped = server.filter(|s| s.hand != group.hand.to(at));
+        let to = mapped.map_or_else(|| group.hand.to(&join(here, port)), |s| s.hand.clone());
         let set = format!("{to} CONFIG SET replica-announce-ip {here}");
         [set, format!("{to} CONFIG REWRITE")]
     });
@@ -75,6 +74,7 @@ fn is_local(host: &str) -> bool {
 mod tests {
     use super::super::super::facts::Facts;
     use super::super::tests::{all_masters, broken, fine, with};
+    use crate::login::Hand;
 
     #[test]
     fn loopback_in_the_answer_of_a_sentinel_elsewhere() {
@@ -96,10 +96,13 @@ mod tests {
                     all[0].insert("ip".into(), "::1".into());
                 }
                 f.groups[0].sentinels.truncate(left);
+                let (user, has_password) = (Some("ops".into()), true);
+                f.groups[0].hand = Hand { user, has_password, tls: true, ..Hand::default() };
             })
         };
         let found = replica(1);
-        assert!(found.fix[0].ends_with("CONFIG SET replica-announce-ip 10.0.0.1"), "{found:?}");
+        let to = "redis-cli -h 10.0.0.1 -p 6379 --tls --user ops --askpass CONFIG";
+        assert_eq!(found.fix[0], format!("{to} SET replica-announce-ip 10.0.0.1"));
         // Sentinels on two machines: nobody knows which one the address means.
         assert!(replica(2).fix[0].ends_with("SENTINEL MASTER orders-a"));
     }

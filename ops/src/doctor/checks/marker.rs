@@ -103,7 +103,9 @@ fn named(facts: &Facts) -> String {
     });
     let quoted = |url: String| if url.contains('&') { format!("'{url}'") } else { url };
     let all = groups.chain(lone).map(|url| format!("--node {}", quoted(url)));
-    all.collect::<Vec<_>>().join(" ")
+    let count = facts.groups.len() + facts.nodes.len();
+    let even = count.is_multiple_of(2).then(|| "--allow-even-nodes".to_owned());
+    all.chain(even).collect::<Vec<_>>().join(" ")
 }
 
 fn query(options: impl Iterator<Item = String>) -> String {
@@ -312,7 +314,7 @@ mod tests {
         f.groups[0].servers.iter_mut().for_each(|s| s.tls = true);
         let group = "sentinel://10.0.0.1:26379,10.0.0.2:26379,10.0.0.3:26379/orders-a";
         let nodes = "--node redis://10.0.0.1:6379 --node rediss://10.0.0.1:6379 \
-                     --node unix:///run/redis.sock";
+                     --node unix:///run/redis.sock --allow-even-nodes";
         assert_eq!(named(&f), format!("--node {group}?tls=true {nodes}"));
         f.groups[0].sentinels.iter_mut().for_each(|s| s.tls = true);
         assert!(named(&f).starts_with(&format!("--node '{group}?tls=true&sentinel_tls=true'")));

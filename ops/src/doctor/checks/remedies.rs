@@ -10,6 +10,7 @@ use super::super::facts::{
 use super::super::report::{Finding, Verdict};
 use super::run;
 use super::tests::{good, info_on, sentinel, server, set, set_on, text};
+use crate::login::Hand;
 
 type Fault = (&'static str, fn(&mut Facts));
 
@@ -96,7 +97,35 @@ fn by_tls(f: &mut Facts, n: usize) {
     set_on(server, "tls-replication", "no");
 }
 
+/// The servers of the group ask for this login. Its Sentinels have theirs.
+fn asks_for_login(f: &mut Facts, user: Option<&str>) {
+    let group = group(f);
+    group.hand.user = user.map(str::to_owned);
+    group.hand.has_password = true;
+    let Group { hand, servers, .. } = group;
+    servers.iter_mut().for_each(|server| server.hand = hand.to(&server.at));
+}
+
+const LOGIN: [&str; 2] = ["auth-user", "auth-pass"];
+const UNSET: &str = "unset";
+
+/// The Sentinel begins to monitor the group, and has no login at its servers yet.
+fn begin(sentinel: &mut Sentinel, of: &Hand) {
+    let Ok(master) = &mut sentinel.master else { unreachable!("it monitors the group") };
+    for (needed, set) in [of.user.is_some(), of.has_password].into_iter().zip(LOGIN) {
+        if needed {
+            master.insert(set.into(), UNSET.into());
+        }
+    }
+}
+
+fn is_blind(master: &Fields) -> bool {
+    LOGIN.iter().any(|set| master.get(*set).is_some_and(|value| value == UNSET))
+}
+
 const FAULTS: &[Fault] = &[
+    ("password", |f| asks_for_login(f, None)),
+    ("user", |f| asks_for_login(f, Some("ops"))),
     ("quorum 0", |f| all_said(f, "quorum", "0")),
     ("quorum 1", |f| all_said(f, "quorum", "1")),
     ("quorum 4", |f| all_said(f, "quorum", "4")),
@@ -203,6 +232,9 @@ fn hellos(group: &mut Group) {
         master.insert("num-other-sentinels".into(), others.len().to_string());
         master.insert("config-epoch".into(), epoch.clone());
         let named = place(master);
+        let down = if is_blind(master) { ",s_down,disconnected" } else { "" };
+        let seen = format!("slave{down}");
+        master.insert("flags".into(), format!("master{down}"));
         let replicas = priorities.iter().filter(|(at, _)| Some(at) != named.as_ref());
         let replicas: Vec<Fields> = replicas
             .map(|(at, priority)| {
@@ -210,8 +242,8 @@ fn hellos(group: &mut Group) {
                 let hidden =
                     servers.iter().any(|s| s.at == *at && super::wanted::lacks_tls_replication(s));
                 let port = if hidden { "0" } else { port };
-                let link = ("master-link-status", "ok");
-                text(&[("ip", host), ("port", port), ("slave-priority", priority), link])
+                let (link, flags) = (("master-link-status", "ok"), ("flags", &*seen));
+                text(&[("ip", host), ("port", port), ("slave-priority", priority), link, flags])
             })
             .collect();
         master.insert("num-slaves".into(), replicas.len().to_string());
@@ -219,9 +251,11 @@ fn hellos(group: &mut Group) {
     }
 }
 
-/// Carries out one command, unless it needs what only a person knows.
+/// Carries out one command, unless it needs what only a person knows. A person knows the logins.
 fn carry_out(f: &mut Facts, command: &str) {
     let line = command.split("    # ").next().unwrap_or_default();
+    let logins = [super::wanted::USER, super::wanted::PASSWORD, "<password of the servers>"];
+    let line = &logins.iter().fold(line.to_owned(), |line, login| line.replace(login, "known"));
     if line.contains('<') {
         return;
     }
@@ -244,9 +278,9 @@ fn carry_out(f: &mut Facts, command: &str) {
             let n = group(f).sentinels.len() + 1;
             let mut new = sentinel(n);
             new.others = Ok(Vec::new());
-            let quoted: Vec<&str> = line.split('\'').collect();
+            begin(&mut new, &group(f).hand);
             let Ok(master) = &mut new.master else { unreachable!() };
-            for setting in [quoted[1], quoted[3], quoted[5]] {
+            for setting in line.split('\'').skip(1).step_by(2) {
                 let words: Vec<&str> = setting.split(' ').collect();
                 match words[1] {
                     "monitor" => drop(master.insert("quorum".into(), words[5].into())),
@@ -308,12 +342,16 @@ fn at_server(f: &mut Facts, n: usize, command: &str) {
 
 fn at_sentinel(f: &mut Facts, n: usize, command: &str) {
     let live: Vec<String> = group(f).sentinels.iter().map(|s| s.at.clone()).collect();
-    let sentinel = &mut f.groups[0].sentinels[n];
+    let Group { sentinels, hand, .. } = &mut f.groups[0];
+    let sentinel = &mut sentinels[n];
     let words: Vec<&str> = command.split(' ').collect();
     match &words[..] {
         ["SENTINEL", "SET", "orders-a", name, value] => {
             let Ok(master) = &mut sentinel.master else { panic!("it monitors nothing") };
             master.insert((*name).into(), (*value).into());
+            if LOGIN.contains(name) {
+                hellos(group(f));
+            }
         }
         ["SENTINEL", "RESET", "orders-a"] => {
             let Ok(others) = &mut sentinel.others else { return };
@@ -331,6 +369,7 @@ fn at_sentinel(f: &mut Facts, n: usize, command: &str) {
             let own = [("ip", *host), ("port", *port), ("quorum", *quorum), ("config-epoch", "0")];
             sentinel.master = Ok(text(&[&usual[..], &own].concat()));
             sentinel.others = Ok(Vec::new());
+            begin(sentinel, hand);
             hellos(group(f));
         }
         ["INFO", "sentinel"] => sentinel.tilt = Ok(false),

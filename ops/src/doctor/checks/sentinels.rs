@@ -25,7 +25,8 @@ fn quorum(group: &Group, sentinel: &Sentinel) -> Answer {
     let missing = usize::try_from(wanted::full_size(group) - size).unwrap_or(1);
     let one = wanted::new_sentinel(group);
     let boxes = ["on another box", "and on one more"].into_iter().take(missing);
-    let add = boxes.map(|place| format!("{one}    # {place}"));
+    let also = wanted::also_needed(group);
+    let add = boxes.map(|place| format!("{one}    # {place}{also}"));
     let set = sentinel.by_hand(&format!("SENTINEL SET {name} quorum {wanted}"));
     let fits = (wanted::full_size(group) / 2 + 1..=size.max(wanted)).contains(&quorum);
     let fix = add.chain((!fits).then_some(set));
@@ -253,8 +254,8 @@ fn sight(group: &Group, sentinel: &Sentinel) -> Answer {
     let log = group.servers.iter().find(|s| s.at == *first).map(|s| s.by_hand("ACL LOG 5"));
     let fix = [
         log.unwrap_or_default(),
-        set("auth-user <user of the Sentinels at the servers>"),
-        set("auth-pass <its password>"),
+        set(&format!("auth-user {}", wanted::USER)),
+        set(&format!("auth-pass {}", wanted::PASSWORD)),
     ];
     Ok(Finding::error(format!("{message}: {}", blind.join(", ")), blind.join(", ")).fix(fix))
 }

@@ -9,6 +9,7 @@ use super::super::facts::{
 };
 use super::super::report::{Finding, Verdict};
 use super::{CHECKS, run};
+use crate::login::Hand;
 use palisade::internal::MinReplicasRule;
 
 /// Returns a deployment without faults: one group on three machines, with the settings that
@@ -20,6 +21,7 @@ pub(crate) fn good() -> Facts {
         groups: vec![Group {
             name: "orders-a".into(),
             rule: MinReplicasRule::default(),
+            hand: Hand::default(),
             sentinels,
             servers,
             skipped: BTreeSet::new(),

@@ -104,19 +104,46 @@ fn failover_timeout(group: &Group) -> u64 {
     all.filter(|ms| *ms <= TIMEOUT_MAX).max().unwrap_or(TIMEOUT)
 }
 
+/// What only a person knows of the Sentinels' login at the servers.
+pub(super) const USER: &str = "<user of the Sentinels at the servers>";
+pub(super) const PASSWORD: &str = "<its password>";
+
+/// Returns the settings with which a Sentinel monitors the group, besides its address and quorum.
+/// Without the login it treats servers that work as down, and has a vote.
+fn monitoring(group: &Group) -> Vec<(&'static str, String)> {
+    let mut all = vec![
+        ("down-after-milliseconds", down_after(group).to_string()),
+        ("failover-timeout", failover_timeout(group).to_string()),
+    ];
+    match (&group.hand.user, group.hand.has_password) {
+        (Some(_), _) => all.extend([("auth-user", USER.into()), ("auth-pass", PASSWORD.into())]),
+        (None, true) => all.push(("auth-pass", "<password of the servers>".into())),
+        (None, false) => {}
+    }
+    all
+}
+
 /// Returns the command that starts one more Sentinel of the group, on a box of its own.
 pub(super) fn new_sentinel(group: &Group) -> String {
     let (name, quorum) = (&group.name, quorum(group));
     let master = group.master().filter(|master| master.role == Ok(Role::Master));
-    let at = master.map_or("<master's host>:<port>", |master| master.at.as_str());
+    let at = master.map_or("<host of the master>:<port>", |master| master.at.as_str());
     let (host, port) = parts(at);
-    let (down_after, timeout) = (down_after(group), failover_timeout(group));
-    format!(
-        "{{ echo 'sentinel monitor {name} {host} {port} {quorum}'; \
-         echo 'sentinel down-after-milliseconds {name} {down_after}'; \
-         echo 'sentinel failover-timeout {name} {timeout}'; }} >>sentinel.conf; \
-         redis-sentinel sentinel.conf"
-    )
+    let settings = monitoring(group);
+    let settings = settings.iter().map(|(set, value)| format!("sentinel {set} {name} {value}"));
+    let all = std::iter::once(format!("sentinel monitor {name} {host} {port} {quorum}"));
+    let lines: Vec<String> = all.chain(settings).map(|line| format!("echo '{line}'")).collect();
+    format!("{{ {}; }} >>sentinel.conf; redis-sentinel sentinel.conf", lines.join("; "))
+}
+
+/// Returns what a new Sentinel's file needs besides, for a comment.
+pub(super) fn also_needed(group: &Group) -> &'static str {
+    let asks = |s: &Sentinel| s.tls || s.hand.contains("--askpass");
+    if group.hand.tls || group.heard().any(asks) {
+        ", with the tls and password lines of the others' sentinel.conf"
+    } else {
+        ""
+    }
 }
 
 /// Returns the commands by which a Sentinel monitors the group at this address, with the settings
@@ -127,16 +154,10 @@ pub(super) fn monitor_at(
     (host, port): (&str, &str),
 ) -> Vec<String> {
     let (name, quorum) = (&group.name, quorum(group));
-    let timeout = failover_timeout(group);
-    let mut all = vec![
-        format!("SENTINEL MONITOR {name} {host} {port} {quorum}"),
-        format!("SENTINEL SET {name} down-after-milliseconds {}", down_after(group)),
-        format!("SENTINEL SET {name} failover-timeout {timeout}"),
-    ];
-    if group.servers.iter().any(|s| s.hand.contains("--askpass")) {
-        all.push(format!("SENTINEL SET {name} auth-pass <the servers' password>"));
-    }
-    all.iter().map(|command| sentinel.by_hand(command)).collect()
+    let settings = monitoring(group);
+    let settings = settings.iter().map(|(set, value)| format!("SENTINEL SET {name} {set} {value}"));
+    let all = std::iter::once(format!("SENTINEL MONITOR {name} {host} {port} {quorum}"));
+    all.chain(settings).map(|command| sentinel.by_hand(&command)).collect()
 }
 
 /// Returns the commands by which a Sentinel monitors the master that the others name.
