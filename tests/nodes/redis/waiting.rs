@@ -9,7 +9,7 @@ use crate::support::marker::marker;
 
 /// Returns the time in ms until which waiters may exist, from the server's note.
 fn waited(server: &Server) -> u64 {
-    let text = server.cli(&["get", "palisade:note"]);
+    let note = server.cli(&["get", "palisade:note"]);
     note.trim().rsplit(' ').next().unwrap().parse().unwrap()
 }
 
