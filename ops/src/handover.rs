@@ -13,8 +13,9 @@
 //! 3. The handover requests a failover from a Sentinel. Then one transaction reads the mark of the
 //!    old master and makes the old master a replica of the new one. If the mark is still there, the
 //!    old master has confirmed nothing since step 1. As a replica it will confirm nothing. A
-//!    Sentinel shows the configuration epoch of the promotion about a second later, and step 4
-//!    writes it: clients hear it, and a marker below it would begin a quarantine.
+//!    majority of the known Sentinels names the new master in the configuration epoch of the
+//!    promotion about a second later, and step 4 writes it: clients hear it, and a marker below it
+//!    would begin a quarantine.
 //! 4. The new master continues the data history if a script finds two conditions. First, the new
 //!    master's data contain the mark of this closing: then the data contain all earlier writes, and
 //!    no batch has used the data since. Second, the closing ends later than twice E from now. E is
@@ -228,7 +229,7 @@ impl Handover {
         let taken_over = async {
             let note = promotion.demote(&new, &closed).await.map_err(Unfinished::Failed)?;
             tell(&format!("{} is its replica{note}", master.at));
-            let epoch = promotion.epoch(&able, &closed).await.map_err(Unfinished::Failed)?;
+            let epoch = promotion.epoch(&new, &closed).await.map_err(Unfinished::Failed)?;
             self.finish(&taken, epoch).await
         };
         let closed_for = match taken_over.await {

@@ -391,6 +391,8 @@ mod tests {
             without_backlog: false,
             run_id: String::new(),
             epoch: None,
+            sentinels: Vec::new(),
+            known: 0,
             appends_nothing: false,
             keeps_nothing: false,
         };

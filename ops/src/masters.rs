@@ -55,8 +55,13 @@ pub(super) struct Master {
     pub(super) without_backlog: bool,
     /// Run id of the server process.
     pub(super) run_id: String,
-    /// Configuration epoch in which the Sentinels name the server; `None` for a lone server.
+    /// Configuration epoch in which a majority of the Sentinels names the server; `None` for a lone
+    /// server.
     pub(super) epoch: Option<u64>,
+    /// Addresses at which the known Sentinels are reached, each once; none of a lone server.
+    pub(super) sentinels: Vec<String>,
+    /// Number of known Sentinels, also of those without an address here.
+    pub(super) known: usize,
     /// True if the server has no append-only file, so that its last writes are only in memory.
     pub(super) appends_nothing: bool,
     /// True if the server's settings show that the server is empty after a restart.
@@ -104,11 +109,14 @@ async fn find_with(
     for (group, login) in groups.iter().zip(&access.groups) {
         let master = of_group(group).and_then(|server| {
             let target = login.data.at(deployment.reach(&server.at));
+            let named = |replicas| Master {
+                epoch: agreed_epoch(epochs(group, &server.at), known(group)),
+                sentinels: sentinels(group, deployment),
+                known: known(group),
+                ..master(server, target, replicas)
+            };
             if !whole {
-                return Ok(Master {
-                    epoch: epoch(group),
-                    ..master(server, target, online(server))
-                });
+                return Ok(named(online(server)));
             }
             let replicas = following(server, &known_replicas(group))?;
             if replicas.is_empty() {
@@ -116,7 +124,7 @@ async fn find_with(
                            when the first one connects; attach the replicas first";
                 return Err(Absent::Refused(format!("{}: {why}", server.at)));
             }
-            Ok(Master { epoch: epoch(group), ..master(server, target, replicas) })
+            Ok(named(replicas))
         });
         found.push(Found { node: group.name.clone(), master });
     }
@@ -143,8 +151,7 @@ fn of_group(group: &Group) -> Result<&Server, Absent> {
         let why: Vec<String> = why.collect();
         return Err(Absent::Unreachable(format!("no Sentinel: {}", why.join("; "))));
     }
-    let others = heard.iter().filter_map(|s| s.counts().ok()).map(|(_, others)| others + 1);
-    let known = others.max().unwrap_or(0).max(group.sentinels.len() as u64);
+    let known = known(group);
     let Some(at) = group.master_at() else {
         let why = match heard.iter().find_map(|s| s.master.as_ref().err()) {
             Some(why) => format!("no Sentinel names a master: {why}"),
@@ -152,7 +159,7 @@ fn of_group(group: &Group) -> Result<&Server, Absent> {
         };
         return Err(Absent::Refused(why));
     };
-    let voices = heard.iter().filter(|s| s.master_at().as_ref() == Some(&at)).count() as u64;
+    let voices = heard.iter().filter(|s| s.master_at().as_ref() == Some(&at)).count();
     if voices < known / 2 + 1 {
         let why = format!("only {voices} of {known} Sentinels name {at}; a majority is needed");
         return Err(Absent::Refused(why));
@@ -167,10 +174,36 @@ fn of_group(group: &Group) -> Result<&Server, Absent> {
     Ok(server)
 }
 
-/// Returns the highest configuration epoch of the group that any Sentinel reports.
-fn epoch(group: &Group) -> Option<u64> {
-    let masters = group.heard().filter_map(|s| s.master.as_ref().ok());
-    masters.filter_map(|fields| fields.get("config-epoch")?.parse().ok()).max()
+/// Returns the number of Sentinels of the group, also of those that nobody can reach.
+fn known(group: &Group) -> usize {
+    let others = group.heard().filter_map(|s| s.counts().ok()).map(|(_, others)| others);
+    let reported = others.max().map_or(0, |others| usize::try_from(others).unwrap_or(usize::MAX));
+    reported.saturating_add(1).max(group.sentinels.len())
+}
+
+/// Returns the addresses of the group's Sentinels. One that was named by two addresses is at the
+/// first.
+fn sentinels(group: &Group, deployment: &Deployment) -> Vec<String> {
+    let mut ids = BTreeSet::new();
+    let once =
+        group.sentinels.iter().filter(|s| s.id.as_ref().ok().is_none_or(|id| ids.insert(id)));
+    let reached =
+        |s: &Sentinel| if s.given { s.at.clone() } else { deployment.reach(&s.at).into() };
+    once.map(reached).collect()
+}
+
+/// Returns the configuration epochs of the Sentinels that name this master.
+fn epochs(group: &Group, at: &str) -> Vec<u64> {
+    let naming = group.heard().filter(|s| s.master_at().as_deref() == Some(at));
+    let fields = naming.filter_map(|s| s.master.as_ref().ok());
+    fields.filter_map(|fields| fields.get("config-epoch")?.parse().ok()).collect()
+}
+
+/// Returns the highest configuration epoch that a majority of the `known` Sentinels has reached, as
+/// clients decide (sentinel 1); `None` if fewer report one.
+pub(super) fn agreed_epoch(mut epochs: Vec<u64>, known: usize) -> Option<u64> {
+    epochs.sort_unstable_by(|a, b| b.cmp(a));
+    epochs.get(known / 2).copied()
 }
 
 /// Refuses a server that clients refuse.
@@ -258,6 +291,8 @@ fn master(server: &Server, target: Endpoint, replicas: Vec<String>) -> Master {
         without_backlog: server.info("repl_backlog_active") == Ok("0"),
         run_id: server.info("run_id").unwrap_or_default().to_owned(),
         epoch: None,
+        sentinels: Vec::new(),
+        known: 0,
         appends_nothing: server.info("aof_enabled") == Ok("0"),
         keeps_nothing: server.info("aof_enabled") == Ok("0") && server.setting("save") == Ok(""),
     }
@@ -276,4 +311,25 @@ impl Master {
 pub(super) async fn open(target: &Endpoint, deployment: &Deployment) -> Result<Conn, String> {
     let until = tokio::time::Instant::now() + deployment.within;
     Conn::open(target, until).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_epoch_counts_once_a_majority_of_the_known_sentinels_has_reached_it() {
+        for (epochs, known, agreed) in [
+            (vec![9, 1, 1], 3, Some(1)),
+            (vec![9, 1], 3, Some(1)),
+            (vec![2, 1, 2], 3, Some(2)),
+            (vec![9], 3, None),
+            (vec![9, 9], 4, None),
+            (vec![9, 9, 4, 5], 5, Some(5)),
+            (vec![7], 1, Some(7)),
+            (Vec::new(), 1, None),
+        ] {
+            assert_eq!(agreed_epoch(epochs.clone(), known), agreed, "{epochs:?} of {known}");
+        }
+    }
 }

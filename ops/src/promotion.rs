@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use futures_util::future::select_ok;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use redis::Value;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::deployment::GroupLogin;
-use super::facts::{Role, is_plain};
+use super::facts::{Role, is_plain, join};
 use super::gather::conn::{Conn, fields, raw, text};
 use super::gather::sentinel::in_tilt;
 use super::gather::server::read_role;
@@ -171,36 +172,63 @@ impl Promotion<'_> {
         })
     }
 
-    /// Waits until one of these Sentinels shows the configuration epoch of the promotion, about a
-    /// second after it. Clients hear that epoch before they use the new master, and a marker below
-    /// it would begin a quarantine. `None` if the Sentinels show no epochs.
-    pub(super) async fn epoch(
-        &self,
-        able: &[String],
-        closed: &Closed,
-    ) -> Result<Option<u64>, String> {
-        let Some(before) = self.master.epoch else { return Ok(None) };
-        let until = self.of.until(closed);
-        let looks = able.iter().map(|at| {
-            Box::pin(async move {
-                loop {
-                    match self.shown(at).await {
-                        Some(epoch) if epoch > before => return Ok(Some(epoch)),
-                        _ if Instant::now() < until => sleep(LOOK).await,
-                        _ => return Err("no Sentinel showed the epoch of the promotion in time"),
-                    }
+    /// Waits until a majority of the known Sentinels names the new master in a later configuration
+    /// epoch, about a second after the promotion, and returns the highest that a majority has
+    /// reached. Clients hear that epoch before they use the new master: a marker below it would
+    /// begin a quarantine, and one above it would hide a later promotion (quarantine 16). `None` if
+    /// the Sentinels show no epochs.
+    pub(super) async fn epoch(&self, new: &str, closed: &Closed) -> Result<Option<u64>, String> {
+        let Master { sentinels, known, epoch: Some(before), .. } = self.master else {
+            return Ok(None);
+        };
+        let mut heard = Vec::new();
+        let majority = async {
+            let mut looks: FuturesUnordered<_> =
+                sentinels.iter().map(|at| self.named(at, new, *before)).collect();
+            loop {
+                match looks.next().await {
+                    Some(epoch) => heard.push(epoch),
+                    None => std::future::pending().await,
                 }
-            })
-        });
-        select_ok(looks).await.map(|(epoch, _)| epoch).map_err(str::to_owned)
+                if let Some(epoch) = masters::agreed_epoch(heard.clone(), *known) {
+                    return epoch;
+                }
+            }
+        };
+        let agreed = timeout_at(self.of.until(closed), majority).await;
+        agreed.map(Some).map_err(|_| {
+            format!(
+                "only {} of {known} known Sentinels named {new} in the epoch of its promotion in \
+                 time, and clients need a majority: see `palisade doctor` for the others; a longer \
+                 --closed-for waits longer",
+                heard.len()
+            )
+        })
     }
 
-    /// Returns the configuration epoch that a Sentinel shows now.
-    async fn shown(&self, at: &str) -> Option<u64> {
+    /// Waits until a Sentinel names this master in an epoch above `before`. Returns the epoch.
+    async fn named(&self, at: &str, new: &str, before: u64) -> u64 {
+        loop {
+            match self.names(at).await {
+                Some((master, epoch)) if master == new && epoch > before => return epoch,
+                _ => sleep(LOOK).await,
+            }
+        }
+    }
+
+    /// Returns the address and the configuration epoch that a Sentinel names now.
+    async fn names(&self, at: &str) -> Option<(String, u64)> {
         let conn = self.sentinel(at).await.ok()?;
-        let command = redis::cmd("SENTINEL").arg("MASTER").arg(&self.group.name).take();
-        let answer = conn.execute(&command, "SENTINEL MASTER").await.ok()?;
-        fields(&answer)?.get("config-epoch")?.parse().ok()
+        let conn = &conn;
+        let ask = |what: &'static str| async move {
+            let command = redis::cmd("SENTINEL").arg(what).arg(&self.group.name).take();
+            conn.execute(&command, "SENTINEL").await.ok()
+        };
+        // In this order, so that no epoch is later than its address.
+        let epoch: u64 = fields(&ask("MASTER").await?)?.get("config-epoch")?.parse().ok()?;
+        let Value::Array(address) = ask("GET-MASTER-ADDR-BY-NAME").await? else { return None };
+        let [host, port] = address.as_slice() else { return None };
+        Some((join(&text(host)?, &text(port)?), epoch))
     }
 
     /// Waits until every Sentinel reports the new master and all servers follow the new master, for

@@ -36,8 +36,8 @@ pub struct Marker {
     pub replid: ReplicationId,
     /// The process that wrote it, with its counters then.
     pub process: Process,
-    /// `evicted_keys` when the marker was written, or when a client that does not allow evictions
-    /// last looked.
+    /// `evicted_keys` when the marker was written; all 9 if keys were evicted and only clients that
+    /// allow it know (rule quarantine 21 in docs/design).
     pub evicted: u64,
     /// Configuration epoch of the Sentinels; 0 without Sentinels.
     pub epoch: u64,
@@ -70,6 +70,8 @@ pub struct Process {
     /// True if the counters were set to zero by `CONFIG RESETSTAT`.
     pub was_reset: bool,
 }
+
+pub(crate) const EVICTED: u64 = 999_999_999_999;
 
 /// State around a planned handover, with its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -275,12 +277,13 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
     let put_back = !was_unnamed && is_put_back(&before, seq, asked);
     let is_older = note + apart(&before, asked) < me.note;
     let is_branch = m.history != me.history && m.generation >= me.generation;
+    let has_evicted =
+        before.evicted == EVICTED || shown.evicted > before.evicted && is_same(&before, shown);
     let beginnings = [
         was_unnamed.then_some(0),
         (is_renamed && !is_continued(before.process, shown.process)).then_some(note),
         asked.epoch.filter(|epoch| *epoch > before.epoch).map(|_| note),
-        (!asked.allow_eviction && shown.evicted > before.evicted && is_same(&before, shown))
-            .then_some(0),
+        (has_evicted && !asked.allow_eviction).then_some(0),
         // Another may have renewed the note after the data were put back, and a branch has notes of
         // its own (quarantine 17).
         put_back.then_some(if is_older && !is_branch { note } else { m.since }),
@@ -301,13 +304,17 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
         None => raise(&mut m, asked),
     };
     m = with_window(m, asked, now);
+    // Who allows evictions leaves them to those who do not, whatever process comes next
+    // (quarantine 21).
+    if has_evicted && asked.allow_eviction {
+        m.evicted = EVICTED;
+    } else if is_renamed || begun.is_some() {
+        m.evicted = shown.evicted;
+    }
     if m == before && !is_renamed {
         return Verdict::Goes(before, Change::default());
     }
     if is_renamed || begun.is_some() {
-        // Who allows evictions leaves them to those who do not (quarantine 21).
-        let counted = asked.allow_eviction && is_same(&before, shown);
-        m.evicted = if counted { shown.evicted.min(before.evicted) } else { shown.evicted };
         (m.replid, m.process) = (shown.replid, shown.process);
     }
     m.written = now;

@@ -3,11 +3,20 @@
 use palisade::internal::lineage::{Marker, Note};
 use palisade::node::spi::{Env as _, SystemEnv};
 
+use super::group::cli;
 use super::server::Server;
 
 /// Returns the server's marker.
 pub fn marker(server: &Server) -> Marker {
-    let text = server.cli(&["get", "palisade:generation"]);
+    parsed(&server.cli(&["get", "palisade:generation"]))
+}
+
+/// Returns the marker of the server at `host:port`.
+pub fn at(addr: &str) -> Marker {
+    parsed(&cli(addr, &["get", "palisade:generation"]))
+}
+
+fn parsed(text: &str) -> Marker {
     let now = SystemEnv.wall_micros() / 1_000;
     Marker::parse(text.trim(), now).unwrap_or_else(|| panic!("no marker: {text}"))
 }

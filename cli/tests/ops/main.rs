@@ -6,6 +6,7 @@ mod keys;
 mod nodes;
 mod one_deployment;
 mod preflight;
+mod promotion;
 mod shared_settings;
 mod stopped;
 #[path = "../../../tests/support/mod.rs"]

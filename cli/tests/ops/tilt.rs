@@ -10,21 +10,27 @@ use super::handover::{fresh, on_group};
 use super::support::group::cli;
 use super::*;
 
-/// Stops Sentinels for longer than the two seconds after which Sentinel no longer trusts time.
-fn tilt(sentinels: &[String]) {
+/// Returns the process ids of Sentinels.
+pub(super) fn pids(sentinels: &[String]) -> Vec<String> {
     let pid = |at: &String| {
         let facts = cli(at, &["INFO", "server"]);
         let line = facts.lines().find_map(|line| line.strip_prefix("process_id:"));
         line.expect("its process").trim().to_owned()
     };
-    let pids: Vec<String> = sentinels.iter().map(pid).collect();
-    for signal in ["-STOP", "-CONT"] {
-        let sent = Command::new("kill").arg(signal).args(&pids).status().expect("kill runs");
-        assert!(sent.success(), "{pids:?}");
-        if signal == "-STOP" {
-            std::thread::sleep(Duration::from_millis(2_700));
-        }
-    }
+    sentinels.iter().map(pid).collect()
+}
+
+pub(super) fn signal(pids: &[String], signal: &str) {
+    let sent = Command::new("kill").arg(signal).args(pids).status().expect("kill runs");
+    assert!(sent.success(), "{pids:?}");
+}
+
+/// Stops Sentinels for longer than the two seconds after which Sentinel no longer trusts time.
+fn tilt(sentinels: &[String]) {
+    let pids = pids(sentinels);
+    signal(&pids, "-STOP");
+    std::thread::sleep(Duration::from_millis(2_700));
+    signal(&pids, "-CONT");
     for at in sentinels {
         let begun = Instant::now();
         while !cli(at, &["INFO", "sentinel"]).contains("sentinel_tilt:1") {

@@ -1,6 +1,6 @@
 //! The marker around a planned handover (rules quarantine 11 and 20 in docs/design).
 
-use super::{Handover, Marker, Shown};
+use super::{EVICTED, Handover, Marker, Shown};
 
 impl Marker {
     /// Closes a server for `span`. Leases that it may not know, or that may last longer than its
@@ -72,7 +72,7 @@ impl Marker {
         Self {
             replid: shown.replid,
             process: shown.process,
-            evicted: shown.evicted,
+            evicted: if self.evicted == EVICTED { EVICTED } else { shown.evicted },
             epoch: self.epoch.max(epoch.unwrap_or(0)),
             handover: Some(Handover::Settling(now.saturating_add(self.quarantine))),
             written: now,

@@ -87,6 +87,7 @@ fn say(shown: &mut Shown, asked: &mut Asked, word: &str) {
         "calls" => shown.process.calls = number(),
         "reset" => shown.process.was_reset = true,
         "evicted" => shown.evicted = number(),
+        "left" => shown.marker = shown.marker.map(|m| Marker { evicted: EVICTED, ..m }),
         "empty" | "bad" => (shown.marker, shown.is_empty) = (None, name == "empty"),
         "me" => {
             let (numbers, note) = value.split_once('@').expect("the note's time");
@@ -260,6 +261,8 @@ fn a_handover_takes_the_history_along() {
     assert_eq!(taken.losses, closed.losses);
     assert_eq!((taken.epoch, taken.written), (7, NOW));
     assert_eq!((taken.replid, taken.process, taken.evicted), (server.replid, process, 3));
+    let left = Marker { evicted: EVICTED, ..closed }.taken_over(&server, None);
+    assert_eq!(left.evicted, EVICTED, "evictions are left to those who do not allow them");
     assert_eq!(taken.settles(NOW), Some(NOW + 3_000));
     assert_eq!(taken.settles(NOW + 3_000), None);
     assert_eq!(closed.taken_over(&server, Some(5)).epoch, 6, "an epoch does not fall");

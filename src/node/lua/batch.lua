@@ -14,7 +14,6 @@
 --          10 number of the last write that counts which the client knows of; 0 if of none
 --          11 1 if the note has to be of the clock's present second, 2 if the batch counts as a
 --          write
---          12 1 if the server may delete keys when its memory is full
 -- Returns  a table of this state
 
 -- The slow paths read with these commands after their first write, too. A user who lacks one of the

@@ -3,9 +3,8 @@
 -- those that the client used. Else it answers what the client needs to judge again.
 -- KEYS[1]  palisade:generation, the marker
 -- KEYS[2]  palisade:note: `history generation` as in the marker, the number of the last write that
---          counts (from 25, 12 digits), its time in µs (38, 16 digits), a space or, from a client
---          that allows evictions, a `+`, and until when a client may wait for a hint, in ms (55, 13
---          digits)
+--          counts (from 25, 12 digits), its time in µs (38, 16 digits), and until when a client may
+--          wait for a hint, in ms (55, 13 digits)
 -- ARGV     1 the marker that has to be there; '' if the client expects none
 --          2, 3 first and last time of a range of this server's clock, in µs, in which the fast
 --          paths hold: no quarantine runs, the batch is not late, each proposal is in range
@@ -53,10 +52,9 @@ local got = call('MGET', KEYS[1], KEYS[2])
 local marker, note = got[1] or '', got[2] or ''
 -- None of ours is so long, or has other characters.
 if marker ~= ARGV[1] and (#marker > 1000 or find(marker, '[^%w %-]')) then marker = 'x' end
-local seq, counts, evictable = string.match(ARGV[4], ' (%d+) (%d) (%d)$')
--- Who allows evictions has not looked for them, so its note is old to who does not.
+local seq, counts = string.match(ARGV[4], ' (%d+) (%d)$')
 local is_old = counts ~= '0' and (sub(note, 1, 23) ~= sub(marker, 4, 26)
-  or sub(note, 38, 47) ~= time[1] or evictable == '0' and sub(note, 54, 54) == '+')
+  or sub(note, 38, 47) ~= time[1])
 local at = find(info, 'master_replid:', 1, true) + 14
 local replid = ARGV[5] == '' and sub(marker, 28, 67) or ARGV[6]
 if marker ~= ARGV[1] or marker .. ARGV[5] == '' or find(info, replid, at, true) ~= at
@@ -64,8 +62,8 @@ if marker ~= ARGV[1] or marker .. ARGV[5] == '' or find(info, replid, at, true) 
   -- The quarantine of a new marker runs from when it was judged (quarantine 1).
   or ARGV[5] ~= '' and now_us > 1000 * sub(ARGV[5], 245, 257) + 2000000
   -- INFO stats costs as much as a small batch, so it is read once a second (quarantine 21).
-  or ARGV[5] == '' and is_old and evictable == '0' and sub(marker, 158, 169) < string.format(
-    '%012.0f', string.match(call('INFO', 'stats'), 'evicted_keys:(%d+)') or 0) then
+  or ARGV[5] == '' and is_old and sub(marker, 158, 169) < string.format('%012.0f',
+    string.match(call('INFO', 'stats'), 'evicted_keys:(%d+)') or 0) then
   local stats, commands = call('INFO', 'stats'), call('INFO', 'commandstats')
   local function calls(name)
     return tonumber(string.match(commands, 'cmdstat_' .. name .. ':calls=(%d+)') or 0)
@@ -90,8 +88,8 @@ end
 local counted
 local function count()
   local known = sub(note, 1, 23) == sub(marker, 4, 26)
-  local new = string.format('%s %012.0f %016.0f%s%s', sub(marker, 4, 26),
-    (known and tonumber(sub(note, 25, 36)) or 0) + 1, now_us, evictable == '0' and ' ' or '+',
+  local new = string.format('%s %012.0f %016.0f %s', sub(marker, 4, 26),
+    (known and tonumber(sub(note, 25, 36)) or 0) + 1, now_us,
     #note == 67 and sub(note, 55, 67) or '0000000000000')
   store(KEYS[2], new)
   note, counted = new, new

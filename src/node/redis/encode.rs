@@ -98,12 +98,11 @@ pub(crate) fn batch(
     let fence_life = millis(terms.max_ttl.saturating_add(lead));
     let (needed, age) = group_terms.good_replicas;
     cmd.arg(format!(
-        "{needed} {age} {error} {fence_life} {} {} {} {} {}",
+        "{needed} {age} {error} {fence_life} {} {} {} {}",
         not_after.unwrap_or(0),
         seen.map_or(String::from("0 0 0 -"), Seen::limits),
         seen.map_or_else(|| "0".to_owned(), |seen| seen.least_seq(&batch.remembers)),
         counts(&batch.ops),
-        u8::from(group_terms.allow_eviction),
     ));
     match seen.filter(|seen| seen.replaces.is_some()) {
         Some(seen) => cmd.arg(seen.text()).arg(seen.marker.replid.to_string()),

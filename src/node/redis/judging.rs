@@ -315,8 +315,8 @@ mod tests {
     /// Number 5 of `lua/batch.lua`.
     fn limit(packed: &[u8]) -> u64 {
         let text = String::from_utf8_lossy(packed);
-        let numbers = text.split("\r\n").find(|part| part.split(' ').count() == 12);
-        let limit = numbers.expect("twelve numbers").split(' ').nth(4);
+        let numbers = text.split("\r\n").find(|part| part.split(' ').count() == 11);
+        let limit = numbers.expect("eleven numbers").split(' ').nth(4);
         limit.and_then(|digits| digits.parse().ok()).expect("a number")
     }
 

@@ -25,7 +25,8 @@ pub struct SentinelStatus {
     /// Number of Sentinels that the node asks: the configured Sentinels and the Sentinels that
     /// these report.
     pub sentinels_known: usize,
-    /// Number of Sentinels that answered the last request.
+    /// Number of Sentinels that answered the last request. Once the others decide, one that takes
+    /// longer than a sixth of `failover_window` is not waited for and does not count.
     pub sentinels_reachable: usize,
     /// Min-replicas settings of the last master to which the node connected.
     pub min_replicas: Option<MinReplicasFacts>,

@@ -76,14 +76,21 @@ async fn evict(server: &Server) {
     .await;
     server.cli(&["config", "set", "maxmemory", "0"]);
     server.cli(&["config", "set", "maxmemory-policy", "noeviction"]);
+    // Clients look once in each second of the server's clock.
+    let looked = note(server).micros / 1_000_000;
+    let second = || server.cli(&["time"]).lines().next().and_then(|s| s.parse::<u64>().ok());
+    until("the next second", || second() > Some(looked)).await;
+}
+
+fn allowing(server: &Server) -> RedisNode {
+    let node = RedisNode::builder(server.url()).trust_fresh(true).allow_eviction(true);
+    node.build().unwrap()
 }
 
 #[tokio::test]
 async fn evicted_keys_are_a_loss_to_who_does_not_allow_it_whoever_comes_first() {
     let server = Server::start(&["--repl-diskless-sync-delay", "0"]);
-    let strict = fresh(&server);
-    let allowing = RedisNode::builder(server.url()).trust_fresh(true).allow_eviction(true);
-    let allowing = allowing.build().unwrap();
+    let (strict, allowing) = (fresh(&server), allowing(&server));
     fence(one(&strict, LONG, acquire("k", owner())).await);
     fence(one(&allowing, LONG, acquire("l", owner())).await);
     for is_renamed in [false, true] {
@@ -101,6 +108,35 @@ async fn evicted_keys_are_a_loss_to_who_does_not_allow_it_whoever_comes_first() 
         assert_eq!(then.losses.last().map(|loss| loss.from), Some(0), "{is_renamed}: {then:?}");
         assert_quarantined(one(&strict, LONG, acquire("n", owner())).await);
     }
+}
+
+/// A process that starts has evicted nothing.
+#[tokio::test]
+async fn evictions_that_were_only_seen_by_who_allows_them_outlast_the_process() {
+    async fn up(node: &RedisNode) -> Facts {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let replies = batch(node, LONG, Vec::new(), Duration::from_secs(5)).await;
+            if let Some(facts) = replies.facts {
+                return facts;
+            }
+            assert!(Instant::now() < end, "no connection");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    let mut server = Server::start(&["--appendonly", "yes"]);
+    let (strict, allowing) = (fresh(&server), allowing(&server));
+    fence(one(&strict, LONG, acquire("k", owner())).await);
+    drop(strict);
+    evict(&server).await;
+    fence(one(&allowing, LONG, acquire("l", owner())).await);
+    server.restart();
+    let first = up(&allowing).await;
+    assert_ne!(first.losses.last().expect("a restart").from, 0, "{first:?}");
+    let strict = fresh(&server);
+    let then = up(&strict).await;
+    assert_eq!(then.losses.last().map(|loss| loss.from), Some(0), "{then:?}");
+    assert_quarantined(one(&strict, LONG, acquire("m", owner())).await);
 }
 
 #[tokio::test]

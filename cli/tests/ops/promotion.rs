@@ -1,0 +1,83 @@
+//! The epoch under which the promoted replica goes on, in a planned handover of a group: what a
+//! majority of the Sentinels says, whatever another one says.
+
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use palisade_ops::{HandedOver, Handover};
+
+use super::handover::{fresh, on_group};
+use super::support::fake::{View, sentinel};
+use super::support::group::cli;
+use super::tilt::{pids, signal};
+use super::*;
+
+/// Epoch that only one Sentinel reports.
+const TOO_HIGH: u64 = 1_000;
+
+/// Returns the epoch in the marker of the server at `at`.
+fn marked(at: &str) -> u64 {
+    let marker = cli(at, &["GET", "palisade:generation"]);
+    let epoch = marker.split(' ').nth(11).unwrap_or_else(|| panic!("no marker: {marker}"));
+    epoch.parse().expect("digits")
+}
+
+/// Returns the configuration epoch that a Sentinel reports.
+fn reported(sentinel: &str, name: &str) -> u64 {
+    let facts = cli(sentinel, &["SENTINEL", "MASTER", name]);
+    let epoch = facts.lines().skip_while(|line| *line != "config-epoch").nth(1);
+    epoch.expect("its epoch").parse().expect("digits")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_epoch_of_a_handover_is_that_of_a_majority_of_the_sentinels() {
+    let groups = Groups::up_with(1, 5_000, 2, &[]);
+    let redlock = on_group(&groups);
+    drop(fresh(&redlock, "before").await);
+    let (name, sentinels, old) =
+        (groups.name(0), groups.sentinels(0), groups.servers(0)[0].clone());
+    let view = View { master: old.clone(), epoch: TOO_HIGH - 1, ..View::default() };
+    let view = Arc::new(Mutex::new(view));
+    let liar = sentinel('f', &view);
+    let url = format!("sentinel://{},{}/{name}", sentinels.join(","), liar.at);
+    // It hears of the promotion before all others.
+    let tell = |step: &str| {
+        if let Some((new, _)) = step.split_once(" is promoted") {
+            *view.lock().unwrap() =
+                View { master: new.to_owned(), epoch: TOO_HIGH, ..View::default() };
+        }
+    };
+    let done = Handover::new(Deployment::new().node(url)).group(tell).await.unwrap();
+    let HandedOver::Done { at, .. } = &done else { panic!("{done}") };
+    assert_ne!(*at, old);
+    let mut honest: Vec<u64> = sentinels.iter().map(|s| reported(s, &name)).collect();
+    honest.sort_unstable();
+    assert_eq!(marked(at), honest[1], "{honest:?}");
+    drop(fresh(&redlock, "after").await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_no_majority_of_the_sentinels_names_does_not_go_on() {
+    let groups = Groups::up_with(1, 5_000, 2, &[]);
+    let redlock = on_group(&groups);
+    drop(fresh(&redlock, "before").await);
+    let mut sentinels = groups.sentinels(0);
+    // The first one is asked for the failover and can name the new master.
+    let silent = pids(&sentinels.split_off(1));
+    let begun = Instant::now();
+    let tell = |step: &str| {
+        if step.contains("is promoted") {
+            signal(&silent, "-STOP");
+        }
+    };
+    let brief = Handover::new(group(&groups))
+        .clock_error(Duration::from_millis(100))
+        .closed_for(Duration::from_secs(12));
+    let done = brief.group(tell).await.unwrap();
+    let took = begun.elapsed();
+    signal(&silent, "-CONT");
+    let HandedOver::FellBack(why) = &done else { panic!("{done}") };
+    assert!(why.contains("of 3 known Sentinels named"), "{why}");
+    assert!(why.contains("`palisade doctor`") && why.contains("it is open again"), "{why}");
+    assert!(took < Duration::from_secs(12) + SOON, "{took:?}");
+}
