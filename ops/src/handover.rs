@@ -325,6 +325,9 @@ impl Handover {
     /// Closes the master: a script writes a mark into its marker, and the master then refuses all
     /// requests. Waits until every replica has the mark.
     async fn close(&self, master: &Master) -> Result<Closed, String> {
+        if let Some(why) = &master.evicts {
+            return Err(why.clone());
+        }
         let conn = master.open(&self.deployment).await?;
         let since = Instant::now();
         let span = u64::try_from(self.closed_for.as_millis()).unwrap_or(u64::MAX);

@@ -393,6 +393,7 @@ mod tests {
             epoch: None,
             sentinels: Vec::new(),
             known: 0,
+            evicts: None,
             appends_nothing: false,
             keeps_nothing: false,
         };
