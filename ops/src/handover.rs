@@ -337,7 +337,8 @@ impl Handover {
             let refused = |why| Refusal { kind: Kind::Refused, why };
             let marker = looked.shown.marker.ok_or_else(|| refused(UNMARKED.to_owned()))?;
             let closed = marker.close(&looked.shown, master.epoch, span).map_err(refused)?;
-            marking::swap(&conn, &looked, &closed, false).await.map(|()| closed)
+            let last = looked.now().saturating_add(span);
+            marking::swap(&conn, &looked, &closed, false, last).await.map(|()| closed)
         };
         let marker = close.await.map_err(|refusal| {
             self.shut(None);
