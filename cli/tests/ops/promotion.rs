@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use palisade_ops::{HandedOver, Handover};
+use palisade_ops::{HandedOver, Handover, init};
 
 use super::handover::{fresh, on_group};
 use super::support::fake::{View, sentinel};
@@ -80,6 +80,20 @@ async fn a_replica_that_no_majority_of_the_sentinels_names_does_not_go_on() {
     assert!(why.contains("of 3 known Sentinels named"), "{why}");
     assert!(why.contains("`palisade doctor`") && why.contains("it is open again"), "{why}");
     assert!(took < Duration::from_secs(12) + SOON, "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_sentinel_alone_names_no_epoch_for_the_marker_of_a_new_group() {
+    let groups = Groups::up_with(1, 5_000, 2, &[]);
+    let (name, sentinels, master) =
+        (groups.name(0), groups.sentinels(0), groups.servers(0)[0].clone());
+    assert_eq!(cli(&master, &["FLUSHALL"]), "OK");
+    let view = View { master: master.clone(), epoch: TOO_HIGH, ..View::default() };
+    let liar = sentinel('f', &Arc::new(Mutex::new(view)));
+    let url = format!("sentinel://{},{}/{name}", sentinels.join(","), liar.at);
+    let done = init(&Deployment::new().node(url), "").await.unwrap();
+    assert!(done.is_done(), "{done:?}");
+    assert_eq!(marked(&master), reported(&sentinels[0], &name));
 }
 
 /// A replica evicts nothing. Over its limit, it does so as soon as it is promoted.
