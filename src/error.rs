@@ -182,7 +182,7 @@ pub enum NodeFault {
     UnknownMaster,
     /// The server at a configured Sentinel address is no Sentinel.
     NotSentinel,
-    /// Too few Sentinels agree on one master.
+    /// Too few Sentinels agree on one master and its configuration epoch.
     NoAgreement,
     /// Two configured nodes are the same server process, or have the data of one vote.
     SameServer,
@@ -398,7 +398,9 @@ impl NodeError {
             F::NoSentinel => "no Sentinel reachable; check their addresses and the network",
             F::UnknownMaster => "Sentinels know no master of this name; check the master name",
             F::NotSentinel => "this address is not a Sentinel; check host and port",
-            F::NoAgreement => "too few Sentinels agree on a master; wait or check the Sentinels",
+            F::NoAgreement => {
+                "too few Sentinels agree on a master and its epoch; wait or check the Sentinels"
+            }
             F::SameServer => {
                 "two configured nodes are the same server, or have the data of one vote; remove one"
             }

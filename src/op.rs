@@ -36,6 +36,7 @@ pub use loss::Loss;
 pub use mode::LockMode;
 pub use not_after::NotAfter;
 pub use remembered::{Lineage, Remembered};
+pub(crate) use remembered::{next_generation, precedes};
 pub use slots::{SlotGrant, Slots, Want};
 
 /// Key of an idempotency record on a node.

@@ -325,6 +325,9 @@ impl Handover {
     /// Closes the master: a script writes a mark into its marker, and the master then refuses all
     /// requests. Waits until every replica has the mark.
     async fn close(&self, master: &Master) -> Result<Closed, String> {
+        if let Some(why) = &master.evicts {
+            return Err(why.clone());
+        }
         let conn = master.open(&self.deployment).await?;
         let since = Instant::now();
         let span = u64::try_from(self.closed_for.as_millis()).unwrap_or(u64::MAX);
@@ -334,7 +337,8 @@ impl Handover {
             let refused = |why| Refusal { kind: Kind::Refused, why };
             let marker = looked.shown.marker.ok_or_else(|| refused(UNMARKED.to_owned()))?;
             let closed = marker.close(&looked.shown, master.epoch, span).map_err(refused)?;
-            marking::swap(&conn, &looked, &closed, false).await.map(|()| closed)
+            let last = looked.now().saturating_add(span);
+            marking::swap(&conn, &looked, &closed, false, last).await.map(|()| closed)
         };
         let marker = close.await.map_err(|refusal| {
             self.shut(None);

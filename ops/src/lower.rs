@@ -393,6 +393,7 @@ mod tests {
             sentinels: Vec::new(),
             known: 0,
             hand: String::new(),
+            evicts: None,
             appends_nothing: false,
             keeps_nothing: false,
         };

@@ -17,6 +17,8 @@ const SWAP: &str = include_str!("lua/swap.lua");
 
 /// Longest wait until all replicas have the marker that the master received.
 const REPLICAS: Duration = Duration::from_millis(1_500);
+/// Longest time between the look at a marker and the write in its place, in ms (quarantine 1).
+const JUDGED: u64 = 2_000;
 /// How often a marker is written that another writer changes each time.
 const TRIES: u8 = 5;
 
@@ -60,17 +62,18 @@ pub(super) async fn look(conn: &Conn) -> Result<Looked, Refusal> {
     Ok(Looked { text: marker, shown })
 }
 
-/// Writes `marker` in the place of the one that was looked at. `settles`: a planned handover ends
-/// with it.
+/// Writes `marker` in the place of the one that was looked at, until the server's clock shows
+/// `last`, in ms. `settles`: a planned handover ends with it.
 pub(super) async fn swap(
     conn: &Conn,
     looked: &Looked,
     marker: &Marker,
     settles: bool,
+    last: u64,
 ) -> Result<(), Refusal> {
     let mut command = redis::cmd("EVAL");
     command.arg(SWAP).arg(2).arg(MARKER).arg(SETTLED).arg(&looked.text).arg(marker.to_string());
-    command.arg(looked.shown.replid.to_string()).arg(u8::from(settles));
+    command.arg(looked.shown.replid.to_string()).arg(u8::from(settles)).arg(last);
     run(conn, &command).await.map(|_| ())
 }
 
@@ -87,7 +90,8 @@ pub(super) async fn rewrite<T>(
         let write = async {
             let looked = look(conn).await?;
             let (marker, made) = marker_of(&looked)?;
-            swap(conn, &looked, &marker, false).await.map(|()| made)
+            let last = looked.now().saturating_add(JUDGED);
+            swap(conn, &looked, &marker, false, last).await.map(|()| made)
         };
         tries -= 1;
         match write.await {

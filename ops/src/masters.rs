@@ -8,8 +8,9 @@ use super::facts::{Group, Role, Sentinel, Server, Unread, flagged, join, place};
 use super::gather::conn::Conn;
 use super::{Deployment, gather};
 use palisade::ConfigError;
+use palisade::error::NodeFault;
 use palisade::internal::Endpoint;
-use palisade::internal::{SENTENCE_MAX, Secrets, unsupported};
+use palisade::internal::{SENTENCE_MAX, Secrets, objection, unsupported};
 
 /// A node and its master, or the reason for which no server may be written to.
 pub(super) struct Found {
@@ -64,6 +65,9 @@ pub(super) struct Master {
     pub(super) known: usize,
     /// Beginning of a `redis-cli` command line to the server.
     pub(super) hand: String,
+    /// Why this server or a replica may delete locks and keys when its memory is full. [`find`] looks
+    /// at the replicas, too.
+    pub(super) evicts: Option<String>,
     /// True if the server has no append-only file, so that its last writes are only in memory.
     pub(super) appends_nothing: bool,
     /// True if the server's settings show that the server is empty after a restart.
@@ -122,14 +126,23 @@ async fn find_with(
     for (group, login) in groups.iter().zip(&access.groups) {
         let master = of_group(group).and_then(|server| {
             let target = login.data.at(deployment.reach(&server.at));
+            let (epochs, known) = (epochs(group, &server.at), known(group));
+            let epoch = agreed_epoch(&epochs, known);
             let named = |replicas| Master {
-                epoch: agreed_epoch(epochs(group, &server.at), known(group)),
+                epoch,
                 sentinels: sentinels(group, deployment),
-                known: known(group),
+                known,
+                evicts: evicting(&group.servers),
                 ..master(server, target, replicas)
             };
             if !whole {
                 return Ok(named(online(server)));
+            }
+            if epoch.is_none() && epochs.len() > known / 2 {
+                let why = "the Sentinels that name it differ in its config-epoch, as while a \
+                           failover spreads: try again; `palisade doctor` names one that stays \
+                           behind";
+                return Err(Absent::Refused(format!("{}: {why}", server.at)));
             }
             let replicas = following(server, &known_replicas(group))?;
             if replicas.is_empty() {
@@ -144,7 +157,8 @@ async fn find_with(
     for (server, lone) in nodes.iter().zip(&access.lone) {
         let ready = is_master(server).and_then(|()| {
             let follow = if whole { following(server, &BTreeSet::new())? } else { online(server) };
-            Ok(master(server, lone.target.clone(), follow))
+            let evicts = evicting(std::slice::from_ref(server));
+            Ok(Master { evicts, ..master(server, lone.target.clone(), follow) })
         });
         found.push(Found { node: format!("node {}", server.at), master: ready });
     }
@@ -212,11 +226,21 @@ fn epochs(group: &Group, at: &str) -> Vec<u64> {
     fields.filter_map(|fields| fields.get("config-epoch")?.parse().ok()).collect()
 }
 
-/// Returns the highest configuration epoch that a majority of the `known` Sentinels has reached, as
-/// clients decide (sentinel 1); `None` if fewer report one.
-pub(super) fn agreed_epoch(mut epochs: Vec<u64>, known: usize) -> Option<u64> {
-    epochs.sort_unstable_by(|a, b| b.cmp(a));
-    epochs.get(known / 2).copied()
+/// Returns the configuration epoch that a majority of the `known` Sentinels reports, as clients
+/// decide (sentinel 1).
+pub(super) fn agreed_epoch(epochs: &[u64], known: usize) -> Option<u64> {
+    let voices = |epoch| epochs.iter().filter(|other| **other == epoch).count();
+    epochs.iter().copied().find(|epoch| voices(*epoch) > known / 2)
+}
+
+/// Returns why one of these servers may delete locks and keys, also at its promotion.
+fn evicting(servers: &[Server]) -> Option<String> {
+    servers.iter().find_map(|server| {
+        let refusal = objection(&server.info_text().ok()?, server.allows_eviction)?;
+        let is_that = refusal.fault() == NodeFault::Eviction;
+        let why = || format!("{} may delete locks and keys: {}", server.at, refusal.detail());
+        is_that.then(why)
+    })
 }
 
 /// Refuses a server that clients refuse.
@@ -307,6 +331,7 @@ fn master(server: &Server, target: Endpoint, replicas: Vec<String>) -> Master {
         sentinels: Vec::new(),
         known: 0,
         hand: server.hand.clone(),
+        evicts: None,
         appends_nothing: server.info("aof_enabled") == Ok("0"),
         keeps_nothing: server.info("aof_enabled") == Ok("0") && server.setting("save") == Ok(""),
     }
@@ -332,18 +357,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_epoch_counts_once_a_majority_of_the_known_sentinels_has_reached_it() {
+    fn an_epoch_counts_if_a_majority_of_the_known_sentinels_reports_it() {
         for (epochs, known, agreed) in [
             (vec![9, 1, 1], 3, Some(1)),
-            (vec![9, 1], 3, Some(1)),
+            (vec![9, 1], 3, None),
             (vec![2, 1, 2], 3, Some(2)),
             (vec![9], 3, None),
             (vec![9, 9], 4, None),
-            (vec![9, 9, 4, 5], 5, Some(5)),
+            (vec![9, 9, 4, 5], 5, None),
+            (vec![5, 9, 5, 5], 5, Some(5)),
             (vec![7], 1, Some(7)),
             (Vec::new(), 1, None),
         ] {
-            assert_eq!(agreed_epoch(epochs.clone(), known), agreed, "{epochs:?} of {known}");
+            assert_eq!(agreed_epoch(&epochs, known), agreed, "{epochs:?} of {known}");
         }
     }
 }

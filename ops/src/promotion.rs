@@ -173,10 +173,9 @@ impl Promotion<'_> {
     }
 
     /// Waits until a majority of the known Sentinels names the new master in a later configuration
-    /// epoch, about a second after the promotion, and returns the highest that a majority has
-    /// reached. Clients hear that epoch before they use the new master: a marker below it would
-    /// begin a quarantine, and one above it would hide a later promotion (quarantine 16). `None` if
-    /// the Sentinels show no epochs.
+    /// epoch, about a second after the promotion, and returns that epoch. Clients hear it before
+    /// they use the new master: a marker below it would begin a quarantine, and one above it would
+    /// hide a later promotion (quarantine 16). `None` if the Sentinels show no epochs.
     pub(super) async fn epoch(&self, new: &str, closed: &Closed) -> Result<Option<u64>, String> {
         let Master { sentinels, known, epoch: Some(before), .. } = self.master else {
             return Ok(None);
@@ -190,7 +189,7 @@ impl Promotion<'_> {
                     Some(epoch) => heard.push(epoch),
                     None => std::future::pending().await,
                 }
-                if let Some(epoch) = masters::agreed_epoch(heard.clone(), *known) {
+                if let Some(epoch) = masters::agreed_epoch(&heard, *known) {
                     return epoch;
                 }
             }

@@ -17,7 +17,7 @@ pub use self::losses::Losses;
 pub use self::lowered::Lowering;
 pub(crate) use self::text::NOTE;
 pub use self::text::ReplicationId;
-use crate::op::{Began, Facts, Lineage, Loss, QuarantineId, Remembered};
+use crate::op::{Began, Facts, Lineage, Loss, QuarantineId, Remembered, next_generation, precedes};
 
 /// The marker: what a server's data say about themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -284,9 +284,8 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
     let is_renamed = m.replid != shown.replid;
     let put_back = !was_unnamed && is_put_back(&before, seq, asked);
     let is_older = note + apart(&before, asked) < me.note;
-    let is_branch = m.history != me.history && m.generation >= me.generation;
-    let has_evicted =
-        before.evicted == EVICTED || shown.evicted > before.evicted && is_same(&before, shown);
+    let is_branch = m.history != me.history && !precedes(m.generation, me.generation);
+    let has_evicted = before.evicted == EVICTED || has_evicted(&before, shown);
     let beginnings = [
         was_unnamed.then_some(0),
         (is_renamed && !is_continued(before.process, shown.process)).then_some(note),
@@ -356,7 +355,9 @@ fn begin(mut m: Marker, from: u64, shown: &Shown, asked: &Asked) -> Marker {
     m.clock_error = m.clock_error.max(micros(asked.clock_error));
     // The server that was replaced may have had a longer L than all whose settings were read.
     m.quarantine = m.quarantine.max(millis(asked.max_ttl.saturating_add(asked.longest_window)));
-    m.generation = m.generation.max(asked.remembers.newest.generation) + 1;
+    let remembered = asked.remembers.newest.generation;
+    let latest = if precedes(m.generation, remembered) { remembered } else { m.generation };
+    m.generation = next_generation(latest);
     (m.history, m.since) = (asked.name, now);
     m.epoch = m.epoch.max(asked.epoch.unwrap_or(0));
     // 2E: this clock may be behind and an earlier token's ahead. The quarantine: a replaced server
@@ -406,12 +407,12 @@ pub(crate) fn is_foreign(m: &Marker, me: &Lineage) -> bool {
 pub(crate) fn is_put_back(m: &Marker, seq: u64, asked: &Asked) -> bool {
     let me = &asked.remembers.newest;
     if m.history == me.history {
-        return m.generation < me.generation || seq < me.seq;
+        return precedes(m.generation, me.generation) || seq < me.seq;
     }
     // What follows the client's history begins after its last note, or at most L before it.
     let ends = |last: Loss| last.to.max(last.began.saturating_add(millis(asked.longest_window)));
     let is_beside = |last: Loss| ends(last).saturating_add(apart(m, asked)) < me.note;
-    m.generation <= me.generation || m.losses.iter().last().is_some_and(is_beside)
+    !precedes(me.generation, m.generation) || m.losses.iter().last().is_some_and(is_beside)
 }
 
 /// 2E in ms; a marker that was put back may be from before E was raised.
@@ -427,8 +428,11 @@ fn is_continued(then: Process, now: Process) -> bool {
         && !now.was_reset
 }
 
-fn is_same(m: &Marker, shown: &Shown) -> bool {
-    m.process.run == shown.process.run || m.replid == shown.replid
+/// Keys were deleted that the marker does not count. Another process began to count at 0
+/// (quarantine 21).
+fn has_evicted(m: &Marker, shown: &Shown) -> bool {
+    let is_same = m.process.run == shown.process.run || m.replid == shown.replid;
+    shown.evicted > if is_same { m.evicted } else { 0 }
 }
 
 /// The data began empty after this client had seen others (quarantine 10).

@@ -1,11 +1,11 @@
 //! A group that Sentinels monitor, as one node with one vote.
 //!
 //! The node uses a server as master only after three checks. A majority of the known Sentinels
-//! names the server, and no Sentinel of this majority has an older configuration epoch than the
-//! node has accepted before. The server reports itself as master on the connection that the node
-//! then uses. The min-replicas check of the server is as strong as required. After an error or a
-//! change (time-out, `READONLY`, a lost connection, another master or epoch), the node drops the
-//! connection and repeats these checks. See [`SentinelNode`].
+//! names the server in one configuration epoch, no older than the node has accepted before. The
+//! server reports itself as master on the connection that the node then uses. The min-replicas
+//! check of the server is as strong as required. After an error or a change (time-out, `READONLY`,
+//! a lost connection, another master or epoch), the node drops the connection and repeats these
+//! checks. See [`SentinelNode`].
 
 mod builder;
 mod find;

@@ -2,6 +2,9 @@
 
 use super::Facts;
 
+/// Highest number of a data history, as wide as its field in the marker; 1 comes next.
+const GENERATIONS: u64 = 999_999;
+
 /// Which data a node has, and how far they are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lineage {
@@ -32,6 +35,21 @@ pub struct Remembered {
     pub is_shared: bool,
 }
 
+/// Returns the number of the history after the one with this number.
+pub(crate) fn next_generation(generation: u64) -> u64 {
+    generation % GENERATIONS + 1
+}
+
+/// Returns true if the history with the first number comes before the one with the second, by the
+/// shorter way round. 0 stands for no history and comes before all.
+pub(crate) fn precedes(first: u64, second: u64) -> bool {
+    if first == 0 || second == 0 {
+        return first < second;
+    }
+    let ahead = (second % GENERATIONS + GENERATIONS - first % GENERATIONS) % GENERATIONS;
+    (1..=GENERATIONS / 2).contains(&ahead)
+}
+
 impl Remembered {
     /// What a handle knows before the first answer. `deployment` is 0 if its settings name none.
     pub(crate) fn of(deployment: u64) -> Self {
@@ -56,8 +74,8 @@ impl Remembered {
         }
         self.known_since.get_or_insert(facts.node_micros);
         let (old, new) = (self.newest, facts.lineage);
-        let is_older = (new.generation, new.seq) < (old.generation, old.seq)
-            && (new.history == old.history || new.generation < old.generation);
+        let is_same = (new.history, new.generation) == (old.history, old.generation);
+        let is_older = precedes(new.generation, old.generation) || is_same && new.seq < old.seq;
         if !is_older {
             let name = |new, old| if new == 0 { old } else { new };
             self.newest = Lineage {
@@ -66,5 +84,30 @@ impl Remembered {
                 ..new
             };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_histories_are_counted_round() {
+        let half = GENERATIONS / 2;
+        for (first, second, is_before) in [
+            (0, 1, true),
+            (0, 0, false),
+            (1, 0, false),
+            (5, 5, false),
+            (5, 6, true),
+            (6, 5, false),
+            (GENERATIONS, 1, true),
+            (1, GENERATIONS, false),
+            (1, 1 + half, true),
+            (1, 2 + half, false),
+        ] {
+            assert_eq!(precedes(first, second), is_before, "{first} and {second}");
+        }
+        assert_eq!([0, 5, GENERATIONS].map(next_generation), [1, 6, 1]);
     }
 }

@@ -85,8 +85,8 @@ impl SentinelConn {
     /// Sentinel is in tilt, in one pipeline.
     pub(crate) async fn ask(&mut self, from: &Address, name: &str) -> Answer {
         // The request for the facts comes before the request for the address. If a failover happens
-        // between the two, the answer has the new address with the old configuration epoch, and
-        // such a vote does not count. The answer never has the old address with the new epoch.
+        // between the two, the answer has the new address with the old configuration epoch, and no
+        // majority names these together. It never has the old address with the new epoch.
         let mut pipe = redis::pipe();
         pipe.cmd("SENTINEL").arg("MASTER").arg(name);
         pipe.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);

@@ -3,10 +3,10 @@
 //!
 //! One Sentinel's answer is not enough: if a Sentinel is isolated together with the old master, it
 //! still names the old master. So a master counts only if a majority of the *known* Sentinels names
-//! it. The answers of this majority must not have an older configuration epoch than an earlier
-//! decision, unless each of these Sentinels was reset. One Sentinel's answer cannot prevent a
-//! decision either: an epoch, a peer or the number of peers counts only if more Sentinels than a
-//! minority report it. The machine uses no clock and no IO. The order of the answers never matters.
+//! it in one configuration epoch. That epoch must not be older than that of an earlier decision,
+//! unless each Sentinel of this majority was reset. One Sentinel's answer cannot prevent a decision
+//! either: an epoch, a peer or the number of peers counts only if more Sentinels than a minority
+//! report it. The machine uses no clock and no IO. The order of the answers never matters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -247,12 +247,15 @@ impl Discovery {
         let agrees = |(at, v): &(&Address, &Voice<'_>)| at == first && v.epoch() == voice.epoch();
         let all_agree = named.len() >= known && named.iter().all(agrees);
         let reset = |v: &Voice<'_>| all_agree || self.was_reset(v);
-        let mut winner = most_named(&named, needed, current);
-        let begins_again = winner.is_none();
+        let mut winners = majorities(&named, needed, current);
+        let begins_again = winners.is_empty();
         if begins_again {
-            winner = most_named(&named, needed, reset);
+            winners = majorities(&named, needed, reset);
         }
-        let epoch = winner.as_ref().and_then(|(_, by)| agreed_epoch(by, needed));
+        // Two majorities share Sentinels that do not tell their epoch, and one of the others is
+        // stale or wrong.
+        let winner = if let [one] = winners[..] { Some(one) } else { None };
+        let epoch = winner.and_then(|(_, epoch)| epoch);
         if epoch.is_some() {
             self.seen = epoch;
             if begins_again {
@@ -303,31 +306,34 @@ impl Discovery {
     }
 }
 
-/// Returns the master that at least `needed` of the Sentinels that count name.
-fn most_named<'a, 'v>(
-    named: &[(&'a Address, &'v Voice<'a>)],
+/// Returns each master and epoch that at least `needed` of the Sentinels that count name. One that
+/// does not tell its epoch counts for each epoch of its master.
+fn majorities<'a>(
+    named: &[(&'a Address, &Voice<'_>)],
     needed: usize,
     counts: impl Fn(&Voice<'_>) -> bool,
-) -> Option<(&'a Address, Vec<&'v Voice<'a>>)> {
-    let mut votes: BTreeMap<&Address, Vec<&Voice<'_>>> = BTreeMap::new();
+) -> Vec<(&'a Address, Option<u64>)> {
+    let mut votes: BTreeMap<&Address, Vec<Option<u64>>> = BTreeMap::new();
     for (at, v) in named.iter().filter(|(_, v)| counts(v)) {
-        votes.entry(at).or_default().push(v);
+        votes.entry(at).or_default().push(v.epoch());
     }
-    votes.into_iter().find(|(_, by)| by.len() >= needed)
+    let mut found = Vec::new();
+    for (at, epochs) in votes {
+        let mut told: BTreeSet<Option<u64>> = epochs.iter().copied().collect();
+        if told.len() > 1 {
+            told.retain(Option::is_some);
+        }
+        let voices =
+            |epoch: Option<u64>| epochs.iter().filter(|e| e.is_none() || **e == epoch).count();
+        found.extend(told.into_iter().filter(|e| voices(*e) >= needed).map(|epoch| (at, epoch)));
+    }
+    found
 }
 
 /// Returns the largest number of Sentinels that may be wrong or isolated while the others are still
 /// a majority.
 pub(crate) fn minority(sentinels: usize) -> usize {
     sentinels.saturating_sub(1) / 2
-}
-
-/// Returns the highest configuration epoch that at least `needed` Sentinels have reached. If fewer
-/// Sentinels report an epoch, returns the highest epoch that all of these have reached.
-fn agreed_epoch(by: &[&Voice<'_>], needed: usize) -> Option<u64> {
-    let mut epochs: Vec<u64> = by.iter().filter_map(|v| v.epoch()).collect();
-    epochs.sort_unstable_by(|a, b| b.cmp(a));
-    epochs.get(needed.min(epochs.len()).checked_sub(1)?).copied()
 }
 
 /// The answer of one Sentinel. A Sentinel with several addresses counts once.
@@ -472,8 +478,9 @@ fn no_master_named(voices: &[Voice<'_>], answers: &[Answer]) -> NodeError {
 }
 
 fn no_agreement(answers: &[Answer], needed: usize, floor: Option<u64>) -> NodeError {
-    let under = floor.map(|e| format!(" in epoch {e}")).unwrap_or_default();
-    let detail = format!("{needed} must name one master{under}; {}", all_answers(answers));
+    let least = floor.map(|e| format!(", {e} or later")).unwrap_or_default();
+    let answers = all_answers(answers);
+    let detail = format!("{needed} must name one master in one epoch{least}; {answers}");
     NodeError::not_executed(NodeFault::NoAgreement, detail)
 }
 

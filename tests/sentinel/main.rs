@@ -9,5 +9,6 @@ mod lying;
 mod min_replicas;
 mod node;
 mod returning;
+mod stale;
 #[path = "../support/mod.rs"]
 mod support;

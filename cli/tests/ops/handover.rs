@@ -21,7 +21,7 @@ pub(super) fn on_group(groups: &Groups) -> Redlock {
     Redlock::builder().node(node).build().unwrap()
 }
 
-fn on(server: &Server) -> Redlock {
+pub(super) fn on(server: &Server) -> Redlock {
     Redlock::builder().node(RedisNode::new(server.url()).unwrap()).build().unwrap()
 }
 

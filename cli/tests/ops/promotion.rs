@@ -1,10 +1,10 @@
-//! The epoch under which the promoted replica goes on, in a planned handover of a group: what a
-//! majority of the Sentinels says, whatever another one says.
+//! The promotion in a planned handover of a group: the epoch under which the replica goes on, which
+//! is what a majority of the Sentinels says, and a replica that would delete keys.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use palisade_ops::{HandedOver, Handover};
+use palisade_ops::{HandedOver, Handover, init};
 
 use super::handover::{fresh, on_group};
 use super::support::fake::{View, sentinel};
@@ -80,4 +80,43 @@ async fn a_replica_that_no_majority_of_the_sentinels_names_does_not_go_on() {
     assert!(why.contains("of 3 known Sentinels named"), "{why}");
     assert!(why.contains("`palisade doctor`") && why.contains("it is open again"), "{why}");
     assert!(took < Duration::from_secs(12) + SOON, "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_sentinel_alone_names_no_epoch_for_the_marker_of_a_new_group() {
+    let groups = Groups::up_with(1, 5_000, 2, &[]);
+    let (name, sentinels, master) =
+        (groups.name(0), groups.sentinels(0), groups.servers(0)[0].clone());
+    assert_eq!(cli(&master, &["FLUSHALL"]), "OK");
+    let view = View { master: master.clone(), epoch: TOO_HIGH, ..View::default() };
+    let liar = sentinel('f', &Arc::new(Mutex::new(view)));
+    let url = format!("sentinel://{},{}/{name}", sentinels.join(","), liar.at);
+    let done = init(&Deployment::new().node(url), "").await.unwrap();
+    assert!(done.is_done(), "{done:?}");
+    assert_eq!(marked(&master), reported(&sentinels[0], &name));
+}
+
+/// A replica evicts nothing. Over its limit, it does so as soon as it is promoted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_may_evict_at_its_promotion_keeps_a_handover_from_beginning() {
+    let groups = Groups::up_with(1, 5_000, 2, &[]);
+    let redlock = on_group(&groups);
+    drop(fresh(&redlock, "before").await);
+    let servers = groups.servers(0);
+    let set = |words: &[&str]| {
+        for at in &servers[1..] {
+            assert_eq!(cli(at, &[&["CONFIG", "SET"], words].concat()), "OK");
+        }
+    };
+    set(&["maxmemory-policy", "volatile-lru"]);
+    set(&["maxmemory", "1mb"]);
+    let done = Handover::new(group(&groups)).group(|_| ()).await.unwrap();
+    let HandedOver::Refused(why) = &done else { panic!("{done}") };
+    assert!(why.contains("may delete locks and keys: maxmemory is 1048576 bytes"), "{why}");
+    assert!(why.contains("`CONFIG SET maxmemory-policy noeviction`"), "{why}");
+    drop(fresh(&redlock, "still open").await);
+    set(&["maxmemory-policy", "noeviction"]);
+    set(&["maxmemory", "0"]);
+    let done = Handover::new(group(&groups)).group(|_| ()).await.unwrap();
+    assert!(matches!(done, HandedOver::Done { .. }), "{done}");
 }

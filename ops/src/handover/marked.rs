@@ -16,7 +16,7 @@ pub(super) async fn open_on(conn: &Conn, closed: &Closed) -> Result<(), Refusal>
         let why = "it is no longer closed by this handover".to_owned();
         return Err(Refusal { kind: Kind::Refused, why });
     }
-    marking::swap(conn, &looked, &closed.marker.opened(), false).await
+    marking::swap(conn, &looked, &closed.marker.opened(), false, u64::MAX).await
 }
 
 /// Lets a server go on with the history of the closed one, in this epoch of the Sentinels. An
@@ -45,7 +45,11 @@ pub(super) async fn finish_on(
     };
     match marker.finish(&looked.shown, epoch, apart) {
         Ok(finished) => {
-            let done = marking::swap(conn, &looked, &finished, true).await;
+            // Held up for longer, it would let this server go on beside another one, which has
+            // opened by its own clock (quarantine 11).
+            let till = if let Some(State::Closed(till)) = marker.handover { till } else { 0 };
+            let last = till.saturating_sub(apart);
+            let done = marking::swap(conn, &looked, &finished, true, last).await;
             *sent |= done.as_ref().is_err_and(|refusal| refusal.kind == Kind::Failed);
             done
         }

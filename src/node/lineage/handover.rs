@@ -1,22 +1,29 @@
 //! The marker around a planned handover (rules quarantine 11 and 20 in docs/design).
 
-use super::{EVICTED, Handover, Marker, Shown};
+use super::{EVICTED, Handover, Marker, Shown, has_evicted};
+
+const DELETED: &str = "has deleted keys because its memory was full";
 
 impl Marker {
     /// Closes a server for `span`. Leases that it may not know, or that may last longer than its
-    /// clock shows, forbid it (quarantine 11), as does an epoch or a replication id that no batch
-    /// has been executed under (quarantine 20).
+    /// clock shows, forbid it (quarantine 11), as do a replication id or a later epoch that no
+    /// batch has been executed under, and keys that the server has deleted since (quarantine 20).
     ///
     /// # Errors
     /// The reason for which it may not be closed now.
     pub fn close(&self, shown: &Shown, epoch: Option<u64>, span: u64) -> Result<Self, String> {
         let now = shown.micros / 1_000;
-        if self.replid != shown.replid || epoch.is_some_and(|epoch| epoch != self.epoch) {
+        if self.replid != shown.replid || epoch.is_some_and(|epoch| epoch > self.epoch) {
             return Err(
                 "its marker belongs to an earlier data history: let an application connect \
                         first, or run `palisade init --new` on a new deployment"
                     .to_owned(),
             );
+        }
+        if has_evicted(self, shown) {
+            return Err(format!(
+                "it {DELETED}: let an application connect first, which notices it"
+            ));
         }
         if now < self.quarantine_end() {
             let left = self.quarantine_end() - now;
@@ -61,6 +68,9 @@ impl Marker {
             return Err(
                 "the handover took longer than the time for which the server was closed".to_owned()
             );
+        }
+        if self.evicted != EVICTED && has_evicted(self, shown) {
+            return Err(format!("it {DELETED}"));
         }
         Ok(self.taken_over(shown, epoch))
     }

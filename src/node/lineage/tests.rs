@@ -82,11 +82,15 @@ fn say(shown: &mut Shown, asked: &mut Asked, word: &str) {
     let newest = &mut asked.remembers.newest;
     match name {
         "replid" => shown.replid = ReplicationId::of(number()),
-        "run" => shown.process.run = number(),
+        "run" => (shown.process.run, shown.evicted) = (number(), 0),
         "inputs" => shown.process.inputs = value.parse().ok(),
         "calls" => shown.process.calls = number(),
         "reset" => shown.process.was_reset = true,
         "evicted" => shown.evicted = number(),
+        "generation" => {
+            shown.marker = shown.marker.map(|m| Marker { generation: number(), ..m });
+            shown.note = shown.note.map(|n| Note { generation: number(), ..n });
+        }
         "left" => shown.marker = shown.marker.map(|m| Marker { evicted: EVICTED, ..m }),
         "empty" | "bad" => (shown.marker, shown.is_empty) = (None, name == "empty"),
         "me" => {
@@ -231,15 +235,19 @@ fn a_master_is_closed_only_with_data_that_are_whole_and_old_enough() {
     let with = |handover| Marker { handover: Some(handover), ..marker() };
     assert_eq!(closed(marker(), Some(6)), Ok(expected));
     assert_eq!(closed(marker(), None), Ok(expected));
+    assert_eq!(closed(marker(), Some(5)), Ok(expected), "the Sentinels began at 0 again");
     assert_eq!(closed(with(Handover::Closed(NOW)), Some(6)), Ok(expected));
     assert_eq!(closed(with(Handover::Settling(NOW)), Some(6)), Ok(expected));
     let since = NOW - 3_000;
     assert!(closed(Marker { since, ..marker() }, None).is_ok());
+    let evicted = |evicted| Shown { evicted, ..shown(&marker()) };
+    let left = Marker { evicted: EVICTED, ..marker() };
+    assert!(left.close(&evicted(2), Some(6), 600).is_ok(), "others notice it still");
     let renamed = Shown { replid: ReplicationId::of(9), ..shown(&marker()) };
     let refused = [
         (marker().close(&renamed, Some(6), 600), "earlier data history"),
         (closed(marker(), Some(7)), "earlier data history"),
-        (closed(marker(), Some(5)), "earlier data history"),
+        (marker().close(&evicted(2), Some(6), 600), "has deleted keys"),
         (closed(Marker { since: since + 1, ..marker() }, None), "quarantine for another 1 ms"),
         (closed(with(Handover::Closed(NOW + 1)), None), "at most 1 ms"),
         (closed(with(Handover::Settling(NOW + 1)), None), "in 1 ms"),
@@ -254,16 +262,19 @@ fn a_master_is_closed_only_with_data_that_are_whole_and_old_enough() {
 fn a_handover_takes_the_history_along() {
     let closed = Marker { handover: Some(Handover::Closed(NOW + 2_000)), ..marker() };
     let process = Process { run: 8, ..Process::fresh() };
-    let server = Shown { replid: ReplicationId::of(9), process, evicted: 3, ..shown(&closed) };
+    let server = Shown { replid: ReplicationId::of(9), process, evicted: 0, ..shown(&closed) };
     let taken = closed.finish(&server, Some(7), 2_000).expect("in time");
     assert_eq!(taken, closed.taken_over(&server, Some(7)));
     let (history, note) = ((taken.history, taken.generation, taken.since), server.note);
     assert_eq!(history, (closed.history, closed.generation, closed.since));
     assert_eq!(taken.losses, closed.losses);
     assert_eq!((taken.epoch, taken.written), (7, NOW));
-    assert_eq!((taken.replid, taken.process, taken.evicted), (server.replid, process, 3));
-    let left = Marker { evicted: EVICTED, ..closed }.taken_over(&server, None);
+    assert_eq!((taken.replid, taken.process, taken.evicted), (server.replid, process, 0));
+    let evicted = Shown { evicted: 1, ..server };
+    let left = Marker { evicted: EVICTED, ..closed }.finish(&evicted, None, 0).expect("on record");
     assert_eq!(left.evicted, EVICTED, "evictions are left to those who do not allow them");
+    let refusal = closed.finish(&evicted, Some(7), 0).expect_err("deleted at the promotion");
+    assert!(refusal.contains("has deleted keys"), "{refusal}");
     assert_eq!(taken.settles(NOW), Some(NOW + 3_000));
     assert_eq!(taken.settles(NOW + 3_000), None);
     assert_eq!(closed.taken_over(&server, Some(5)).epoch, 6, "an epoch does not fall");

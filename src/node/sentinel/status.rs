@@ -14,8 +14,8 @@ pub struct SentinelStatus {
     pub name: Arc<str>,
     /// `host:port` of the master that a majority of the Sentinels reported last.
     pub master: Option<String>,
-    /// Sentinel's configuration epoch in the report of that master. Every failover increases the
-    /// epoch.
+    /// Configuration epoch in which this majority reported that master. Every failover increases
+    /// the epoch.
     pub epoch: Option<u64>,
     /// `run_id` of the last master to which the node connected.
     pub run_id: Option<Arc<str>>,

@@ -243,7 +243,8 @@ proptest! {
         prop_assert_eq!(decided.map(|m| m.epoch), Ok(Some(after)));
     }
 
-    /// At least a majority of the configured Sentinels named the decided master.
+    /// At least a majority of the configured Sentinels named the decided master, and none of them
+    /// told another epoch.
     #[test]
     fn only_a_majority_decides(lines in proptest::collection::vec(any_answer(), 1..7)) {
         let answers: Vec<_> = lines.iter().map(|l| answer(l)).collect();
@@ -252,7 +253,10 @@ proptest! {
             let mut namers: Vec<_> = answers
                 .iter()
                 .filter_map(|a| match &a.reply {
-                    SentinelReply::Master { at, .. } if *at == master.at => Some(&a.from),
+                    SentinelReply::Master { at, facts, .. } if *at == master.at => {
+                        let epoch = facts.as_ref().map(|f| f.epoch);
+                        (epoch.is_none() || epoch == master.epoch).then_some(&a.from)
+                    }
                     _ => None,
                 })
                 .collect();

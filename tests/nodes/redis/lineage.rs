@@ -139,6 +139,31 @@ async fn evictions_that_were_only_seen_by_who_allows_them_outlast_the_process() 
     assert_quarantined(one(&strict, LONG, acquire("m", owner())).await);
 }
 
+/// Another process than the marker's, which began to count at 0. A replica over its limit evicts
+/// nothing before it is promoted.
+#[tokio::test]
+async fn keys_that_a_promoted_server_evicts_before_anyone_comes_are_a_loss_of_everything() {
+    let server = Server::start(&["--repl-diskless-sync-delay", "0"]);
+    let strict = fresh(&server);
+    fence(one(&strict, LONG, acquire("k", owner())).await);
+    drop(strict);
+    let promoted = Server::start(&["--replicaof", "127.0.0.1", &server.port().to_string()]);
+    let marker = |of: &Server| of.cli(&["get", "palisade:generation"]);
+    let has_all = || {
+        promoted.cli(&["info", "replication"]).contains("master_link_status:up")
+            && marker(&promoted) == marker(&server)
+    };
+    until("the replica has the marker", has_all).await;
+    assert_eq!(promoted.cli(&["replicaof", "no", "one"]), "OK");
+    evict(&promoted).await;
+
+    let client = fresh(&promoted);
+    let begun = facts(&client, LONG).await;
+    assert!(begun.new_history, "{begun:?}");
+    assert_eq!(begun.losses.last().map(|loss| loss.from), Some(0), "{begun:?}");
+    assert_quarantined(one(&client, LONG, acquire("k", owner())).await);
+}
+
 #[tokio::test]
 async fn data_in_the_place_of_others_begin_a_history_each_time() {
     for is_copy in [false, true] {

@@ -190,6 +190,9 @@ pub enum Bug {
     /// A client that was told of the master a long time ago still uses it, though this master was
     /// replaced and promoted again since (sentinel 10).
     EpochOfAnyAge,
+    /// Two Sentinels that name the same server are a majority, though one of them has not heard of
+    /// the promotions since, and the epoch that both have reached counts (sentinel 1).
+    AddressAlone,
     /// A client takes the data of another vote for its own (quarantine 2).
     ForeignTaken,
     /// A client goes on with data without a name, and gives them its own (quarantine 3).

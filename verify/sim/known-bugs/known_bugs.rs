@@ -154,6 +154,7 @@ known_bugs! {
     batches_overtake: BatchesOvertake in MIXED,
     epoch_ignored: EpochIgnored in RETURNS,
     epoch_of_any_age: EpochOfAnyAge in RETURNS,
+    address_alone: AddressAlone in RETURNS,
     foreign_taken: ForeignTaken in ASTRAY,
     unnamed_goes_on: UnnamedGoesOn in PUT_BACKS,
     named_at_once: NamedAtOnce in PUT_BACKS,

@@ -57,10 +57,12 @@ struct State {
     master: usize,
     /// For each client, the server to which the client is connected.
     views: Vec<usize>,
-    /// Epoch of the Sentinels, one more with each promotion, and the one that each client was told
-    /// when it connected.
+    /// Epoch of the Sentinels, one more with each promotion.
     epoch: u64,
+    /// For each client, the epoch that the Sentinels named when it connected, and the epoch that
+    /// was the latest then.
     told: Vec<u64>,
+    asked: Vec<u64>,
     /// True if the data lack nothing, so that no new history may begin.
     whole: bool,
     /// Age of the data that are put back before the next batch of a client that has seen the
@@ -113,6 +115,7 @@ impl Node {
             views: vec![0; plan.clients.len()],
             epoch: 0,
             told: vec![0; plan.clients.len()],
+            asked: vec![0; plan.clients.len()],
             whole: node.is_new,
             puts_back: None,
             astray: None,
@@ -179,7 +182,7 @@ impl Node {
     fn execute(&self, state: &mut State, at: usize, job: Job) {
         if let Some(error) = state.refusal(at).or_else(|| state.too_long_ago(at, job.client)) {
             // The server closes the client's connection. The client then connects to the master.
-            (state.views[job.client], state.told[job.client]) = (state.master, state.epoch);
+            state.ask(job.client);
             return job.refuse(&error);
         }
         if at == state.master {
@@ -404,6 +407,7 @@ impl Node {
             let epoch = state.epoch;
             state.views.fill(master);
             state.told.fill(epoch);
+            state.asked.fill(epoch);
             for (i, server) in state.servers.iter_mut().enumerate() {
                 server.clock.mend();
                 server.frozen = server.frozen.min(1);

@@ -70,16 +70,31 @@ impl State {
         let is_closed = self.servers[to].stale.is_none();
         for client in 0..self.views.len() {
             if old >> client & 1 == 0 || self.views[client] == to && is_closed {
-                (self.views[client], self.told[client]) = (to, self.epoch);
+                self.ask(client);
             }
         }
+    }
+
+    /// Lets a client ask the Sentinels.
+    pub(super) fn ask(&mut self, client: usize) {
+        self.told[client] = self.named(self.told[client]);
+        (self.views[client], self.asked[client]) = (self.master, self.epoch);
+    }
+
+    /// Returns the epoch in which two of three Sentinels name the master to a client that has
+    /// decided on `seen` before. One of them has heard of no promotion.
+    fn named(&self, seen: u64) -> u64 {
+        let (leader, deaf) = ((self.master, self.epoch), (0, 0));
+        let agree = deaf == leader;
+        // Where they differ, the client waits for the third one, which says what the leader does.
+        if agree && deaf.1 >= seen { deaf.1 } else { leader.1 }
     }
 
     /// Returns an error if the client's question to the Sentinels is too old.
     pub(super) fn too_long_ago(&self, at: usize, client: usize) -> Option<NodeError> {
         let server = &self.servers[at];
         let (until, epoch) = server.stale?;
-        let is_over = self.told[client] < epoch && server.clock.wall() > until;
+        let is_over = self.asked[client] < epoch && server.clock.wall() > until;
         let why = "the Sentinels were asked too long ago";
         is_over.then(|| NodeError::not_executed(NodeFault::NoSentinel, why))
     }

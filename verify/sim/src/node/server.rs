@@ -68,7 +68,7 @@ pub(super) struct Server {
     /// server's first reply in this history.
     pub(super) fresh: Option<Duration>,
     /// Set if the latest promotion of this server changed nothing here: until this time of its own
-    /// clock, in nanoseconds, a client that was told only of an epoch before this one may still be
+    /// clock, in nanoseconds, a client that asked the Sentinels only before this epoch may still be
     /// served.
     pub(super) stale: Option<(u64, u64)>,
     /// True time (µs) at which the server was last replaced. Its data lack later writes.
