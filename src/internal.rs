@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{AsyncConnectionConfig, RedisError, RedisResult};
+use serde::Serialize;
 
 pub use crate::config::{RETENTION, default_clock_error, lasts};
 #[cfg(feature = "cron")]
@@ -18,7 +19,7 @@ use crate::dial::frames::{Excess, Limits};
 use crate::election::{Leader, Metadata};
 use crate::error::{Commands, ConfigError, NodeError};
 pub use crate::idempotency::operator_decision::Record;
-use crate::idempotency::{Call, Decided, Decision, Idempotency, KeyName, RunError};
+use crate::idempotency::{Call, Decided, Decision, Idempotency, KeyName, RunError, lossless};
 pub use crate::lock::digest;
 /// The rules of a server's marker.
 pub mod lineage {
@@ -118,6 +119,14 @@ pub fn is_ownerless(owner: OwnerToken) -> bool {
 /// has no metadata of this owner.
 pub fn leader(owner: OwnerToken, holder: &Holder, remaining: Duration) -> Option<Leader> {
     Metadata::read(owner, holder).map(|(_, metadata)| metadata.leader(remaining))
+}
+
+/// Checks that JSON keeps a result: its numbers, and what its options hold.
+///
+/// # Errors
+/// The result has a number that is not finite, or `Some` of a value that is written as `null`.
+pub fn check_json<T: Serialize + ?Sized>(result: &T) -> Result<(), serde_json::Error> {
+    lossless::check(result, true)
 }
 
 /// Returns the prefix of the call's handle (`Redlock`), and the name of its idempotency key.

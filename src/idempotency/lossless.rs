@@ -8,7 +8,7 @@ use serde::ser::{
 use serde_json::Error;
 
 /// Checks that JSON keeps the numbers of a value and, with `nulls`, what its options hold.
-pub(super) fn check<T: Serialize + ?Sized>(value: &T, nulls: bool) -> Result<(), Error> {
+pub(crate) fn check<T: Serialize + ?Sized>(value: &T, nulls: bool) -> Result<(), Error> {
     value.serialize(Check { nulls }).map(drop)
 }
 

@@ -73,7 +73,7 @@ mod error;
 mod failed;
 mod in_flight;
 mod key;
-mod lossless;
+pub(crate) mod lossless;
 mod metrics;
 pub(crate) mod operator_decision;
 mod outcome;

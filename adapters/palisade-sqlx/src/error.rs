@@ -17,8 +17,8 @@ pub enum InboxError {
         #[source]
         error: sqlx::Error,
     },
-    /// The result of the effect cannot be written as JSON. Or the result in the key's row cannot be
-    /// read as the caller's type.
+    /// JSON does not keep the result of the effect (`NaN`, or `Some(None)`), and the effect was
+    /// rolled back. Or the result in the key's row cannot be read as the caller's type.
     #[error("inbox of {key:?}: {what}: {error}")]
     #[non_exhaustive]
     Codec {
@@ -52,9 +52,9 @@ pub enum InboxError {
         /// Namespace and key of the call, separated by `:`.
         key: String,
     },
-    /// The key's row is older than the retention, and the nodes have kept the record of the key
-    /// longer, because it was tried again. The row may be that of an earlier attempt at this
-    /// request. The effect did not run.
+    /// The key's row is older than the retention, and may be that of an earlier attempt at this
+    /// request: the nodes keep the record of a key longer if it is tried again. The effect did not
+    /// run.
     #[error(
         "inbox of {key:?}: its row is older than the retention, and may be of an earlier attempt \
          at this request; if it is, set its `counts_until` to a later time; if it is of an earlier \

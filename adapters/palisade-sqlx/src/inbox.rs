@@ -9,7 +9,7 @@
 //! records on the nodes. A row contains the request's fingerprint. A row is valid for as long as
 //! the nodes keep the record ([`Context::kept_for`]). After that time the key counts as new, both
 //! in the database and on the nodes. But the nodes keep the record longer if the key is tried
-//! again: then a later attempt gets an error in place of a second effect.
+//! again. So the same request gets an error in place of a second effect, until its row is deleted.
 
 pub(crate) mod generic;
 
@@ -28,8 +28,9 @@ use crate::pooled::keeps_statements;
 /// Runs `effect` and writes the result of `effect` into the key's row. If the key's row exists,
 /// `effect` does not run, and the function returns the result in the row. If the row has the
 /// fingerprint of another request, `effect` does not run, and the error is
-/// [`InboxError::Mismatch`]. If this is not the key's first attempt, and the row is older than the
-/// retention and may belong to this request, the error is [`InboxError::Outlived`].
+/// [`InboxError::Mismatch`]. If the row is older than the retention and may belong to this request,
+/// the error is [`InboxError::Outlived`]: if both have the same fingerprint, or if one of them has
+/// none and this is not the key's first attempt.
 ///
 /// If `conn` is in a transaction, `effect` and the row are written in a savepoint of this
 /// transaction. If `effect` fails, the savepoint is rolled back. Then neither the writes of
@@ -131,7 +132,7 @@ impl Rows for Postgres {
              fence = excluded.fence, attempt = excluded.attempt, result = NULL, \
              done_at = excluded.done_at, counts_until = excluded.counts_until \
              WHERE i.counts_until <= clock_timestamp() - $8 * interval '1 microsecond' \
-             AND (excluded.attempt <= 1 OR i.fingerprint <> excluded.fingerprint)",
+             AND coalesce(i.fingerprint <> excluded.fingerprint, excluded.attempt <= 1)",
         )
         .bind(record(cx))
         .bind(cx.namespace())

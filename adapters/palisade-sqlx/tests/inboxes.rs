@@ -8,6 +8,7 @@ use futures_util::FutureExt as _;
 use palisade::idempotency::{Call, Context};
 use palisade::{Failed, Idempotency, MemoryNode, Outcome, Probed, Redlock, RunError};
 use palisade_sqlx::InboxError;
+use serde::{Serialize, de::DeserializeOwned};
 
 use crate::dialect::{BoxError, Conn, LASTS, OVER_SINCE, Pool, ROW, effect, inbox, migrate};
 use crate::{Lab, at_least_once, memory};
@@ -356,15 +357,96 @@ async fn an_effect_is_not_repeated_after_its_row_is_over_while_its_record_lives(
         assert_eq!(attempt(&lab, &keys, later).await.0, 7);
         effects += 1;
         assert_eq!(lab.effects("order-7").await, effects);
-        // The next case finds this row. Its first attempt uses the key anew.
-        sqlx::query(OVER_SINCE).bind(MINUTE).execute(&lab.pool).await.expect("a row");
+        sqlx::query("DELETE FROM palisade_inbox").execute(&lab.pool).await.expect("a row");
     }
-    // The last row is certainly of another request than this one.
+    // This row is certainly of another request than the next one.
+    assert!(attempt(&lab, &of("shop:"), chairs).await.1.is_ok());
+    sqlx::query(OVER_SINCE).bind(MINUTE).execute(&lab.pool).await.expect("a row");
     let keys = of("shop:");
     let died = call(&keys, piano).run(async |_| Err::<i64, BoxError>("died".into()));
     assert!(died.await.is_err());
     let (at, ran) = attempt(&lab, &keys, piano).await;
     assert_eq!((at, ran.is_ok()), (2, true), "{ran:?}");
+}
+
+/// An attempt that may be repeated is not counted, so each one after it is the first.
+#[tokio::test]
+async fn an_effect_is_not_repeated_after_its_row_is_over_by_attempts_that_do_not_count() {
+    let lab = Lab::new().await;
+    let (keys, chairs) = (of("shop:"), Some("two chairs"));
+    let pool = lab.pool.clone();
+    let sold = call(&keys, chairs).run(async move |cx: Context| {
+        book(&pool, &cx).await?;
+        Err::<i64, Failed>(Failed::retry("no mail was sent"))
+    });
+    assert!(sold.await.is_err());
+    for _ in 0..3 {
+        let away = async |_| Err::<i64, Failed>(Failed::retry("the database is away"));
+        assert!(call(&keys, chairs).run(away).await.is_err());
+    }
+    sqlx::query(OVER_SINCE).bind(MINUTE).execute(&lab.pool).await.expect("a row");
+    for number in [1, 2] {
+        let (at, ran) = attempt(&lab, &keys, chairs).await;
+        let refused = ran.expect_err("it took effect");
+        assert!(refused.contains("older than the retention"), "{refused}");
+        assert_eq!((at, lab.effects("order-7").await), (number, 1));
+    }
+}
+
+/// The nodes of each use have no record of the earlier one.
+#[tokio::test]
+async fn a_key_is_used_anew_after_its_retention_unless_by_the_same_request() {
+    let lab = Lab::new().await;
+    let (chairs, piano) = (Some("two chairs"), Some("a piano"));
+    let mut effects = 0;
+    for (first, second, anew) in [
+        (None, None, true),
+        (chairs, None, true),
+        (None, chairs, true),
+        (chairs, piano, true),
+        (chairs, chairs, false),
+    ] {
+        sqlx::query("DELETE FROM palisade_inbox").execute(&lab.pool).await.expect("it deletes");
+        assert!(attempt(&lab, &of("shop:"), first).await.1.is_ok());
+        sqlx::query(OVER_SINCE).bind(MINUTE).execute(&lab.pool).await.expect("a row");
+        let (at, ran) = attempt(&lab, &of("shop:"), second).await;
+        effects += 1 + i64::from(anew);
+        assert_eq!((at, ran.is_ok()), (1, anew), "{first:?} {second:?} {ran:?}");
+        assert_eq!(lab.effects("order-7").await, effects, "{first:?} {second:?}");
+    }
+}
+
+/// Runs an attempt whose effect has this value. Returns the text of the error.
+async fn refused<T>(lab: &Lab, value: T) -> String
+where
+    T: Serialize + DeserializeOwned + Send + 'static,
+{
+    let pool = lab.pool.clone();
+    let ran = at_least_once(&memory()).key("k").run(async move |cx: Context| {
+        let mut tx = pool.begin().await?;
+        let once = inbox::once(&mut tx, &cx, |tx| {
+            async move { effect(tx, "k".to_owned()).await.map(|_| value) }.boxed()
+        });
+        let once: Result<T, BoxError> = once.await;
+        tx.commit().await?;
+        once
+    });
+    match ran.await {
+        Ok(_) => panic!("it was kept"),
+        Err(error) => cause(&error),
+    }
+}
+
+#[tokio::test]
+async fn an_effect_whose_result_json_does_not_keep_is_not_committed() {
+    let lab = Lab::new().await;
+    let number = refused(&lab, vec![1.5, f64::NAN]).await;
+    assert!(number.contains("cannot be stored as JSON") && number.contains("NaN"), "{number}");
+    let option = refused(&lab, Some(None::<i64>)).await;
+    assert!(option.contains("cannot be stored as JSON") && option.contains("`Some`"), "{option}");
+    let rows = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM palisade_inbox");
+    let rows = rows.fetch_one(&lab.pool).await.expect("a number");
+    assert_eq!((rows, lab.effects("k").await), (0, 0));
 }
 
 #[tokio::test]

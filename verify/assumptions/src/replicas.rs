@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
 use crate::Assumption;
-use crate::ask::{calls, follow, info, pause, replica, until};
+use crate::ask::{calls, eval, follow, info, pause, replica, until};
 use crate::server::Server;
 
 pub(crate) const ALL: &[Assumption] = &[
@@ -75,6 +75,13 @@ pub(crate) const ALL: &[Assumption] = &[
         "a replica's write is refused, and REPLICAOF by hand is counted at it",
         "READONLY, replicaof 1",
         by_hand,
+    ),
+    Assumption::new(
+        "quarantine 21",
+        "a replica over maxmemory with volatile-lru: evicted_keys; once promoted: evicted_keys, \
+         key without a TTL",
+        "0; 2000, there",
+        evicts_once_promoted,
     ),
 ];
 
@@ -230,4 +237,19 @@ fn by_hand() -> String {
         reply.split(' ').next().unwrap_or_default(),
         calls(&other, "replicaof")
     )
+}
+
+fn evicts_once_promoted() -> String {
+    let master = Server::start(&[]);
+    let other = replica(&master, &[]);
+    master.cli(&["SET", "marker", "m"]);
+    eval(&master, "for n = 1, 2000 do redis.call('SET', 'k' .. n, 'v', 'PX', '6000000') end");
+    until("the replica to have all", || other.cli(&["DBSIZE"]) == "2001");
+    other.cli(&["CONFIG", "SET", "maxmemory-policy", "volatile-lru", "maxmemory", "1"]);
+    pause(500);
+    let before = info(&other, "evicted_keys");
+    other.cli(&["REPLICAOF", "NO", "ONE"]);
+    until("the keys with a TTL to be gone", || other.cli(&["DBSIZE"]) == "1");
+    let there = if other.cli(&["EXISTS", "marker"]) == "1" { "there" } else { "missing" };
+    format!("{before}; {}, {there}", info(&other, "evicted_keys"))
 }

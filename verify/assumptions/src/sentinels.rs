@@ -71,6 +71,12 @@ pub(crate) const ALL: &[Assumption] = &[
         restarted,
     ),
     Assumption::new(
+        "sentinel 1",
+        "a Sentinel that missed two failovers, there and back, and hears no other: it names",
+        "the same master, epoch -2",
+        stale,
+    ),
+    Assumption::new(
         "sentinel 2",
         "a Sentinel that was stopped for 3 s is in tilt, says so in INFO sentinel, and leaves it \
          after 30 s",
@@ -319,6 +325,29 @@ fn restarted() -> String {
     let kept = |same: bool| if same { "kept" } else { "new" };
     let (id, epoch) = (one.cli(&["SENTINEL", "MYID"]) == id, epoch(one) == before);
     format!("id {}, epoch {}", kept(id), kept(epoch))
+}
+
+fn stale() -> String {
+    let (mut group, _, port) = once_over();
+    group.sentinels[2].kill();
+    let others = &group.sentinels[..2];
+    for to in [group.servers[0].port(), port] {
+        let fail_over = || others[0].cli(&["SENTINEL", "FAILOVER", NAME]) == "OK";
+        until("a failover to begin", fail_over);
+        until("both to name the other master", || others.iter().all(|s| named(s) == Some(to)));
+        until("the failover to end", || {
+            others.iter().all(|s| !field(s, "flags").contains("failover"))
+        });
+    }
+    let now = epoch(&others[0]);
+    // It reads its file, and there is nobody to tell it what came after.
+    others.iter().for_each(Server::freeze);
+    group.sentinels[2].restart();
+    let one = &group.sentinels[2];
+    let master = if named(one) == Some(port) { "the same" } else { "another" };
+    let seen = format!("{master} master, epoch {:+}", epoch(one) - now);
+    group.sentinels[..2].iter().for_each(Server::resume);
+    seen
 }
 
 fn in_tilt(sentinel: &Server) -> String {

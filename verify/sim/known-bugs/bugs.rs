@@ -193,6 +193,10 @@ pub enum Bug {
     /// Two Sentinels that name the same server are a majority, though one of them has not heard of
     /// the promotions since, and the epoch that both have reached counts (sentinel 1).
     AddressAlone,
+    /// A client that was told of the master a long time ago still uses it if the data were written
+    /// within the last second, though this master was replaced and promoted again since (sentinel
+    /// 10).
+    YoungNoteInstead,
     /// A client takes the data of another vote for its own (quarantine 2).
     ForeignTaken,
     /// A client goes on with data without a name, and gives them its own (quarantine 3).
@@ -209,6 +213,9 @@ pub enum Bug {
     EqualGenerationTaken,
     /// Of what a client remembers, the number of the last write is not looked at (quarantine 6).
     SeqForgotten,
+    /// The number of the last write counts the renewed notes only, and not each batch that grants
+    /// (quarantine 18).
+    SeqOfNotes,
     /// Data that are put back are noticed only if they are a second older, by the time of the last
     /// write and not by its number (quarantine 7).
     SeqByNote,
@@ -223,6 +230,12 @@ pub enum Bug {
     ProofWithoutCounters,
     /// A renamed history goes on though the counters that prove it were set to zero (quarantine 8).
     ResetstatUnseen,
+    /// A renamed history goes on though the counters that prove it were set to zero, if they were
+    /// so before, too (quarantine 19).
+    ResetstatUnchanged,
+    /// A renamed history goes on if the server has no second id. That is gone with the next rename,
+    /// also if the server has followed another one (quarantine 19).
+    SecondIdInstead,
     /// A planned handover leaves the old epoch in the marker, so a quarantine follows
     /// (quarantine 9).
     HandoverForgetsEpoch,

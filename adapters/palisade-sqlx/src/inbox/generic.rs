@@ -45,9 +45,8 @@ pub(crate) fn micros(span: Duration) -> i64 {
 /// The SQL statements of the inbox. Each database has its own dialect.
 pub(crate) trait Rows: Database {
     /// Writes the row of the key's record. The row has no result yet. Overwrites a row that is no
-    /// longer valid, if it certainly belongs to an earlier use of the key: if this is the first
-    /// attempt at the key, or the row has another fingerprint. Returns false if there is another
-    /// row, or a row in `palisade_inbox_unnamed`.
+    /// longer valid, unless it [may be this request's](may_be_ours). Returns false if there is
+    /// another row, or a row in `palisade_inbox_unnamed`.
     /// If another transaction has written the row, waits until that transaction has ended.
     fn enter(
         conn: &mut Self::Connection,
@@ -88,8 +87,9 @@ where
     let mut unit = conn.begin().await.map_err(sql)?;
     if !D::enter(&mut unit, cx).await.map_err(sql)? {
         let found = D::find(&mut unit, cx, true).await;
-        // The record has lived on by the attempts since the row's effect, which may be theirs.
-        if cx.attempt() > 1 && matches!(&found, Ok(Some(Found { counts: false, .. }))) {
+        if let Ok(Some(Found { counts: false, fingerprint, .. })) = &found
+            && may_be_ours(cx, fingerprint.as_deref())
+        {
             return Err(InboxError::Outlived { key: name(cx) }.into());
         }
         let found = read(cx, found)?;
@@ -105,8 +105,7 @@ where
             return Err(error);
         }
     };
-    let json = serde_json::to_string(&value)
-        .map_err(|error| codec(cx, "the result cannot be stored as JSON", error))?;
+    let json = encode(&value).map_err(|(what, error)| codec(cx, what, error))?;
     D::finish(&mut unit, cx, json).await.map_err(sql)?;
     unit.commit().await.map_err(sql)?;
     Ok(value)
@@ -188,6 +187,29 @@ fn read<T: DeserializeOwned>(
 /// result. It would also get the stored result from the nodes.
 fn differs(cx: &Context, stored: Option<&[u8]>) -> bool {
     cx.fingerprint().zip(stored).is_some_and(|(ours, stored)| stored != ours)
+}
+
+/// Returns true if a row that is no longer valid may be of an earlier attempt at this request. The
+/// record has then lived on by the attempts since. Those that the handler ended by
+/// [`Failed::retry`](palisade::Failed::retry) are not counted, so where the fingerprints are equal
+/// the number of this attempt says nothing.
+fn may_be_ours(cx: &Context, stored: Option<&[u8]>) -> bool {
+    match cx.fingerprint().zip(stored) {
+        Some((ours, stored)) => stored == ours,
+        None => cx.attempt() > 1,
+    }
+}
+
+/// The nodes refuse a value that its JSON does not give back. So it is refused before the commit.
+fn encode<T: Serialize + DeserializeOwned>(
+    value: &T,
+) -> Result<String, (&'static str, serde_json::Error)> {
+    let refuse = |error| ("the result cannot be stored as JSON", error);
+    palisade::internal::check_json(value).map_err(refuse)?;
+    let json = serde_json::to_string(value).map_err(refuse)?;
+    let _: T = serde_json::from_str(&json)
+        .map_err(|error| ("the result could not be read back from JSON", error))?;
+    Ok(json)
 }
 
 fn codec(cx: &Context, what: &'static str, error: serde_json::Error) -> InboxError {

@@ -146,12 +146,12 @@ async fn enter_again(conn: &mut MySqlConnection, cx: &Context) -> Result<bool, s
     // each other. If the row is no longer valid, the `UPDATE` locks it for writing.
     let over = "SELECT 1 FROM palisade_inbox WHERE record = ? \
                 AND counts_until <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND \
-                AND (? <= 1 OR fingerprint <> ?) LOCK IN SHARE MODE";
+                AND COALESCE(fingerprint <> ?, ? <= 1) LOCK IN SHARE MODE";
     let over = sqlx::query(over)
         .bind(record(cx).into_bytes())
         .bind(micros(cx.elapsed()))
-        .bind(i64::from(cx.attempt()))
-        .bind(cx.fingerprint().map(<[u8; 32]>::as_slice));
+        .bind(cx.fingerprint().map(<[u8; 32]>::as_slice))
+        .bind(i64::from(cx.attempt()));
     if over.fetch_optional(&mut *conn).await?.is_none() {
         return Ok(false);
     }
