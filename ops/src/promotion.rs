@@ -92,7 +92,7 @@ impl Promotion<'_> {
             }
             if Instant::now() >= until {
                 let reset = format!("SENTINEL RESET {}", self.group.name);
-                let reset = format!("{} {reset}", self.group.sentinel.by_hand(&asked));
+                let reset = format!("{} {reset}", self.group.sentinel.hand().to(&asked));
                 return Err(format!(
                     "Sentinel {asked} accepted the failover, but promoted no replica in time. The \
                      request stands: if it still promotes one, that is an ordinary failover with \
