@@ -16,9 +16,9 @@ use tokio::time::{Sleep, timeout};
 use crate::client::Core;
 use crate::client::fair::Fair;
 use crate::client::lease::{Lease, Subject};
+use crate::client::release::Undo;
 use crate::client::retry::{Attempt, AttemptTerms, GivenUp, Prospect};
-use crate::client::round::{ReplyCollector, Round};
-use crate::client::undo::Undo;
+use crate::client::round::{Inbox, Round};
 use crate::durability::Durability;
 use crate::error::{
     AcquireError, Advice, NoQuorum, NodeError, NodeFault, NodeOutcome, Resource, Taken,
@@ -126,7 +126,8 @@ impl LockAttempt<'_> {
         let proposal = keys.all().map(|keys| core.proposal(keys.lock())).max().unwrap_or(0);
         let sent = core.env.now();
         let until = valid_until(sent, ttl, core.config.drift);
-        let replies = ReplyCollector::at(core.n(), level, until);
+        let grant = core.grant(mode, level);
+        let inbox = Inbox::of(&grant, 0, until);
         let raise =
             Op::Raise { keys: keys.clone(), owner, token: FencingToken::new(0), slot: None };
         let machine = Acquire::new(core.n(), sent, until, core.patience(), raise);
@@ -136,29 +137,28 @@ impl LockAttempt<'_> {
             core,
             op: Op::Release { mode, keys: keys.clone(), owner, meta: false },
             until: core.forgotten_at(sent, ttl),
-            replies: Arc::clone(&replies),
+            grant: Arc::clone(&grant),
             armed: taker.is_none(),
         };
         let acquire = Op::Acquire { mode, keys: keys.clone(), owner, ttl, proposal, if_held };
-        let moves = mode.slots().map(|slots| (slots, acquire.clone()));
-        core.send_all(acquire, core.node_deadline(sent).min(until), &replies);
-        let round = Round { replies: &replies, timer, until, of: None };
+        let moves = mode.slots().map(|_| acquire.clone());
+        core.send_all(acquire, core.node_deadline(sent).min(until), &inbox);
+        let round = Round { inbox: &inbox, timer, until, of: None };
         // If the attempt lost, the return drops `undo`, which releases the grants of this attempt.
         // So these grants do not make nodes refuse the caller's next attempt.
-        let (token, mode) = match moves {
+        let token = match moves {
             None => {
                 let mut machine = machine;
                 let outcome = core.run(sent, &mut machine, round).await;
                 keys.all().for_each(|keys| core.saw(keys.lock(), machine.largest(), proposal));
-                (outcome?, mode)
+                outcome?
             }
-            Some((slots, acquire)) => {
+            Some(acquire) => {
                 let mut machine = AcquireSlot::new(machine, acquire);
                 let outcome = core.run(sent, &mut machine, round).await;
                 core.saw(keys.lock(), machine.largest(), proposal);
                 let (token, slot) = outcome?;
-                replies.won_with(slot);
-                let mode = LockMode::Slot(slots.exactly(slot));
+                let mode = grant.lock().won_with(slot);
                 let keys = keys.clone();
                 let op = Op::Extend { mode, keys, owner, ttl, token, meta: None, reassert: None };
                 let deadline = core.node_deadline(core.env.now()).min(until);
@@ -166,16 +166,18 @@ impl LockAttempt<'_> {
                     // A refusal of the acquire by this node may still arrive, but the extension may
                     // give the owner the slot (the permit of the semaphore) on the node
                     // nevertheless. So the node is recorded as one to which a release must be sent.
-                    replies.extended(node);
-                    core.send(node, op.clone(), deadline, &replies);
+                    grant.lock().extended(node);
+                    core.send(node, op.clone(), deadline, &inbox);
                 }
-                (token, mode)
+                token
             }
         };
         undo.armed = false;
         let subject = Subject::Lock { of: self.of.clone(), keys: keys.clone() };
         let meters = Arc::clone(&self.meters);
-        Ok(Lease::new(subject, owner, token, ttl, until, replies, meters).in_mode(mode))
+        let replicas = inbox.replicas();
+        grant.lock().durability.replicas = replicas;
+        Ok(Lease::new(subject, owner, token, ttl, until, grant, meters))
     }
 }
 

@@ -15,11 +15,11 @@ use tracing::Instrument as _;
 use crate::client::Core;
 use crate::client::lease::{Lease, Subject};
 use crate::client::node_queue::Pending;
-use crate::client::round::{ReplyCollector, Round};
-use crate::client::undo::Undo;
+use crate::client::release::Undo;
+use crate::client::round::{Inbox, Round};
 use crate::durability::Durability;
 use crate::error::Resource;
-use crate::op::{Ballot, Claim, ClaimEnd, FingerprintBytes, Op, RecordKey};
+use crate::op::{Ballot, Claim, ClaimEnd, FingerprintBytes, LockMode, Op, RecordKey};
 use crate::quorum::claim::{Denied, Promise, Record, Refusal};
 use crate::quorum::complete::{Complete, Found, Look, Unstored};
 use crate::quorum::release::Found as Taken;
@@ -141,7 +141,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         if self.stop() && !self.begun.load(Ordering::Acquire) {
             let op = self.unclaim(ClaimEnd::Undone);
-            self.core.undo(&op, &self.lease.replies, self.owed_until());
+            self.core.undo(&op, Some(&self.lease.grant), self.owed_until());
         }
     }
 }
@@ -204,7 +204,8 @@ impl Core {
         let owner = OwnerToken::from_random(self.env.random());
         let sent = self.env.now();
         let until = valid_until(sent, terms.lease, self.config.drift);
-        let replies = ReplyCollector::at(self.n(), terms.durability, until);
+        let grant = self.grant(LockMode::Exclusive, terms.durability);
+        let inbox = Inbox::of(&grant, 0, until);
         let key = || Arc::clone(&terms.key);
         let raise = Op::RaiseClaim { key: key(), owner, token: FencingToken::new(0) };
         let mut machine = Record::new(self.n(), sent, until, self.patience(), raise);
@@ -213,12 +214,12 @@ impl Core {
             core: self,
             op: Op::Unclaim { key: key(), owner, end: ClaimEnd::Undone },
             until: sent + terms.lease + OWED,
-            replies: Arc::clone(&replies),
+            grant: Arc::clone(&grant),
             armed: true,
         };
         let claim = terms.claim(owner, proposal, force);
-        self.send_all(claim, self.node_deadline(sent).min(until), &replies);
-        let round = Round { replies: &replies, timer, until, of: None };
+        self.send_all(claim, self.node_deadline(sent).min(until), &inbox);
+        let round = Round { inbox: &inbox, timer, until, of: None };
         let outcome = self.run(sent, &mut machine, round).await;
         self.saw(&terms.key, machine.largest(), proposal);
         // An error returns here and drops `undo`. Dropping `undo` gives back the grants of the
@@ -232,7 +233,9 @@ impl Core {
         let (retention, fingerprint) = (terms.retention, terms.fingerprint);
         let ballot = Arc::new(Ballot { key: key(), owner, token, retention, fingerprint });
         let subject = Subject::Claim(Arc::clone(&ballot));
-        let lease = Lease::new(subject, owner, token, terms.lease, until, replies, meters);
+        let replicas = inbox.replicas();
+        grant.lock().durability.replicas = replicas;
+        let lease = Lease::new(subject, owner, token, terms.lease, until, grant, meters);
         let (core, lease) = (Arc::clone(self), Arc::new(lease));
         Ok((Held { core, lease, ballot, begun: AtomicBool::new(false) }, promise))
     }
@@ -288,20 +291,21 @@ impl Core {
         let unknown = |nodes| Unstored { overtaken: false, nodes };
         let mut now = self.env.now();
         let end = now + 4 * self.config.node_deadline;
-        let replies = ReplyCollector::at(self.n(), lease.durability().level, end);
+        let inbox = Inbox::at(self.n(), lease.durability().level);
         for node in 0..self.n() {
-            let request = Pending::new(op.clone(), self.node_deadline(now), node, &replies);
+            let request = Pending::new(op.clone(), self.node_deadline(now), node, &inbox);
             self.queues[node].submit(request.owed(now + lease.ttl));
         }
         let mut machine = Complete::new(self.n(), op, end);
         loop {
             let timer = self.timer().map_err(unknown)?;
             let until = end + self.config.node_deadline;
-            let round = Round { replies: &replies, timer, until, of: None };
+            let round = Round { inbox: &inbox, timer, until, of: None };
             let stored = self.run(now, &mut machine, round).await;
             now = self.env.now();
             if stored.is_ok() {
-                lease.keep(replies.achieved());
+                let replicas = inbox.replicas();
+                lease.grant.lock().durability.replicas = replicas;
             } else if machine.take_refusal() {
                 if lease.is_valid(now) {
                     // The result of the renewal is ignored, because each node decides about `op` by
@@ -322,14 +326,6 @@ impl Core {
     /// # Cancellation safety
     /// May be dropped at any time, because it only reads.
     pub(crate) async fn look(&self, terms: &ClaimTerms) -> Found {
-        let timer = match self.timer() {
-            Ok(timer) => timer,
-            Err(outcomes) => return Found::NoQuorum(outcomes),
-        };
-        let now = self.env.now();
-        let deadline = self.node_deadline(now);
-        let by = deadline + self.config.node_deadline;
-        let replies = ReplyCollector::at(self.n(), terms.durability, by);
         let look = Op::Lookup {
             key: Arc::clone(&terms.key),
             retention: terms.retention,
@@ -337,8 +333,7 @@ impl Core {
             born: terms.loss.born,
             accepted: terms.loss.accepted,
         };
-        self.send_all(look, deadline, &replies);
-        let round = Round { replies: &replies, timer, until: by, of: None };
-        self.run(now, &mut Look::new(self.n(), by), round).await
+        let found = self.read(look, terms.durability, self.config.node_deadline, Look::new).await;
+        found.unwrap_or_else(Found::NoQuorum)
     }
 }

@@ -7,7 +7,7 @@ use tracing::Instrument as _;
 
 use crate::client::Core;
 use crate::client::lease::Lease;
-use crate::client::round::Round;
+use crate::client::round::{Inbox, Round};
 use crate::error::ExtendError;
 use crate::quorum::extend::{Extend, Extension, Times};
 use crate::span::Call;
@@ -56,30 +56,30 @@ impl Core {
         // The nodes keep the lease for `drain` longer than its holder relies on it, so that the
         // work of a leader can end after a loss (rule election 8 in docs/design).
         let new = kept - lease.drain;
-        // A renewal must be as durable as the grant (rule durability 1 in docs/design), so the
-        // collector of its replies has the durability level of the grant.
-        let replies = lease.replies.next_round(self.n(), kept);
+        // A renewal must be as durable as the grant (durability 1), so its inbox has that level.
+        let round = lease.grant.lock().next_round();
+        let inbox = Inbox::of(&lease.grant, round, kept);
         let (deadline, max_ttl) = (self.node_deadline(sent), self.config.max_ttl);
         let bounds = Times { old, new, deadline, max_ttl };
         let mut machine =
             Extend::new(self.n(), lease.extension(), bounds, |node| lease.known(node));
         let until = deadline.min(old);
-        let submit = |node, op| self.send(node, op, until, &replies);
+        let submit = |node, op| self.send(node, op, until, &inbox);
         if !lease.send(sent, automatic, machine.ask_all(sent), submit) {
             // The lease is over. It never becomes valid again, even if a majority would still
             // confirm it.
             return lost();
         }
-        let round = Round { replies: &replies, timer, until, of: Some(lease) };
+        let round = Round { inbox: &inbox, timer, until, of: Some(lease) };
         let result = match self.run(sent, &mut machine, round).await {
             // Another renewal may have found the lease lost in the meantime. `prolong` then returns
             // false, and this renewal counts as lost too.
-            Extension::Until(until) if lease.prolong(until, replies.achieved(), failovers) => {
+            Extension::Until(until) if lease.prolong(until, inbox.replicas(), failovers) => {
                 Ok(until)
             }
             Extension::Unknown(outcomes) if lease.is_valid(self.env.now()) => {
                 lease.left_open(failovers);
-                let outcomes = replies.at_deadline(outcomes);
+                let outcomes = inbox.at_deadline(outcomes);
                 Err(ExtendError::Unknown(self.no_quorum(outcomes).of(lease.resource())))
             }
             _ => lost(),

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use crate::client::lease::Lease;
 use crate::client::renewer::Renewer;
 use crate::env::Env;
-use crate::quorum::holdings::Quarantine;
+use crate::quorum::grant::Quarantine;
 use crate::sync::SyncMutex;
 
 /// Outcome of the renewal of a lease after a failover: a node that had confirmed the lease failed
@@ -66,7 +66,7 @@ impl Failovers {
     }
 
     fn renew(&self, lease: &Arc<Lease>, node: usize, quarantine: Quarantine) {
-        if lease.replies.switched(node, quarantine) {
+        if lease.grant.lock().switched(node, quarantine) {
             // The failover is counted before the renewal is sent. Otherwise the renewal would count
             // as older than the failover, and its result would not be the outcome of the failover.
             lease.failed_over();

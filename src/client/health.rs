@@ -9,9 +9,10 @@ use futures_util::future::join;
 
 use super::claim::DataLossTerms;
 use super::handle_closed;
-use super::undo::Undo;
+use super::release::Undo;
 use crate::client::Core;
-use crate::client::round::ReplyCollector;
+use crate::client::round::Inbox;
+use crate::durability::Durability;
 use crate::error::{NodeError, NodeFault, NodeOutcome};
 use crate::name::{LockKeys, record_key};
 use crate::op::{LockMode, Loss, Op, Reply};
@@ -68,13 +69,14 @@ impl Core {
         let (now, owner) = (self.env.now(), OwnerToken::from_random(self.env.random()));
         let keys = LockKeys::prefixed(&self.config.prefix, NAME);
         let proposal = self.proposal(keys.lock());
-        let (locks, records) = (ReplyCollector::new(self.n()), ReplyCollector::new(self.n()));
+        let grant = self.grant(LockMode::Exclusive, Durability::Primary);
+        let (locks, records) = (Inbox::of(&grant, 0, now), Inbox::new(self.n()));
         // From here on, every return drops `_undo`, which releases the trial lock.
         let _undo = Undo {
             core: self,
             op: Op::Release { mode: LockMode::Exclusive, keys: keys.clone(), owner, meta: false },
             until: self.forgotten_at(now, TTL),
-            replies: Arc::clone(&locks),
+            grant,
             armed: true,
         };
         let acquire = Op::Acquire {
@@ -118,7 +120,7 @@ impl Core {
         let mut answers = Vec::new();
         let operation = self.closing.enter();
         if operation.is_some() && self.timer().is_ok() {
-            answers = self.answers(op.clone(), self.n(), &ReplyCollector::new(self.n())).await;
+            answers = self.answers(op.clone(), self.n(), &Inbox::new(self.n())).await;
         }
         answers.resize_with(self.n(), || None);
         let answers = answers.into_iter().map(|answer| answer.unwrap_or(Err(no_answer())));

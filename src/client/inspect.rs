@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::client::Core;
-use crate::client::round::{ReplyCollector, Round};
+use crate::client::round::Inbox;
+use crate::durability::Durability;
 use crate::error::{NodeOutcome, Taken};
 use crate::name::LockKeys;
 use crate::op::{Enlist, Op, Reply};
@@ -29,7 +30,7 @@ impl Core {
         let answers = match self.timer() {
             Ok(_) => {
                 let op = Op::Inspect { keys: keys.clone(), wait: false };
-                self.answers(op, enough, &ReplyCollector::new(self.n())).await
+                self.answers(op, enough, &Inbox::new(self.n())).await
             }
             Err(outcomes) => {
                 let answer = |outcome| match outcome {
@@ -87,14 +88,14 @@ impl Core {
         &self,
         op: Op,
         enough: usize,
-        replies: &Arc<ReplyCollector>,
+        inbox: &Arc<Inbox>,
     ) -> Vec<Option<Answer>> {
-        self.send_all(op, self.node_deadline(self.env.now()), replies);
+        self.send_all(op, self.node_deadline(self.env.now()), inbox);
         let mut answers: Vec<_> = (0..self.n()).map(|_| None).collect();
         let all = async {
             let mut counted = 0;
             for _ in 0..self.n() {
-                let (node, reply) = poll_fn(|cx| replies.poll_recv(cx)).await;
+                let (node, reply) = poll_fn(|cx| inbox.poll_recv(cx)).await;
                 counted += usize::from(decides(&reply));
                 answers[node] = Some(reply);
                 if counted == enough {
@@ -119,13 +120,8 @@ impl Core {
         op: Enlist,
         read: impl Fn(&[u8]) -> Option<(u64, W)>,
     ) -> Result<Vec<Candidate<W>>, Vec<NodeOutcome>> {
-        let timer = self.timer()?;
-        let now = self.env.now();
-        let by = self.node_deadline(now);
-        let replies = ReplyCollector::new(self.n());
-        self.send_all(Op::Enlist(op), by, &replies);
-        let round = Round { replies: &replies, timer, until: by, of: None };
-        self.run(now, &mut Listing::new(self.n(), by, read), round).await
+        let decides = |n, by| Listing::new(n, by, read);
+        self.read(Op::Enlist(op), Durability::Primary, Duration::ZERO, decides).await?
     }
 
     /// Removes a candidate's entry from the nodes' lists, without waiting for answers. On a node
@@ -133,7 +129,7 @@ impl Core {
     /// no runtime, because `Drop` calls it.
     pub(crate) fn strike(&self, op: Enlist) {
         let deadline = self.node_deadline(self.env.now());
-        self.send_all(Op::Enlist(op), deadline, &ReplyCollector::taking_back(self.n()));
+        self.send_all(Op::Enlist(op), deadline, &Inbox::new(self.n()));
     }
 }
 

@@ -8,8 +8,6 @@
 //! 3. `is_valid` reads a clock that also counts while the computer is suspended, and needs no
 //!    timer. So the first call after a pause of the process returns the right answer.
 
-mod ops;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,13 +17,13 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 use crate::client::failover::{Failover, Verdicts};
-use crate::client::round::ReplyCollector;
+use crate::client::round::SharedGrant;
 use crate::durability::Achieved;
 use crate::error::{NoQuorum, Resource};
 use crate::metrics::LeaseMeters;
 use crate::name::LockKeys;
-use crate::op::{Ballot, LockMode, Op};
-use crate::quorum::holdings::Known;
+use crate::op::{Ballot, Op};
+use crate::quorum::grant::Known;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 use crate::token::{FencingToken, OwnerToken};
@@ -61,9 +59,7 @@ pub(crate) struct Lease {
     pub(crate) lapses_before: Moment,
     /// Time at which the renewer stops renewing the lease (`max_hold`); `None` for no limit.
     pub(crate) renew_until: Option<Moment>,
-    /// Collector of the nodes' answers. The collector also stores the nodes that may have a grant
-    /// of this lease.
-    pub(crate) replies: Arc<ReplyCollector>,
+    pub(crate) grant: SharedGrant,
     /// End of the lease's validity in nanoseconds of a [`Moment`], readable without the mutex. Zero
     /// after the end of the lease.
     valid_until: AtomicU64,
@@ -80,11 +76,6 @@ struct State {
     /// True if the metrics count this lease as held.
     counted: bool,
     until: Moment,
-    /// Lock mode (exclusive, shared or a slot) of later extensions and of the release of the lease.
-    mode: LockMode,
-    /// Smallest number of replicas that had the lease at its last grant or renewal. The number that
-    /// is required (the durability level) is in [`Lease::replies`].
-    kept: u32,
     /// Metadata that the holder publishes on the nodes beside the lock, such as the value of a
     /// leader.
     meta: Option<Arc<[u8]>>,
@@ -139,15 +130,13 @@ impl Lease {
         token: FencingToken,
         ttl: Duration,
         until: Moment,
-        replies: Arc<ReplyCollector>,
+        grant: SharedGrant,
         meters: Arc<LeaseMeters>,
     ) -> Self {
         let state = State {
             phase: Phase::Held { troubled: false },
             counted: false,
             until,
-            mode: LockMode::Exclusive,
-            kept: replies.achieved().replicas,
             meta: None,
             verdicts: Verdicts::default(),
             slot: None,
@@ -166,7 +155,7 @@ impl Lease {
             drain: Duration::ZERO,
             lapses_before: Moment::default(),
             renew_until: None,
-            replies,
+            grant,
             valid_until: AtomicU64::new(until.as_nanos()),
             state: SyncMutex::new(state),
             news: Notify::new(),
@@ -189,22 +178,6 @@ impl Lease {
         Self { lapses_before, ..self }
     }
 
-    /// Sets the lock mode of the lease: exclusive, shared or a slot of a semaphore.
-    pub(crate) fn in_mode(self, mode: LockMode) -> Self {
-        self.downgrade_to(mode);
-        self
-    }
-
-    /// Sets the mode of later extensions and of the release. A writer that becomes a reader changes
-    /// the mode to shared (rule readers 12 in docs/design).
-    pub(crate) fn downgrade_to(&self, mode: LockMode) {
-        self.state.lock().mode = mode;
-    }
-
-    pub(crate) fn mode(&self) -> LockMode {
-        self.state.lock().mode
-    }
-
     /// Returns the time for which a node keeps the lease without a renewal.
     pub(crate) fn on_nodes(&self) -> Duration {
         self.ttl + self.drain
@@ -213,11 +186,7 @@ impl Lease {
     /// Returns the durability that the lease reached at its last grant or renewal, or at the
     /// storing of its result.
     pub(crate) fn durability(&self) -> Achieved {
-        Achieved { replicas: self.state.lock().kept, ..Achieved::at_least(self.replies.level()) }
-    }
-
-    pub(crate) fn keep(&self, achieved: Achieved) {
-        self.state.lock().kept = achieved.replicas;
+        self.grant.lock().durability
     }
 
     /// Returns the deadline that the last renewal set, even if the lease is over.
@@ -228,11 +197,11 @@ impl Lease {
     /// Records a renewal that a majority confirmed. `failovers` is the number of failovers of the
     /// lease's nodes before the renewal was sent. Returns false if the lease was lost before; it
     /// then stays lost.
-    pub(crate) fn prolong(&self, until: Moment, achieved: Achieved, failovers: u64) -> bool {
+    pub(crate) fn prolong(&self, until: Moment, replicas: u32, failovers: u64) -> bool {
         let mut s = self.state.lock();
         if s.is_held() {
             s.until = s.until.max(until);
-            s.kept = achieved.replicas;
+            self.grant.lock().durability.replicas = replicas;
             s.verdicts.renewed(failovers, true);
             self.valid_until.store(s.until.as_nanos(), Ordering::Release);
             self.news.notify_waiters();
@@ -253,19 +222,46 @@ impl Lease {
     ) -> bool {
         let s = self.state.lock();
         let valid = self.is_valid(now) && !(automatic && s.sealed);
+        // During the renewal the holder may have become a reader (readers 12).
+        let now_in = self.grant.lock().mode;
         for (node, mut op) in extensions.into_iter().filter(|_| valid) {
             // The extension may create the lock's key on this node again, so the later release must
             // be sent to this node too.
-            self.replies.extended(node);
+            self.grant.lock().extended(node);
             if let Op::Extend { mode, meta, .. } = &mut op {
-                // During the renewal the holder may have become a reader. The extension then has
-                // the shared mode.
-                *mode = s.mode;
+                *mode = now_in;
                 meta.clone_from(&s.meta);
             }
             send(node, op);
         }
         valid
+    }
+
+    /// Returns the op that extends this lease on a node. [`send`](Self::send) adds the metadata,
+    /// and the machine of the renewal the name of a quarantine.
+    pub(crate) fn extension(&self) -> Op {
+        match &self.subject {
+            Subject::Lock { keys, .. } => {
+                let (mode, keys) = (self.grant.lock().mode, keys.clone());
+                let (owner, token, ttl) = (self.owner, self.token, self.on_nodes());
+                Op::Extend { mode, keys, owner, ttl, token, meta: None, reassert: None }
+            }
+            Subject::Claim(ballot) => {
+                Op::ExtendClaim { ballot: Ballot::clone(ballot), lease: self.ttl, reassert: None }
+            }
+        }
+    }
+
+    /// Returns the op that releases the lock on a node; `None` if it must end by itself (locks 13),
+    /// and for a claim, which [`ClaimEnd`](crate::op::ClaimEnd) ends.
+    pub(crate) fn release_op(&self, now: Moment) -> Option<Op> {
+        let Subject::Lock { keys, .. } = &self.subject else { return None };
+        if now < self.lapses_before {
+            return None;
+        }
+        let mode = self.grant.lock().mode;
+        let meta = self.state.lock().meta.is_some();
+        Some(Op::Release { mode, keys: keys.clone(), owner: self.owner, meta })
     }
 
     /// Returns true if the lease is held and its deadline is later than `now`.
@@ -485,10 +481,9 @@ impl Lease {
         }
     }
 
-    /// Returns the state of this lease on one node: the time until which the node has confirmed the
-    /// lease, and the node's quarantine, in which it grants nothing new.
     pub(crate) fn known(&self, node: usize) -> Known {
-        self.replies.known(node, self.until())
+        let until = self.until();
+        self.grant.lock().known(node, until)
     }
 
     /// Changes the metadata that the holder publishes beside the lock. The next extension sends the

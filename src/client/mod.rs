@@ -7,9 +7,9 @@
 //! majority decides, so no operation waits for the slowest node.
 //!
 //! These modules handle a request: `acquire`, `claim`, `extend` or `release` makes the op; `round`
-//! sends the ops, collects the replies and runs the quorum machine; `node_queue` batches the ops.
+//! sends the ops, has their inbox and runs the quorum machine; `node_queue` batches the ops.
 //! These modules handle a lease: `lease` has its state; `renewer` renews it before its deadline;
-//! `failover` renews it immediately after a failover; `undo` and `pending_releases` clean up.
+//! `failover` renews it immediately after a failover; `release` and `pending_releases` give back.
 
 use std::fmt;
 use std::sync::{Arc, MutexGuard, Weak};
@@ -20,8 +20,9 @@ use tokio::task::JoinHandle;
 
 use crate::client::node_counters::VotingGauges;
 use crate::client::node_queue::{GRACE, NodeQueue, QueueSettings};
-use crate::client::round::{ReplyCollector, Round};
+use crate::client::round::Inbox;
 use crate::config::Config;
+use crate::durability::Durability;
 use crate::env::Env;
 use crate::error::{Commands, NoQuorum, NodeError, NodeFault, NodeOutcome};
 use crate::metrics::Meters;
@@ -61,7 +62,6 @@ pub(crate) mod runtime;
 #[cfg(test)]
 mod tests;
 mod ttl_warning;
-mod undo;
 
 use close::Closing;
 use failover::Failovers;
@@ -276,16 +276,10 @@ impl Core {
         wait: bool,
         read: impl Fn(OwnerToken, &Holder) -> Option<(u64, W)>,
     ) -> Sight<W> {
-        let timer = match self.timer() {
-            Ok(timer) => timer,
-            Err(outcomes) => return Sight::NoQuorum(outcomes),
-        };
-        let now = self.env.now();
-        let by = self.node_deadline(now);
-        let replies = ReplyCollector::new(self.n());
-        self.send_all(Op::Inspect { keys: keys.clone(), wait }, by, &replies);
-        let round = Round { replies: &replies, timer, until: by, of: None };
-        self.run(now, &mut Leading::new(self.n(), by, read), round).await
+        let op = Op::Inspect { keys: keys.clone(), wait };
+        let decides = |n, by| Leading::new(n, by, read);
+        let sight = self.read(op, Durability::Primary, Duration::ZERO, decides).await;
+        sight.unwrap_or_else(Sight::NoQuorum)
     }
 
     /// Returns the name of the node with this number.
@@ -354,7 +348,7 @@ impl Core {
         let op = Op::Release { mode, keys: LockKeys::new(key), owner, meta };
         let give = move |core: &Self| {
             let deadline = core.node_deadline(core.env.now());
-            core.send(node, op, deadline, &ReplyCollector::new(core.n()));
+            core.send(node, op, deadline, &Inbox::new(core.n()));
         };
         if line != Line::Shared {
             return give(self);

@@ -60,7 +60,7 @@ use crate::node::{LockNode, NamedEvent};
 use crate::op::{
     Batch, Loss, NotAfter, QuarantineId, Remembered, Replies, Reply, Terms, TimedFacts,
 };
-use crate::quorum::holdings::Quarantine;
+use crate::quorum::grant::Quarantine;
 use crate::quorum::vote::Deployments;
 use crate::sync::SyncMutex;
 use crate::time::{Drift, Moment, NodeClock};
@@ -161,7 +161,7 @@ impl NodeQueue {
         self.look.notify_one();
     }
 
-    /// Queues a request without blocking. The collector of the request receives the answer, or an
+    /// Queues a request without blocking. The inbox of the request receives the answer, or an
     /// error if the queue refused the request.
     pub(crate) fn submit(&self, mut pending: Pending) {
         pending.count(&self.load);

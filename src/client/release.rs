@@ -1,19 +1,62 @@
-//! Releases a held lock. The answers of a majority decide the result. The node queues repeat the
-//! release on nodes that have not answered.
+//! Gives back what nodes may have granted: releases a held lock, and cleans up after an attempt or
+//! a claim that failed or was dropped.
+//!
+//! Each attempt makes an [`Undo`] before its first request can be sent. A node queue keeps the
+//! order of requests, so a node executes the undo after the request for the grant. Each release
+//! and undo is repeated until the node has answered it (`node_queue/pending_releases.rs`).
+
+use std::time::Duration;
 
 use tracing::Instrument as _;
 
 use crate::client::Core;
 use crate::client::lease::Lease;
 use crate::client::node_queue::Pending;
-use crate::client::round::{ReplyCollector, Round};
+use crate::client::round::{Inbox, Round, SharedGrant};
 use crate::error::ReleaseError;
 use crate::op::Op;
 use crate::quorum::release::{Found, Release};
 use crate::span::operation;
 use crate::time::Moment;
 
+/// Cleanup of one attempt. Dropping this value releases the grants that nodes may have given to the
+/// attempt, unless `armed` is false.
+pub(super) struct Undo<'a> {
+    pub(super) core: &'a Core,
+    pub(super) op: Op,
+    pub(super) until: Moment,
+    pub(super) grant: SharedGrant,
+    pub(super) armed: bool,
+}
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.core.undo(&self.op, Some(&self.grant), self.until);
+        }
+    }
+}
+
 impl Core {
+    /// Returns the time at which a lease of `ttl` that was requested at `sent` has ended on every
+    /// node, even on a node with a slow clock.
+    pub(crate) fn forgotten_at(&self, sent: Moment, ttl: Duration) -> Moment {
+        sent + ttl + self.config.drift.of(ttl) + self.config.node_deadline
+    }
+
+    /// Undoes an attempt on every node that may have its grant; without a grant, undoes all
+    /// attempts of an owner on every node. The request is repeated until it has certainly taken
+    /// effect, at most until `until`: at that time the ttl has ended the lease. Needs no runtime
+    /// and no waiting caller, because `Drop` calls it.
+    pub(crate) fn undo(&self, op: &Op, grant: Option<&SharedGrant>, until: Moment) {
+        let deadline = self.node_deadline(self.env.now());
+        let may_hold = |node: &usize| grant.is_none_or(|grant| grant.lock().may_hold(*node));
+        for node in (0..self.n()).filter(may_hold) {
+            let release = Pending::release(op.clone(), deadline, node, grant, until);
+            self.queues[node].submit(release);
+        }
+    }
+
     /// Releases a lock on all nodes that may have a grant of it. `held` is true if the lease was
     /// valid until now. The answers of a majority decide the result. The node queues repeat the
     /// release on nodes that have not answered.
@@ -57,11 +100,11 @@ impl Core {
         let now = self.env.now();
         let deadline = self.node_deadline(now);
         let by = deadline + self.config.node_deadline;
-        let replies = ReplyCollector::taking_back(self.n());
+        let inbox = Inbox::new(self.n());
         let mut machine = Release::new(self.n(), by);
         for node in 0..self.n() {
-            if lease.replies.may_hold(node) {
-                let release = Pending::new(op.clone(), deadline, node, &replies).owed(owed);
+            if lease.grant.lock().may_hold(node) {
+                let release = Pending::new(op.clone(), deadline, node, &inbox).owed(owed);
                 self.queues[node].submit(release);
             } else {
                 machine.never_granted(node);
@@ -69,7 +112,7 @@ impl Core {
         }
         match self.timer() {
             Ok(timer) => {
-                let round = Round { replies: &replies, timer, until: by, of: None };
+                let round = Round { inbox: &inbox, timer, until: by, of: None };
                 self.run(now, &mut machine, round).await
             }
             Err(outcomes) => Found::Unknown(outcomes),

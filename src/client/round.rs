@@ -1,36 +1,33 @@
-//! One round of requests to the nodes: the requests are sent, a [`ReplyCollector`] collects the
-//! replies, and a loop runs the quorum machine, which is the state machine of one operation. The
-//! loop passes each answer to the machine, sends the machine's requests, and sets the timer.
+//! One round of requests to the nodes: the requests are sent, the node queues post the answers to
+//! an [`Inbox`], and a loop runs the quorum machine, which is the state machine of one operation.
+//! The loop passes each answer to the machine, sends the machine's requests, and sets the timer.
 //!
-//! Any number of node queues post replies to a collector. A collector is a single allocation. It
-//! has the durability level at which an answer counts; the node queues enforce this level. The
-//! collector also records, in [`Servers`], which server answered for which node, and in
-//! [`Holdings`], which nodes may have the grant.
+//! An inbox is of one round. What the nodes have of an attempt and of its lease outlives the round:
+//! that is a [`Grant`], and the inbox of a round that requests or renews it tells it each answer.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use tokio::time::{Instant, Sleep};
 
 use crate::client::lease::Lease;
 use crate::client::node_queue::Pending;
 use crate::client::{Core, handle_closed};
-use crate::durability::{Achieved, Durability};
+use crate::durability::Durability;
 use crate::error::{NodeError, NodeFault, NodeOutcome};
-use crate::op::{Op, QuarantineId, Reply};
-use crate::quorum::holdings::{Holdings, Known, Quarantine};
+use crate::op::{LockMode, Op, QuarantineId, Reply};
+use crate::quorum::grant::Grant;
 use crate::quorum::vote::{Server, Servers};
 use crate::quorum::{Answer, Machine, Progress};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Inputs with which a quorum machine runs, that is, the state machine of one operation. The inputs
-/// are the collector of the replies, a timer and limits.
+/// What a quorum machine runs with.
 pub(super) struct Round<'a> {
-    /// Collector that receives the nodes' answers to this round of requests.
-    pub(super) replies: &'a Arc<ReplyCollector>,
+    pub(super) inbox: &'a Arc<Inbox>,
     /// The only timer of the operation. The timer belongs to the runtime that polls the operation
     /// (rule overview 7 in docs/design).
     pub(super) timer: Sleep,
@@ -42,21 +39,20 @@ pub(super) struct Round<'a> {
 }
 
 impl Core {
-    /// Sends an op (a request) to one node. The node queue posts the answer to `replies`.
-    pub(super) fn send(
-        &self,
-        node: usize,
-        op: Op,
-        deadline: Moment,
-        replies: &Arc<ReplyCollector>,
-    ) {
+    /// Makes the grant of an attempt whose request is about to be sent to all nodes.
+    pub(super) fn grant(&self, mode: LockMode, level: Durability) -> SharedGrant {
+        Arc::new(SyncMutex::new(Grant::new(self.n(), mode, level)))
+    }
+
+    /// Sends an op to one node. The node queue posts the answer to `inbox`.
+    pub(super) fn send(&self, node: usize, op: Op, deadline: Moment, inbox: &Arc<Inbox>) {
         self.renewer.keep_running();
         if self.closing.refuses(&op) {
             let origin = Origin::local(self.env.now());
-            return replies.post(node, Err(handle_closed()), &origin);
+            return inbox.post(node, Err(handle_closed()), &origin, false);
         }
         let is_new = op.is_new_work();
-        let request = Pending::new(op, deadline, node, replies);
+        let request = Pending::new(op, deadline, node, inbox);
         if is_new && self.renewer.is_late() {
             let why = "renewals of locks that are held come first, and they are late; \
                        hold fewer locks in one process, or give it more processor time";
@@ -65,13 +61,36 @@ impl Core {
         self.queues[node].submit(request);
     }
 
-    /// Sends the same op (request) to all nodes.
-    pub(super) fn send_all(&self, op: Op, deadline: Moment, replies: &Arc<ReplyCollector>) {
+    /// Sends the same op to all nodes.
+    pub(super) fn send_all(&self, op: Op, deadline: Moment, inbox: &Arc<Inbox>) {
         let last = self.n() - 1;
         for node in 0..last {
-            self.send(node, op.clone(), deadline, replies);
+            self.send(node, op.clone(), deadline, inbox);
         }
-        self.send(last, op, deadline, replies);
+        self.send(last, op, deadline, inbox);
+    }
+
+    /// Sends a read to all nodes, and runs the machine that `decides` makes for the number of nodes
+    /// and the end of its wait: `grace` after the deadline of the requests. An answer counts at
+    /// `level`.
+    ///
+    /// # Errors
+    /// There is no runtime with timers.
+    pub(super) async fn read<M: Machine>(
+        &self,
+        op: Op,
+        level: Durability,
+        grace: Duration,
+        decides: impl FnOnce(usize, Moment) -> M,
+    ) -> Result<M::Decision, Vec<NodeOutcome>> {
+        let timer = self.timer()?;
+        let now = self.env.now();
+        let deadline = self.node_deadline(now);
+        let until = deadline + grace;
+        let inbox = Inbox::at(self.n(), level);
+        self.send_all(op, deadline, &inbox);
+        let round = Round { inbox: &inbox, timer, until, of: None };
+        Ok(self.run(now, &mut decides(self.n(), until), round).await)
     }
 
     /// Runs a state machine of the module `quorum` until it decides one operation. The first
@@ -79,12 +98,12 @@ impl Core {
     ///
     /// # Cancellation safety
     /// If the future is dropped, requests that were queued are still sent, and their answers go to
-    /// `replies`.
+    /// the inbox.
     pub(super) async fn run<M: Machine>(
         &self,
         mut now: Moment,
         machine: &mut M,
-        Round { replies, timer, until, of }: Round<'_>,
+        Round { inbox, timer, until, of }: Round<'_>,
     ) -> M::Decision {
         tokio::pin!(timer);
         let began = now;
@@ -96,7 +115,7 @@ impl Core {
                 Progress::Wait(at) => at,
                 Progress::Send(asks, at) => {
                     let deadline = self.node_deadline(now).min(until);
-                    let send = |node, op| self.send(node, op, deadline, replies);
+                    let send = |node, op| self.send(node, op, deadline, inbox);
                     match of {
                         Some(lease) => drop(lease.send(now, false, asks, send)),
                         None => asks.into_iter().for_each(|(node, op)| send(node, op)),
@@ -106,7 +125,7 @@ impl Core {
             };
             let mail = poll_fn(|cx| {
                 // If an answer of a node has arrived, it is handled before a timer that has fired.
-                if let Poll::Ready(mail) = replies.poll_recv(cx) {
+                if let Poll::Ready(mail) = inbox.poll_recv(cx) {
                     return Poll::Ready(Some(mail));
                 }
                 if set != Some(at) {
@@ -148,7 +167,7 @@ fn word(answer: &Answer) -> &'static str {
     }
 }
 
-/// Time of an answer, and the server that answered.
+/// What is known of an answer besides the reply.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origin {
     /// Time at which the answer arrived at this process.
@@ -158,6 +177,8 @@ pub(crate) struct Origin {
     pub(crate) history: Option<QuarantineId>,
     /// The server that answered; `None` if the answer is not from a server.
     pub(crate) server: Option<Server>,
+    /// Number of replicas that have confirmed the grant; `None` if none were asked.
+    pub(crate) replicas: Option<u32>,
 }
 
 impl Origin {
@@ -167,85 +188,67 @@ impl Origin {
     }
 }
 
-/// Collector of the replies of all nodes to one round of requests.
+/// A grant of an attempt, of its lease, and of the undo that is still owed for it. Where the lock
+/// of a lease or of an inbox is held too, it is locked after that one.
+pub(crate) type SharedGrant = Arc<SyncMutex<Grant>>;
+
+/// The answers of the nodes to one round of requests.
 #[derive(Debug)]
-pub(crate) struct ReplyCollector {
+pub(crate) struct Inbox {
     level: Durability,
-    /// True if the requests are undo operations (releases or unclaims). Their answers are no votes,
-    /// so the answers of two nodes that are the same server are both accepted: the second request
-    /// finds nothing to undo.
-    takes_back: bool,
-    /// Earliest time until which a node keeps a grant that it gives in this round of requests.
-    until: Moment,
-    /// For a round that renews a grant: the collector of the replies to the grant, and the number
-    /// of the renewal.
-    grant: Option<(Arc<ReplyCollector>, u64)>,
+    /// The grant that this round requests or renews, the number of the round in it, and the
+    /// earliest time until which a node keeps what it grants in this round.
+    of: Option<(SharedGrant, u64, Moment)>,
     state: SyncMutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
     servers: Servers,
-    /// For each node, whether the node may have the grant, and until when the node has confirmed
-    /// it. A renewal records its answers in the collector of the grant.
-    holdings: Holdings,
-    inbox: VecDeque<(usize, Answer)>,
+    unread: VecDeque<(usize, Answer)>,
     waker: Option<Waker>,
-    /// Smallest number of replicas that have a grant of this round of requests; `None` at the
-    /// durability level `Primary`, which needs no replica.
-    kept: Option<u32>,
+    /// Smallest number of replicas that have a grant of this round; `None` if none were asked.
+    replicas: Option<u32>,
     /// Bit set of the nodes that granted, and whose replicas were then asked.
     awaits_replicas: u32,
 }
 
-impl ReplyCollector {
-    /// Creates a collector of the replies of `n` nodes to requests at level `Primary`.
+impl Inbox {
+    /// Creates the inbox of a round in which no answer has to be durable.
     pub(crate) fn new(n: usize) -> Arc<Self> {
-        Self::at(n, Durability::Primary, Moment::default())
+        Self::at(n, Durability::Primary)
     }
 
-    /// Creates a collector of the replies of `n` nodes to undo operations (releases or unclaims).
-    pub(crate) fn taking_back(n: usize) -> Arc<Self> {
-        let collector = Self::empty(n, n, Durability::Primary, Moment::default());
-        Arc::new(Self { takes_back: true, ..collector })
+    /// Creates the inbox of a round in which an answer counts at this level.
+    pub(crate) fn at(n: usize, level: Durability) -> Arc<Self> {
+        Self::with(n, level, None)
     }
 
-    /// Creates a collector of the replies of `n` nodes to requests for a grant. The grant counts at
-    /// this durability level and lasts until `until`.
-    pub(crate) fn at(n: usize, level: Durability, until: Moment) -> Arc<Self> {
-        Arc::new(Self::empty(n, n, level, until))
+    /// Creates the inbox of a round of this grant: round 0 requests it, and
+    /// [`next_round`](Grant::next_round) renews it. A node keeps what it grants in the round at
+    /// least until `until`.
+    pub(crate) fn of(grant: &SharedGrant, round: u64, until: Moment) -> Arc<Self> {
+        let (n, level) = {
+            let grant = grant.lock();
+            (grant.n(), grant.durability.level)
+        };
+        Self::with(n, level, Some((Arc::clone(grant), round, until)))
     }
 
-    /// Creates a collector of the replies to the next renewal of this grant. The renewed grant
-    /// lasts until `until`.
-    pub(crate) fn next_round(self: &Arc<Self>, n: usize, until: Moment) -> Arc<Self> {
-        let round = self.state.lock().holdings.next_round();
-        let grant = Some((Arc::clone(self), round));
-        Arc::new(Self { grant, ..Self::empty(n, 0, self.level, until) })
-    }
-
-    fn empty(n: usize, holdings: usize, level: Durability, until: Moment) -> Self {
-        let state = SyncMutex::new(State {
+    fn with(n: usize, level: Durability, of: Option<(SharedGrant, u64, Moment)>) -> Arc<Self> {
+        let state = State {
             servers: Servers::new(n),
-            holdings: Holdings::new(holdings),
-            inbox: VecDeque::with_capacity(n),
+            unread: VecDeque::with_capacity(n),
             waker: None,
-            kept: None,
+            replicas: None,
             awaits_replicas: 0,
-        });
-        Self { level, takes_back: false, until, grant: None, state }
+        };
+        Arc::new(Self { level, of, state: SyncMutex::new(state) })
     }
 
-    /// Returns the durability level at which an answer counts.
+    /// Returns the durability level at which an answer counts. The node queues enforce it.
     pub(crate) fn level(&self) -> Durability {
         self.level
-    }
-
-    /// Records that `replicas` replicas have confirmed a grant of this round of requests. Only the
-    /// smallest number of all calls is kept.
-    pub(crate) fn keep(&self, replicas: u32) {
-        let mut s = self.state.lock();
-        s.kept = Some(s.kept.map_or(replicas, |least| least.min(replicas)));
     }
 
     pub(crate) fn awaits_replicas(&self, node: usize) {
@@ -266,25 +269,24 @@ impl ReplyCollector {
         outcomes
     }
 
-    /// Returns the durability that every grant of this round of requests has reached.
-    pub(crate) fn achieved(&self) -> Achieved {
-        let replicas = self.state.lock().kept.unwrap_or(0);
-        Achieved { replicas, ..Achieved::at_least(self.level) }
+    /// Returns the number of replicas that have every grant of this round.
+    pub(crate) fn replicas(&self) -> u32 {
+        self.state.lock().replicas.unwrap_or(0)
     }
 
-    /// Stores the answer of a node, and wakes the task that waits for the answers of this round of
-    /// requests.
-    pub(crate) fn post(&self, node: usize, reply: Answer, origin: &Origin) {
+    /// Stores the answer of a node, and wakes the task that waits for it. The answer to an undo is
+    /// no vote, so two nodes that are the same server may both give it: the second undo finds
+    /// nothing.
+    pub(crate) fn post(&self, node: usize, reply: Answer, origin: &Origin, is_undo: bool) {
         let mut s = self.state.lock();
-        let server = origin.server.as_ref().filter(|_| !self.takes_back);
+        let server = origin.server.as_ref().filter(|_| !is_undo);
         let reply = s.servers.admit(node, server, reply);
-        let when = (origin.at, origin.history);
-        if let Some((grant, round)) = &self.grant {
-            grant.state.lock().holdings.answered(node, &reply, (*round, self.until), when);
-        } else {
-            s.holdings.answered(node, &reply, (0, self.until), when);
+        s.replicas = s.replicas.into_iter().chain(origin.replicas).min();
+        if let Some((grant, round, until)) = &self.of {
+            let when = (origin.at, origin.history);
+            grant.lock().answered(node, &reply, (*round, *until), when);
         }
-        s.inbox.push_back((node, reply));
+        s.unread.push_back((node, reply));
         let waker = s.waker.take();
         drop(s);
         if let Some(waker) = waker {
@@ -292,48 +294,21 @@ impl ReplyCollector {
         }
     }
 
-    /// Returns the next answer and the number of its node. The collector loses no answer if the
-    /// caller stops polling.
+    /// Returns the next answer and the number of its node. No answer is lost if the caller stops
+    /// polling.
     pub(crate) fn poll_recv(&self, cx: &Context<'_>) -> Poll<(usize, Answer)> {
         let mut s = self.state.lock();
-        if let Some(mail) = s.inbox.pop_front() {
-            return Poll::Ready(mail);
+        if let Some(answer) = s.unread.pop_front() {
+            return Poll::Ready(answer);
         }
         s.waker = Some(cx.waker().clone());
         Poll::Pending
     }
 
-    /// Returns true if the node may have a grant of the attempt whose replies are collected here;
-    /// see [`Holdings::may_hold`].
-    pub(crate) fn may_hold(&self, node: usize) -> bool {
-        self.state.lock().holdings.may_hold(node)
-    }
-
-    /// Returns the node's state for a lease that is valid until `until`; see [`Holdings::known`].
-    pub(crate) fn known(&self, node: usize, until: Moment) -> Known {
-        self.state.lock().holdings.known(node, until)
-    }
-
-    /// Records that the attempt won this slot (permit) of a semaphore; see [`Holdings::won_with`].
-    pub(crate) fn won_with(&self, slot: u16) {
-        self.state.lock().holdings.won_with(slot);
-    }
-
-    /// Records that the node has begun another data history. Returns true if the node's last
-    /// confirmation of the lease was in an earlier history; see [`Holdings::switched`].
-    pub(crate) fn switched(&self, node: usize, quarantine: Quarantine) -> bool {
-        self.state.lock().holdings.switched(node, quarantine)
-    }
-
-    /// Returns true if the requests collected here renew a grant, and may overtake the other
-    /// requests to the node; see [`Holdings::may_overtake`].
+    /// Returns true if the round renews a grant, and its request to the node may overtake the
+    /// others; see [`Grant::may_overtake`].
     pub(crate) fn may_overtake(&self, node: usize) -> bool {
-        let grant = self.grant.as_ref().map(|(grant, _)| grant);
-        grant.is_some_and(|grant| grant.state.lock().holdings.may_overtake(node))
-    }
-
-    /// Records that a request to extend the lease is sent to the node; see [`Holdings::extended`].
-    pub(crate) fn extended(&self, node: usize) {
-        self.state.lock().holdings.extended(node);
+        let renewed = self.of.as_ref().filter(|(_, round, _)| *round > 0);
+        renewed.is_some_and(|(grant, ..)| grant.lock().may_overtake(node))
     }
 }

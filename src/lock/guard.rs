@@ -173,7 +173,7 @@ impl LockGuard {
     /// Makes this writer's guard a reader's guard from now on, and asks the nodes to let other
     /// readers in.
     pub(super) async fn downgrade(self) -> Self {
-        self.lease.downgrade_to(LockMode::Shared);
+        self.lease.grant.lock().mode = LockMode::Shared;
         // A node that this extension does not reach keeps the exclusive grant, and so still refuses
         // readers. The next renewals change the grant there.
         let _ = self.extend().await;
@@ -223,7 +223,7 @@ impl LockGuard {
     pub(super) fn undo(&self, now: Moment) {
         if let Some(op) = self.lease.release_op(now) {
             let until = self.core.forgotten_at(now, self.lease.on_nodes());
-            self.core.undo(&op, &self.lease.replies, until);
+            self.core.undo(&op, Some(&self.lease.grant), until);
         }
     }
 }

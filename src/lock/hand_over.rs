@@ -217,7 +217,7 @@ impl LockGuard {
     async fn give_up(self) -> Result<HandOver, HandOverError> {
         let (core, lease) = (self.core(), self.lease());
         let is_one = matches!(&lease.subject, Subject::Lock { keys, .. } if !keys.is_many());
-        if lease.mode() != LockMode::Exclusive || !is_one {
+        if lease.grant.lock().mode != LockMode::Exclusive || !is_one {
             return Err(HandOverError::NotExclusive(self.resource()));
         }
         // From here on the renewer begins no renewal of the lease, and a renewal that is under way
@@ -247,7 +247,7 @@ impl LockGuard {
             closed: whole_up(lease.lapses_before.since(now)).min(whole_up(lease.ttl)),
             max_hold: lease.renew_until.map(|end| whole(end.since(now))),
             renew: self.renews(),
-            level: lease.replies.level(),
+            level: lease.durability().level,
         };
         if lease.end_held(now) {
             return Ok(ticket);
@@ -306,7 +306,7 @@ impl Drop for Resume<'_> {
         if let Some(sent) = self.owed.filter(|_| self.ticket.closed.is_zero()) {
             let (mode, owner) = (LockMode::Exclusive, self.taker);
             let release = Op::Release { mode, keys: (*keys).clone(), owner, meta: false };
-            core.undo_everywhere(&release, core.forgotten_at(sent, *ttl));
+            core.undo(&release, None, core.forgotten_at(sent, *ttl));
         }
     }
 }

@@ -63,7 +63,7 @@ impl Drop for Collected<'_> {
             let Self { core, owner, ttl, .. } = *self;
             let (mode, keys) = (LockMode::Exclusive, self.keys.clone());
             let release = Op::Release { mode, keys, owner, meta: false };
-            core.undo_everywhere(&release, core.forgotten_at(core.env.now(), ttl));
+            core.undo(&release, None, core.forgotten_at(core.env.now(), ttl));
         }
     }
 }
@@ -262,7 +262,7 @@ impl<'a> MultiWait<'a> {
         next.until = won.until();
         // A node may have granted the newest name to the new owner token, and then refused the
         // request for all names together. So a later release must be sent to all nodes.
-        (0..core.n()).for_each(|node| won.replies.extended(node));
+        (0..core.n()).for_each(|node| won.grant.lock().extended(node));
         Ok((won, next))
     }
 }

@@ -179,7 +179,8 @@ pub struct Permit {
 
 impl Permit {
     pub(super) fn of(guard: LockGuard) -> Self {
-        let slot = guard.lease().mode().slots().and_then(Slots::slot).unwrap_or_default();
+        let slot =
+            guard.lease().grant.lock().mode.slots().and_then(Slots::slot).unwrap_or_default();
         Self { guard, slot }
     }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::error::{NodeFault, NodeOutcome};
 use crate::op::{Op, QuarantineId, Reply};
-use crate::quorum::holdings::{Known, Quarantine};
+use crate::quorum::grant::{Known, Quarantine};
 use crate::quorum::{Answer, Machine, Progress, majority};
 use crate::time::Moment;
 

@@ -37,7 +37,7 @@ pub mod claim;
 pub mod clock;
 pub mod complete;
 pub mod extend;
-pub mod holdings;
+pub mod grant;
 pub mod leader;
 pub mod release;
 pub mod slots;

@@ -12,7 +12,7 @@ use crate::name::LockKeys;
 use crate::op::{Ballot, Began, LockMode, Op, QuarantineId, Reply, Slots};
 use crate::quorum::acquire::{Acquire, Loss, Outcome, Settled, settle};
 use crate::quorum::extend::{Extend, Extension, Times};
-use crate::quorum::holdings::{Known, Quarantine};
+use crate::quorum::grant::{Known, Quarantine};
 use crate::quorum::release::{Found, Release};
 use crate::quorum::slots::AcquireSlot;
 use crate::quorum::{Machine, Progress};

@@ -106,7 +106,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::client::round::ReplyCollector;
+    use crate::client::round::Inbox;
     use crate::name::LockKeys;
     use crate::op::LockMode;
     use crate::time::Moment;
@@ -149,8 +149,8 @@ mod tests {
         for (at, op) in ops.iter().enumerate() {
             // The deadline contains the index of the request, so that the test can recognise the
             // request.
-            let (deadline, replies) = (Moment::from_nanos(at as u64), ReplyCollector::new(1));
-            batch.take(Pending::new(op.clone(), deadline, 0, &replies));
+            let deadline = Moment::from_nanos(at as u64);
+            batch.take(Pending::new(op.clone(), deadline, 0, &Inbox::new(1)));
         }
         batch.finish()
     }
@@ -228,8 +228,7 @@ mod tests {
             let mut batch = BatchOrder::default();
             batch.leave_out(late);
             for op in ops {
-                let replies = ReplyCollector::new(1);
-                batch.take(Pending::new(op.clone(), Moment::default(), 0, &replies));
+                batch.take(Pending::new(op.clone(), Moment::default(), 0, &Inbox::new(1)));
             }
             batch.finish().iter().map(|pending| pending.op.clone()).collect::<Vec<_>>()
         };
@@ -267,8 +266,7 @@ mod tests {
             assert_eq!(sent, both, "only the first attempt was taken back");
             let mut batch = BatchOrder::default();
             batch.leave_out(&acquire);
-            let replies = ReplyCollector::new(1);
-            batch.take(Pending::new(release, Moment::default(), 0, &replies));
+            batch.take(Pending::new(release, Moment::default(), 0, &Inbox::new(1)));
             assert_eq!(batch.len(), 1, "an earlier attempt may have been executed");
         }
     }

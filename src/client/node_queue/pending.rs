@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-use crate::client::round::{Origin, ReplyCollector};
+use crate::client::round::{Inbox, Origin, SharedGrant};
 use crate::durability::Durability;
 use crate::error::{NodeError, NodeFault};
-use crate::op::{Op, Reply};
+use crate::op::Op;
 use crate::quorum::Answer;
 use crate::time::Moment;
 use crate::token::OwnerToken;
@@ -62,17 +62,15 @@ impl Drop for Counted {
 pub(crate) struct Pending {
     pub(super) op: Op,
     pub(super) deadline: Moment,
-    /// Index of the node in the collectors `reply_to` and `attempt`.
     node: usize,
-    /// Collector that receives the answer. `None` if no caller waits for the answer, and after the
-    /// answer was posted.
-    reply_to: Option<Arc<ReplyCollector>>,
+    /// `None` if no caller waits for the answer, and after the answer was posted.
+    inbox: Option<Arc<Inbox>>,
     /// Time until which the request is repeated if the node does not answer; `None` if it is not
     /// repeated. A release is not needed after this time, because the ttl has ended the lock.
     owed_until: Option<Moment>,
-    /// Replies to the attempt that this release undoes. The release is dropped as soon as the
-    /// replies show that the node has no grant of the attempt.
-    attempt: Option<Arc<ReplyCollector>>,
+    /// What this release undoes. It is dropped as soon as an answer shows that the node has no
+    /// grant of the attempt.
+    undoes: Option<SharedGrant>,
     /// Entry in the `unanswered` count of the node queue's [`Load`], until the request has its
     /// answer.
     unanswered: Option<Counted>,
@@ -82,15 +80,10 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// Creates a request. The collector `replies` receives the answer.
-    pub(crate) fn new(
-        op: Op,
-        deadline: Moment,
-        node: usize,
-        reply_to: &Arc<ReplyCollector>,
-    ) -> Self {
+    /// Creates a request. The inbox receives the answer.
+    pub(crate) fn new(op: Op, deadline: Moment, node: usize, inbox: &Arc<Inbox>) -> Self {
         let mut pending = Self::silent(op, deadline, node);
-        pending.reply_to = Some(Arc::clone(reply_to));
+        pending.inbox = Some(Arc::clone(inbox));
         pending
     }
 
@@ -100,17 +93,17 @@ impl Pending {
         op: Op,
         deadline: Moment,
         node: usize,
-        attempt: &Arc<ReplyCollector>,
+        undoes: Option<&SharedGrant>,
         until: Moment,
     ) -> Self {
         let mut pending = Self::silent(op, deadline, node).owed(until);
-        pending.attempt = Some(Arc::clone(attempt));
+        pending.undoes = undoes.cloned();
         pending
     }
 
     fn silent(op: Op, deadline: Moment, node: usize) -> Self {
-        let (reply_to, attempt, owed_until) = (None, None, None);
-        Self { op, deadline, node, reply_to, owed_until, attempt, unanswered: None, owed: None }
+        let (inbox, undoes, owed_until) = (None, None, None);
+        Self { op, deadline, node, inbox, owed_until, undoes, unanswered: None, owed: None }
     }
 
     /// Makes the request owed: it is repeated until `until` if the node does not answer.
@@ -135,18 +128,18 @@ impl Pending {
     /// grant of the attempt. A later reply to the attempt can show that the node has no grant.
     pub(super) fn is_needed(&self, now: Moment) -> bool {
         self.owed_until.is_some_and(|until| now < until)
-            && self.attempt.as_ref().is_none_or(|attempt| attempt.may_hold(self.node))
+            && self.undoes.as_ref().is_none_or(|grant| grant.lock().may_hold(self.node))
     }
 
     /// Returns true if a caller waits for the answer.
     pub(super) fn is_awaited(&self) -> bool {
-        self.reply_to.is_some()
+        self.inbox.is_some()
     }
 
     /// Returns true if the request renews a lease of which no other request waits for this node.
     fn may_overtake(&self) -> bool {
         self.op.is_extension()
-            && self.reply_to.as_ref().is_some_and(|replies| replies.may_overtake(self.node))
+            && self.inbox.as_ref().is_some_and(|inbox| inbox.may_overtake(self.node))
     }
 
     /// Returns the owner of the request, if a caller waits for the answer and the request is no
@@ -158,7 +151,7 @@ impl Pending {
 
     /// Returns the durability level that a grant must reach to count.
     pub(super) fn level(&self) -> Durability {
-        self.reply_to.as_ref().map_or(Durability::Primary, |replies| replies.level())
+        self.inbox.as_ref().map_or(Durability::Primary, |inbox| inbox.level())
     }
 
     /// Returns a copy of this request if it is owed: like a release, it has to be repeated until
@@ -166,7 +159,7 @@ impl Pending {
     pub(super) fn take_owed(&mut self) -> Option<Self> {
         let until = self.owed_until.take()?;
         let mut owed = Self::silent(self.op.clone(), self.deadline, self.node).owed(until);
-        (owed.attempt, owed.owed) = (self.attempt.take(), self.owed.take());
+        (owed.undoes, owed.owed) = (self.undoes.take(), self.owed.take());
         Some(owed)
     }
 
@@ -175,34 +168,16 @@ impl Pending {
         self.post(reply, origin);
     }
 
-    /// Tells the caller's collector that the node has answered, and that the answer waits for
-    /// replicas.
+    /// Tells the caller that the node has answered, and that the answer waits for replicas.
     pub(super) fn awaits_replicas(&self) {
-        if let Some(replies) = &self.reply_to {
-            replies.awaits_replicas(self.node);
+        if let Some(inbox) = &self.inbox {
+            inbox.awaits_replicas(self.node);
         }
     }
 
-    /// Posts a grant that needed the confirmation of replicas. Posts the error instead if too few
-    /// replicas confirmed the grant.
-    pub(super) fn answer_confirmed(
-        self,
-        reply: Reply,
-        replicas: Result<u32, NodeError>,
-        origin: &Origin,
-    ) {
-        let reply = replicas.map(|replicas| {
-            if let Some(replies) = &self.reply_to {
-                replies.keep(replicas);
-            }
-            reply
-        });
-        self.answer(reply, origin);
-    }
-
     fn post(&mut self, reply: Answer, origin: &Origin) {
-        if let Some(replies) = self.reply_to.take() {
-            replies.post(self.node, reply, origin);
+        if let Some(inbox) = self.inbox.take() {
+            inbox.post(self.node, reply, origin, self.op.is_undo());
         }
     }
 }
@@ -292,15 +267,17 @@ impl Incoming {
 mod tests {
     use super::*;
     use crate::name::LockKeys;
-    use crate::op::LockMode;
+    use crate::op::{LockMode, Reply};
+    use crate::quorum::grant::Grant;
+    use crate::sync::SyncMutex;
     use crate::time::Moment;
     use crate::token::{FencingToken, OwnerToken};
 
-    fn pending(op: Op, replies: &Arc<ReplyCollector>) -> Pending {
-        Pending::new(op, Moment::default(), 0, replies)
+    fn pending(op: Op, inbox: &Arc<Inbox>) -> Pending {
+        Pending::new(op, Moment::default(), 0, inbox)
     }
 
-    fn extension(replies: &Arc<ReplyCollector>) -> Pending {
+    fn extension(inbox: &Arc<Inbox>) -> Pending {
         let owner = OwnerToken::from_random(7);
         let (token, ttl) = (FencingToken::new(1), std::time::Duration::from_secs(1));
         let keys = LockKeys::new("k");
@@ -313,28 +290,34 @@ mod tests {
             meta: None,
             reassert: None,
         };
-        pending(op, replies)
+        pending(op, inbox)
     }
 
     fn look() -> Pending {
         let op = Op::Inspect { keys: LockKeys::new("k"), wait: false };
-        pending(op, &ReplyCollector::new(1))
+        pending(op, &Inbox::new(1))
     }
 
     #[tokio::test]
     async fn renewals_leave_first_and_the_rest_when_the_handle_is_gone() {
         let (queues, mut incoming) = Queues::new(8);
         let send = |job: Pending| assert!(queues.of(&job).try_send(job).is_ok());
-        let grant = ReplyCollector::new(1);
-        let renewal = || extension(&grant.next_round(1, Moment::default()));
+        let grant =
+            Arc::new(SyncMutex::new(Grant::new(1, LockMode::Exclusive, Durability::Primary)));
+        let round = |number| Inbox::of(&grant, number, Moment::default());
+        let acquire = round(0);
+        let renewal = || {
+            let number = grant.lock().next_round();
+            extension(&round(number))
+        };
         send(look());
         assert!(incoming.wait().await, "it is taken out");
         assert!(!incoming.has_renewal());
         // The node has not answered the acquire, so neither overtakes what waits. The second one
         // moves a permit.
-        [renewal(), extension(&grant), look()].into_iter().for_each(send);
+        [renewal(), extension(&acquire), look()].into_iter().for_each(send);
         assert!(!incoming.has_renewal());
-        grant.post(0, Ok(Reply::Done), &Origin::default());
+        acquire.post(0, Ok(Reply::Done), &Origin::default(), false);
         [renewal(), renewal()].into_iter().for_each(send);
         drop(queues);
         assert_eq!((incoming.len(), incoming.has_renewal()), (6, true));

@@ -112,7 +112,6 @@ impl InDoubt {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::round::ReplyCollector;
     use crate::name::LockKeys;
     use crate::op::{LockMode, Op};
 
@@ -124,7 +123,7 @@ mod tests {
         let owner = OwnerToken::from_random(number);
         let op =
             Op::Release { mode: LockMode::Exclusive, keys: LockKeys::new("k"), owner, meta: false };
-        Pending::release(op, at(until), 0, &ReplyCollector::new(1), at(until))
+        Pending::release(op, at(until), 0, None, at(until))
     }
 
     fn ms(ms: u64) -> Duration {

@@ -12,7 +12,7 @@ use crate::durability::{BarrierPoint, Durability};
 use crate::error::{NodeError, NodeFault};
 use crate::node::BoxFuture;
 use crate::op::{Facts, Remembered, Reply, TimedFacts};
-use crate::quorum::holdings::Quarantine;
+use crate::quorum::grant::Quarantine;
 use crate::quorum::vote::{Server, Witness};
 use crate::time::Moment;
 
@@ -76,6 +76,7 @@ impl Worker {
             at: received,
             history: facts.map(Facts::history),
             server: facts.filter(|_| foreign.is_none()).map(Server::of),
+            replicas: None,
         };
         let (mut unconfirmed, mut count) = (Unconfirmed::new(), Count::default());
         let shows = replies.items.iter().flatten().any(Reply::shows_result);
@@ -163,18 +164,15 @@ impl Worker {
             identity: Arc::clone(&facts.identity),
             replication: facts.replication,
         });
-        let origin = Origin {
-            at: Moment::default(),
-            history: replied.map(Facts::history),
-            server: replied.map(Server::of),
-        };
+        let (history, server) = (replied.map(Facts::history), replied.map(Server::of));
         let counters = Arc::clone(&self.counters);
         Box::pin(async move {
             let confirmed = confirm(&*node, &*env, after, level, deadline).await;
             counters.count_barrier(confirmed.is_ok());
-            let origin = Origin { at: env.now(), ..origin };
+            let replicas = confirmed.as_ref().ok().copied();
+            let origin = Origin { at: env.now(), history, server, replicas };
             for (pending, reply) in held {
-                pending.answer_confirmed(reply, confirmed.clone(), &origin);
+                pending.answer(confirmed.clone().map(|_| reply), &origin);
             }
         })
     }

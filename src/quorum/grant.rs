@@ -1,8 +1,8 @@
-//! The nodes that may hold the lock or the claim of one attempt. They are derived from the answers
-//! of the nodes to the attempt and to its renewals.
+//! The grant of one attempt, and of the lease that it wins: which nodes may have it, and until
+//! when. It follows from the nodes' answers to the attempt and to its renewals.
 //!
 //! A release must go to each node that may hold the lock or the claim of the attempt, and to no
-//! other node ([`Holdings::may_hold`]). A node in quarantine (it may have lost leases) extends a
+//! other node ([`Grant::may_hold`]). A node in quarantine (it may have lost leases) extends a
 //! lease only if the renewal contains the quarantine's identifier. A renewal may contain it only if
 //! the node had confirmed the lease for long enough ([`Known::reassert`]). Answers may arrive late
 //! and in any order. So each answer is recorded with the number of its round: 0 for the grant, then
@@ -10,7 +10,8 @@
 
 use std::time::Duration;
 
-use crate::op::{QuarantineId, Reply};
+use crate::durability::{Achieved, Durability};
+use crate::op::{LockMode, QuarantineId, Reply, Slots};
 use crate::quorum::Answer;
 use crate::time::Moment;
 
@@ -83,22 +84,24 @@ struct Holding {
     quarantine: Option<(u64, Quarantine)>,
 }
 
-/// State on each node of one attempt to acquire a lock or to claim a key.
+/// What each node has of one attempt to acquire a lock or to claim a key, and then of its lease.
 #[derive(Clone, Debug)]
-pub struct Holdings {
+pub struct Grant {
+    /// What a node grants, and what it is asked to extend and to release: of a semaphore any slot,
+    /// and then the one that the attempt has won.
+    pub mode: LockMode,
+    /// Level at which a grant or a renewal counts, and the smallest number of replicas that had the
+    /// last one that counted.
+    pub durability: Achieved,
     nodes: Vec<Holding>,
-    /// Semaphore slot that the attempt has won; `None` before, and for a lock or a claim. A node
-    /// that gave another slot has not confirmed the lease.
-    slot: Option<u16>,
     /// Number of renewals so far. The requests for the grant are round 0, and each renewal is a
     /// further round.
     rounds: u64,
 }
 
-impl Holdings {
-    /// Makes the state of `n` nodes. The caller is about to send the request for a grant to all
-    /// these nodes.
-    pub fn new(n: usize) -> Self {
+impl Grant {
+    /// Makes the grant of an attempt whose request the caller is about to send to all `n` nodes.
+    pub fn new(n: usize, mode: LockMode, level: Durability) -> Self {
         let holding = Holding {
             answered: false,
             may_hold: true,
@@ -108,17 +111,26 @@ impl Holdings {
             slot: None,
             quarantine: None,
         };
-        Self { nodes: vec![holding; n], slot: None, rounds: 0 }
+        let durability = Achieved::at_least(level);
+        Self { mode, durability, nodes: vec![holding; n], rounds: 0 }
     }
 
-    /// Records that the attempt has won this slot. If a node granted another slot, earlier or
-    /// later, it has not confirmed the lease. So the lease may not be extended on this node while
-    /// the node is in quarantine (it may have lost leases).
-    pub fn won_with(&mut self, slot: u16) {
-        self.slot = Some(slot);
+    /// Returns the number of nodes.
+    pub fn n(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Records that the attempt has won this slot, and returns the mode of what it won. A node that
+    /// grants another slot, earlier or later, has not confirmed the lease. So the lease may not be
+    /// extended on this node while the node is in quarantine.
+    pub fn won_with(&mut self, slot: u16) -> LockMode {
+        if let LockMode::Slot(slots) = &mut self.mode {
+            *slots = slots.exactly(slot);
+        }
         for of in self.nodes.iter_mut().filter(|of| of.slot.is_some_and(|other| other != slot)) {
             (of.confirmed_until, of.confirmed_in) = (Moment::default(), None);
         }
+        self.mode
     }
 
     /// Begins a renewal, and returns the number of its round: 1 for the first renewal.
@@ -161,7 +173,9 @@ impl Holdings {
         let mut confirms = is_yes;
         if let Ok(Reply::Permit { slot, .. }) = reply {
             of.slot = Some(*slot);
-            confirms = self.slot.is_none_or(|mine| mine == *slot);
+            // A node that gave another slot than the one that was won has not confirmed the lease.
+            let won = self.mode.slots().and_then(Slots::slot);
+            confirms = won.is_none_or(|mine| mine == *slot);
         }
         if confirms {
             of.confirmed_until = of.confirmed_until.max(until);
@@ -224,10 +238,11 @@ mod tests {
     /// another data history.
     #[test]
     fn what_a_node_holds() {
-        let table = include_str!("testdata/holdings.txt");
+        let table = include_str!("testdata/grant.txt");
         for line in table.lines().filter(|l| !l.is_empty() && !l.starts_with('#')) {
             let (events, expect) = line.split_once(" -> ").expect("a line has an outcome");
-            let mut holdings = Holdings::new(1);
+            let mode = LockMode::Slot(Slots::any(2));
+            let mut grant = Grant::new(1, mode, Durability::Primary);
             let (mut switched, mut renewals) = (None, 0);
             for event in events.split_whitespace() {
                 let (what, time) = event.split_once('@').unwrap_or((event, "0"));
@@ -235,22 +250,22 @@ mod tests {
                 let (time, round): (u64, u64) = (time.parse().unwrap(), round.parse().unwrap());
                 let reply = match what {
                     "stray" => {
-                        holdings.extended(0);
+                        grant.extended(0);
                         continue;
                     }
                     "ext" => {
                         renewals += 1;
-                        assert_eq!(holdings.next_round(), renewals);
-                        holdings.extended(0);
+                        assert_eq!(grant.next_round(), renewals);
+                        grant.extended(0);
                         continue;
                     }
                     "switch" => {
                         let quarantine = Quarantine { id: history(2), ends: at(time + 50) };
-                        switched = Some(holdings.switched(0, quarantine));
+                        switched = Some(grant.switched(0, quarantine));
                         continue;
                     }
                     "won" => {
-                        holdings.won_with(0);
+                        grant.won_with(0);
                         continue;
                     }
                     "slot0" => Ok(Reply::Permit { fence: 1, slot: 0 }),
@@ -267,10 +282,10 @@ mod tests {
                     _ => panic!("unknown event {what}"),
                 };
                 let until = at(100 + 100 * round);
-                holdings.answered(0, &reply, (round, until), (at(time), Some(history(1))));
+                grant.answered(0, &reply, (round, until), (at(time), Some(history(1))));
             }
-            let known = holdings.known(0, at(0));
-            let mut got = vec![if holdings.may_hold(0) { "holds" } else { "free" }.to_owned()];
+            let known = grant.known(0, at(0));
+            let mut got = vec![if grant.may_hold(0) { "holds" } else { "free" }.to_owned()];
             if known.confirmed_until > Moment::default() {
                 got.push(format!("until {}", known.confirmed_until.as_nanos() / 1_000_000));
             }
@@ -278,7 +293,7 @@ mod tests {
                 got.push(format!("quarantine ends {}", quarantine.ends.as_nanos() / 1_000_000));
             }
             got.extend(switched.map(|before| format!("confirmed before: {before}")));
-            if !holdings.may_overtake(0) {
+            if !grant.may_overtake(0) {
                 got.push("stays behind".to_owned());
             }
             assert_eq!(got.join(", "), expect, "{line}");
