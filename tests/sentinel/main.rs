@@ -8,5 +8,6 @@ mod late_request;
 mod lying;
 mod min_replicas;
 mod node;
+mod replicas;
 #[path = "../support/mod.rs"]
 mod support;
