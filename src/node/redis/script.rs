@@ -120,7 +120,7 @@ mod tests {
         let strange =
             |line: &&str| line.trim() != *line || line.is_empty() || code_len(line) != line.len();
         assert_eq!(TEXT.lines().find(strange), None);
-        assert!(!SOURCE.contains("[[") && !SOURCE.contains("[=") && SOURCE.is_ascii());
+        assert!(!SOURCE.contains("[[") && !SOURCE.contains("[=") && TEXT.is_ascii());
         assert!(TEXT.len() < 60_000, "{}", TEXT.len());
     }
 
