@@ -135,12 +135,15 @@ impl<R: Resolver> Shared<R> {
         }
     }
 
-    /// Connects and checks the server. Leaves in `follow_up` what has not ended by then.
+    /// Connects and checks the server. Leaves in `follow_up` what has not ended by then. It may
+    /// keep others from asking the Sentinels, so it must be polled on or dropped.
     pub(super) async fn open<'a>(
         &'a self,
         version: u64,
         follow_up: &mut Option<FollowUp<'a>>,
     ) -> Result<Current, NodeError> {
+        // That of an earlier try would keep `resolve` waiting.
+        *follow_up = None;
         let deadline = self.options.env.now() + self.options.connect_timeout;
         self.state().trying = None;
         let endpoint = self.resolver.resolve(deadline).await?;
@@ -164,7 +167,7 @@ impl<R: Resolver> Shared<R> {
         // Waits a short time for the settings of the other servers of the group. Healthy servers
         // answer at once. The new connection is used even if the other servers do not answer.
         let _ = timeout(GROUP, &mut *follow_up).await;
-        self.touch(&session, version).await;
+        beside(self.touch(&session, version), follow_up).await;
         let now = self.options.env.now();
         let env = Arc::clone(&self.options.env);
         let replicas = (connected, self.most_replicas(&run_id, online));
