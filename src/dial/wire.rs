@@ -22,7 +22,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use redis::{Cmd, RedisError, RedisResult, Value};
 
-use self::line::{Line, Request};
+use self::line::{LOADING, Line, Request};
 use super::frames::{Excess, Limits};
 use super::limited::Socket;
 use crate::op::Batch;
@@ -63,6 +63,8 @@ struct State {
     /// The limit that the server exceeded, if this program ended the connection for that reason;
     /// `None` otherwise.
     excess: Option<Excess>,
+    /// The server's answer to the last try to load the script, if it refused that.
+    refused_script: Option<RedisError>,
 }
 
 struct Waiter {
@@ -113,6 +115,7 @@ impl Wire {
             sent: 0,
             wake: Vec::new(),
             excess: None,
+            refused_script: None,
         };
         Self(Arc::new(Shared {
             over: AtomicBool::new(false),
@@ -177,6 +180,12 @@ impl Wire {
         self.0.state.lock().excess
     }
 
+    /// Returns why the server did not take the script, if that was so at the last try. A batch
+    /// that it has answered with NOSCRIPT was not executed for this reason.
+    pub(crate) fn refused_script(&self) -> Option<RedisError> {
+        self.0.state.lock().refused_script.clone()
+    }
+
     /// Resolves when no further request may be sent. If several futures of this function wait, only
     /// the future that was polled last is woken.
     ///
@@ -221,13 +230,17 @@ impl Drop for Wire {
 impl Shared {
     /// Reads and writes until the socket would block.
     fn drive(self: &Arc<Self>, state: &mut State) {
-        let State { line: Some(line), waiters, wake, .. } = state else { return };
+        let State { line: Some(line), waiters, wake, refused_script, .. } = state else { return };
         // The readiness is reset before the socket is used. If the socket becomes ready after that,
         // the waker sets `Readiness::came` again, and `leave` then wakes the future that reads.
         *self.readiness.lock() = Readiness::default();
         let waker = Waker::from(Arc::clone(self));
-        let done = line.drive(&mut Context::from_waker(&waker), &mut |request| {
-            // A request without a caller, such as the loading of the script, has no waiter.
+        let done = line.drive(&mut Context::from_waker(&waker), &mut |mut request| {
+            if request.id == LOADING {
+                let answer = request.got.pop().map(Value::extract_error);
+                *refused_script = answer.and_then(Result::err);
+                return;
+            }
             if let Some(waiter) = waiters.iter_mut().find(|w| w.id == request.id) {
                 waiter.answer = Some(Ok(request.got));
                 wake.extend(waiter.waker.take());

@@ -68,8 +68,8 @@ use crate::time::Moment;
 ///
 /// **Requests.** The node asks the Sentinels every second, and after each of their events, for the
 /// master's address, its facts and the other Sentinels. The node reads the identity and the
-/// min-replicas settings of the master on each new connection, and every ten seconds while it is
-/// used.
+/// min-replicas settings of the master, and asks the Sentinels for the replicas, on each new
+/// connection, and every ten seconds while it is used.
 ///
 /// [`NodeFault::MinReplicasMissing`]: crate::error::NodeFault::MinReplicasMissing
 pub struct SentinelNode {

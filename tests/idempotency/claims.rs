@@ -80,7 +80,7 @@ async fn a_batch_is_one_round_trip_on_a_real_server_and_so_are_its_results() {
     let redlock = Redlock::builder().node(node).build().unwrap();
     let orders = redlock.idempotency("orders").at_most_once().build().unwrap();
     let batches = || server.calls("evalsha");
-    // The first batch of a connection also loads the library's Lua script, so it is not counted.
+    // A new connection calls the script to look at the data, so the first run is not counted.
     seen_or_run(&orders, "first").await;
     let before = batches();
     let claims = orders.claim_many((0..100).map(|i| orders.key(format!("order-{i}")))).await;

@@ -8,6 +8,7 @@ mod late_request;
 mod lying;
 mod min_replicas;
 mod node;
+mod replicas;
 mod returning;
 mod stale;
 #[path = "../support/mod.rs"]

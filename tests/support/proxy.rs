@@ -7,6 +7,22 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+/// All that the clients of a proxy have sent so far.
+#[derive(Clone)]
+pub struct Requests(Arc<Rules>);
+
+impl Requests {
+    pub fn bytes(&self) -> usize {
+        self.0.requests.lock().unwrap().len()
+    }
+
+    /// Returns how often they contain this text.
+    pub fn count(&self, text: &str) -> usize {
+        let all = self.0.requests.lock().unwrap();
+        all.windows(text.len()).filter(|bytes| *bytes == text.as_bytes()).count()
+    }
+}
+
 /// A function that edits a chunk of the server's output.
 pub type Edit = Box<dyn Fn(&mut Vec<u8>) + Send>;
 
@@ -29,6 +45,8 @@ struct Rules {
     deaf: AtomicBool,
     /// If true, new connections are closed at once. Existing connections remain.
     shut: AtomicBool,
+    /// All that clients have sent.
+    requests: Mutex<Vec<u8>>,
     ended: AtomicBool,
 }
 
@@ -78,6 +96,10 @@ impl Proxy {
         target.clone_into(&mut self.rules.target.lock().unwrap());
     }
 
+    pub fn requests(&self) -> Requests {
+        Requests(Arc::clone(&self.rules))
+    }
+
     /// Edits the server's output on all connections from now on.
     pub fn edit(&self, edit: impl Fn(&mut Vec<u8>) + Send + 'static) {
         *self.rules.edit.lock().unwrap() = Some(Box::new(edit));
@@ -122,6 +144,9 @@ fn join(client: TcpStream, server: TcpStream, rules: &Arc<Rules>) {
             // The chunk that contains PSYNC is not delayed, because a replica sends it to begin
             // replication. Only later data of this connection are delayed.
             let is_link = seen.load(SeqCst);
+            if !is_link {
+                mine.requests.lock().unwrap().extend_from_slice(bytes);
+            }
             seen.fetch_or(bytes.windows(5).any(|w| w == b"PSYNC"), SeqCst);
             mine.wait_while(|| is_link && mine.mute.load(SeqCst));
         });

@@ -63,7 +63,7 @@ impl Request {
 }
 
 /// Id of the request that loads the script; no caller waits for its answer.
-const NO_REQUEST: u64 = u64::MAX;
+pub(super) const LOADING: u64 = u64::MAX;
 
 pub(super) struct Line {
     socket: Box<dyn Socket>,
@@ -250,7 +250,7 @@ impl Line {
             self.unsent.push_front(request);
         }
         if std::mem::take(&mut self.lacks_script) {
-            self.unsent.push_front(Request::new(NO_REQUEST, (self.load)(), 1, None));
+            self.unsent.push_front(Request::new(LOADING, (self.load)(), 1, None));
         }
         true
     }

@@ -203,6 +203,13 @@ async fn a_script_that_cannot_be_loaded_is_missing_once_and_for_all() {
     assert!(futures_util::poll!(&mut a).is_pending());
     server.write_all(&[b"-NOPERM no\r\n", NONE].concat()).await.unwrap();
     assert!(matches!(a.await.unwrap()[..], [Value::ServerError(_)]));
+    assert_eq!(wire.refused_script().expect("it says why").code(), Some("NOPERM"));
+    let mut b = send(&wire, "b;", batch(false, 2));
+    server.write_all(NONE).await.unwrap();
+    assert!(futures_util::poll!(&mut b).is_pending());
+    server.write_all(b"+digest\r\n:1\r\n").await.unwrap();
+    assert_eq!(numbers(b.await), [1]);
+    assert!(wire.refused_script().is_none(), "it took the script at last");
 }
 
 #[tokio::test]

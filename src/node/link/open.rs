@@ -1,14 +1,18 @@
 //! Connects to a server and checks that the server may vote (that its grants count). The check is
 //! made on each new connection and is repeated while the connection is used.
 
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use futures_util::future::{MaybeDone, maybe_done};
 use tokio::time::{sleep, timeout};
 
 use super::{Current, Resolver, Shared, cut_off, moved_on};
 use crate::error::{NodeError, NodeFault as F};
+use crate::node::BoxFuture;
 use crate::node::redis::barrier::Barriers;
 use crate::node::redis::facts::ServerFacts;
 use crate::node::redis::session::Session;
@@ -17,6 +21,9 @@ use crate::tls;
 /// Longest time for which a new connection waits for the settings of the other servers of the
 /// group.
 const GROUP: Duration = Duration::from_millis(100);
+
+/// The reading of the other servers' settings, which goes on beside the login.
+type FollowUp<'a> = MaybeDone<BoxFuture<'a, ()>>;
 
 impl Current {
     /// Returns the error if this program ended the connection because the server sent more than the
@@ -45,11 +52,13 @@ impl<R: Resolver> Turn<R> {
     pub(super) async fn connect(mut self) {
         let limit = self.shared.options.connect_timeout;
         let mut changed = self.shared.changed.clone();
+        let shared = Arc::clone(&self.shared);
+        let mut follow_up = None;
         let outcome = loop {
             let version = self.version;
             tokio::select! {
                 biased;
-                done = self.shared.open(version) => break done,
+                done = shared.open(version, &mut follow_up) => break done,
                 // The resolver (which finds the node's server) has another server now. The wait for
                 // the old server ends.
                 () = moved_on(&mut changed, version) => self.version = *changed.borrow(),
@@ -61,12 +70,13 @@ impl<R: Resolver> Turn<R> {
         };
         let connected = outcome.is_ok();
         self.outcome = Some(outcome);
-        let shared = Arc::clone(&self.shared);
         // The drop of this value notifies the waiting calls, so it comes first.
         drop(self);
         if connected {
             shared.tend();
-            shared.resolver.follow_up().await;
+            if let Some(rest) = follow_up {
+                rest.await;
+            }
         }
     }
 }
@@ -125,29 +135,39 @@ impl<R: Resolver> Shared<R> {
         }
     }
 
-    pub(super) async fn open(&self, version: u64) -> Result<Current, NodeError> {
+    /// Connects and checks the server. Leaves in `follow_up` what has not ended by then. It may
+    /// keep others from asking the Sentinels, so it must be polled on or dropped.
+    pub(super) async fn open<'a>(
+        &'a self,
+        version: u64,
+        follow_up: &mut Option<FollowUp<'a>>,
+    ) -> Result<Current, NodeError> {
+        // That of an earlier try would keep `resolve` waiting.
+        *follow_up = None;
         let deadline = self.options.env.now() + self.options.connect_timeout;
         self.state().trying = None;
         let endpoint = self.resolver.resolve(deadline).await?;
         let at = endpoint.to_string();
         self.state().trying = Some(at.as_str().into());
         let min_replicas = self.resolver.wants_min_replicas_facts();
-        let session =
-            Session::open(&endpoint, self.events.clone(), min_replicas, &self.options.env);
-        let session = session.await;
-        let session = session.map_err(|e| {
+        let located = |e: NodeError| {
             let hint = if e.fault() == F::Unreachable { self.resolver.hint() } else { "" };
             e.at(&at, hint)
-        })?;
-        let session = Arc::new(session);
+        };
+        let wire = Session::dial(&endpoint).await.map_err(located)?;
+        // The Sentinels answer while the server does.
+        let follow_up = follow_up.insert(maybe_done(self.resolver.follow_up()));
+        let (events, env) = (self.events.clone(), &self.options.env);
+        let session = Session::open(wire, &endpoint, events, min_replicas, env);
+        let session = Arc::new(beside(session, follow_up).await.map_err(located)?);
         let facts = session.facts().clone();
         let run_id = Arc::clone(&facts.run_id);
         let (connected, online) = (facts.connected_replicas, facts.online_replicas);
         self.accept(&at, &facts)?;
         // Waits a short time for the settings of the other servers of the group. Healthy servers
         // answer at once. The new connection is used even if the other servers do not answer.
-        let _ = timeout(GROUP, self.resolver.follow_up()).await;
-        self.touch(&session, version).await;
+        let _ = timeout(GROUP, &mut *follow_up).await;
+        beside(self.touch(&session, version), follow_up).await;
         let now = self.options.env.now();
         let env = Arc::clone(&self.options.env);
         let replicas = (connected, self.most_replicas(&run_id, online));
@@ -177,4 +197,14 @@ impl<R: Resolver> Shared<R> {
             if self.resolver.is_tls() { format!("; {}", tls::SILENT) } else { String::new() };
         format!("{place}{text}{hint}{silent}")
     }
+}
+
+/// Returns the result of `main`, and polls `other` meanwhile.
+async fn beside<T>(main: impl Future<Output = T>, other: &mut FollowUp<'_>) -> T {
+    let mut main = pin!(main);
+    poll_fn(|cx| {
+        let _ = Pin::new(&mut *other).poll(cx);
+        main.as_mut().poll(cx)
+    })
+    .await
 }

@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use redis::{RedisError, Value};
 
-use super::{faults, script};
+use super::faults;
+use super::judging::{Look, look_at_data};
 use crate::dial::endpoint::Endpoint;
 use crate::dial::wire::Wire;
+use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::safe_text::Secrets;
 use crate::sentinel::conn::fields;
@@ -82,18 +84,20 @@ pub(crate) fn objection(info: &str, allow_eviction: bool) -> Option<NodeError> {
     kind_and_version(info, &secrets).err().or_else(evicts)
 }
 
-/// Logs in, reads all that a new connection has to know of the server (its identity, version,
-/// replicas and settings), and loads the script. All requests are sent in one round trip.
+/// Logs in, and reads all that a new connection has to know of the server (its identity, version,
+/// replicas and settings) and of its data. All requests are sent in one round trip. A server that
+/// lacks the script gets it in a second one.
 pub(super) async fn introduce(
     wire: &Wire,
     at: &Endpoint,
     min_replicas_facts: bool,
-) -> Result<ServerFacts, NodeError> {
+    env: &Arc<dyn Env>,
+) -> Result<(ServerFacts, Option<Look>), NodeError> {
     let secrets = at.secrets();
     let hello = wire.ask(&[at.hello()]);
     let settled = wire.ask(&at.settle_in());
     let facts = look(wire, &secrets, min_replicas_facts);
-    let loaded = wire.ask(&[script::load()]);
+    let data = look_at_data(wire, env);
     // All requests are already sent. If the server refuses several requests, the first refusal is
     // reported as the cause.
     first(hello.await).map_err(|e| faults::opening(&e, at.is_tls(), &secrets))?;
@@ -104,8 +108,11 @@ pub(super) async fn introduce(
         database.extract_error().map_err(connecting)?;
     }
     let facts = facts.await?;
-    first(loaded.await).map_err(connecting)?;
-    Ok(facts)
+    let data = data.await.map_err(connecting)?;
+    match wire.refused_script().filter(|_| data.is_none()) {
+        Some(refused) => Err(connecting(refused)),
+        None => Ok((facts, data)),
+    }
 }
 
 /// Reads the server's facts in one round trip, because the facts can change during a connection. If

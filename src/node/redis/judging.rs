@@ -1,18 +1,19 @@
-//! Judges a server's data for the batches of one connection, and sends a batch again that the
-//! script refused because it found another marker than the client expected.
+//! Judges a server's data for the batches of one connection: by what the server showed at the login
+//! ([`look_at_data`]), and by its answer to a batch that the script refused because it found another
+//! marker than the client expected. Such a batch is sent again.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Value;
+use redis::{RedisError, Value};
 
 use super::encode::{self, GroupTerms};
 use super::seen::{Noted, Seen};
-use crate::dial::wire::Retry;
+use crate::dial::wire::{Retry, Wire};
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::node::lineage::{self, Asked, Marker, Process, ReplicationId, Shown, Verdict};
-use crate::op::{Batch, Facts};
+use crate::op::{Batch, Facts, Remembered, Terms, TimedFacts};
 use crate::sync::SyncMutex;
 use crate::time::{Drift, Moment, NodeClock};
 
@@ -118,6 +119,20 @@ impl Attempt {
         }
     }
 
+    /// Judges by what the server showed at the login. Returns the bytes that write the marker, or
+    /// the facts if this one, without ops, has nothing to write.
+    pub(super) fn begin(&self, look: Look) -> Result<Begun, NodeError> {
+        let seen = self.judged(&look.news, look.received);
+        if let Some(seen) = seen.as_ref().filter(|seen| seen.replaces.is_some()) {
+            let noted = Noted::read(&look.news.note);
+            return Ok(Begun::Writes(self.encode_under(Some(Arc::clone(seen)), noted)));
+        }
+        let Self { judging, batch, group_terms, .. } = self;
+        let outcome = Outcome { judging, batch, group_terms: *group_terms };
+        let facts = look.news.outcome(&outcome, seen.as_ref())?;
+        Ok(Begun::Knows(TimedFacts { facts, sent: look.sent, received: look.received }))
+    }
+
     /// Encodes the batch under the marker that the connection expects, if the client need not judge
     /// it again.
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -147,11 +162,23 @@ impl Attempt {
         cmd.get_packed_command()
     }
 
-    /// Judges what the server showed.
-    fn judge(&self, news: &News) -> (Verdict, Asked) {
+    /// Judges what the server showed, and keeps the marker under which batches may be executed.
+    fn judged(&self, news: &News, read: Moment) -> Option<Arc<Seen>> {
         let name = self.judging.env.random() as u64;
         let asked = Asked { name, ..Judging::asked(&self.batch, self.group_terms) };
-        (lineage::judge(&news.shown(self.judging.run), &asked), asked)
+        let verdict = lineage::judge(&news.shown(self.judging.run), &asked);
+        let Verdict::Goes(marker, change) = verdict else { return None };
+        // The script compares texts, and a marker may be written in more ways than ours.
+        let changes = marker.to_string() != news.marker;
+        let written = if changes { news.micros / 1_000 } else { marker.written };
+        let marker = Marker { written, ..marker };
+        let replaces = changes.then(|| news.marker.clone());
+        let seen = Arc::new(Seen::new(&marker, change, asked, replaces));
+        let mut known = self.judging.known.lock();
+        known.seen = Some(Arc::clone(&seen));
+        known.noted = Noted::read(&news.note);
+        known.clock = Some(NodeClock { micros: news.micros, read });
+        Some(seen)
     }
 }
 
@@ -176,24 +203,59 @@ impl Retry for Attempt {
             let written = Arc::new(seen.written());
             return Some(self.encode_under(Some(written), Noted::read(&news.note)));
         }
-        let (Verdict::Goes(marker, change), asked) = self.judge(&news) else { return None };
-        // The script compares texts, and a marker may be written in more ways than ours.
-        let changes = marker.to_string() != news.marker;
-        let written = if changes { news.micros / 1_000 } else { marker.written };
-        let marker = Marker { written, ..marker };
-        let replaces = changes.then(|| news.marker.clone());
-        let seen = Arc::new(Seen::new(&marker, change, asked, replaces));
-        {
-            let mut known = self.judging.known.lock();
-            known.seen = Some(Arc::clone(&seen));
-            known.noted = Noted::read(&news.note);
-            known.clock = Some(NodeClock { micros: news.micros, read: self.judging.env.now() });
-        }
-        if !changes && self.batch.ops.is_empty() {
+        let seen = self.judged(&news, self.judging.env.now())?;
+        if seen.replaces.is_none() && self.batch.ops.is_empty() {
             self.sent_with.lock().seen = Some(seen);
             return None;
         }
         Some(self.encode_under(Some(seen), Noted::read(&news.note)))
+    }
+}
+
+/// How a connection begins (see [`Attempt::begin`]).
+pub(super) enum Begun {
+    Writes(Vec<u8>),
+    Knows(TimedFacts),
+}
+
+/// What a server showed at the login.
+pub(super) struct Look {
+    news: News,
+    sent: Moment,
+    received: Moment,
+}
+
+/// A batch that expects no marker, so the script only answers what the server shows.
+struct Looking(Batch);
+
+impl Retry for Looking {
+    fn batch(&self) -> &Batch {
+        &self.0
+    }
+
+    fn again(&mut self, _: &Value) -> Option<Vec<u8>> {
+        None
+    }
+}
+
+/// Asks the server to show its data. The request leaves at once. If the server lacks the script,
+/// it is loaded and asked again. Returns `None` if the server refused to show its data for another
+/// reason; then the first batch asks.
+pub(super) fn look_at_data(
+    wire: &Wire,
+    env: &Arc<dyn Env>,
+) -> impl Future<Output = Result<Option<Look>, RedisError>> + use<> {
+    let terms = Terms { max_ttl: Duration::ZERO, clock_error: Duration::ZERO };
+    let (not_after, remembers) = (None, Remembered::default());
+    let nothing = Batch { terms, not_after, remembers, ops: Vec::new() };
+    let cmd = encode::batch(&nothing, None, GroupTerms::ALONE, (None, true));
+    let (env, sent) = (Arc::clone(env), env.now());
+    let reply = wire.send(cmd.get_packed_command(), 1, Some(Box::new(Looking(nothing))));
+    async move {
+        let Some(reply) = reply else { return Ok(None) };
+        let answer = reply.await?.pop().unwrap_or(Value::Nil);
+        let received = env.now();
+        Ok(News::read(&answer).map(|news| Look { news, sent, received }))
     }
 }
 
@@ -299,7 +361,7 @@ mod tests {
     use crate::env::SystemEnv;
     use crate::name::LockKeys;
     use crate::node::redis::encode::Named;
-    use crate::op::{LockMode, Op, Remembered, Terms};
+    use crate::op::{LockMode, Op};
     use crate::token::OwnerToken;
 
     const NOW: i64 = 1_790_000_000_000_000;
@@ -321,11 +383,15 @@ mod tests {
     }
 
     fn attempt(until: Option<Moment>) -> (Attempt, Arc<SyncMutex<SentWith>>) {
+        attempt_of(release(), until)
+    }
+
+    fn attempt_of(batch: Arc<Batch>, until: Option<Moment>) -> (Attempt, Arc<SyncMutex<SentWith>>) {
         let named = Some(Named { epoch: Some(3), until });
         let judging = Judging::new("0123456789abcdef".into(), "at".into(), Arc::new(SystemEnv));
         let group_terms = GroupTerms { named, ..GroupTerms::ALONE };
         let sent_with = Arc::default();
-        (Attempt::new(&Arc::new(judging), release(), group_terms, &sent_with), sent_with)
+        (Attempt::new(&Arc::new(judging), batch, group_terms, &sent_with), sent_with)
     }
 
     fn news(marker: &str) -> Value {
@@ -349,12 +415,44 @@ mod tests {
         assert!(sent_with.lock().is_bounded);
     }
 
+    fn ours() -> Marker {
+        let born = Marker::born(0xab, 2, 3, ReplicationId::parse(&"0".repeat(40)).unwrap());
+        Marker { clock_error: 1_000_000, quarantine: 30_000, epoch: 3, ..born }
+    }
+
+    /// A connection sends its first batch, without ops, only if there is a marker to write.
+    #[test]
+    fn a_connection_begins_by_what_the_login_showed() {
+        let begin = |shown: &str| {
+            let nothing = Batch { ops: Vec::new(), ..(*release()).clone() };
+            let (attempt, sent_with) = attempt_of(Arc::new(nothing), None);
+            let news = News::read(&news(shown)).expect("it is news");
+            let (sent, received) = (Moment::from_nanos(1), Moment::from_nanos(2));
+            (attempt.begin(Look { news, sent, received }), sent_with)
+        };
+        let Ok(Begun::Knows(known)) = begin(&ours().to_string()).0 else {
+            panic!("nothing is due")
+        };
+        assert_eq!((known.sent, known.received), (Moment::from_nanos(1), Moment::from_nanos(2)));
+        assert_eq!((known.facts.history_id, known.facts.new_history), (ours().history, false));
+        assert_eq!(known.facts.node_micros, NOW.unsigned_abs());
+        let behind = Marker { epoch: 2, ..ours() }.to_string();
+        for shown in ["", &*behind] {
+            let (begun, sent_with) = begin(shown);
+            let Ok(Begun::Writes(bytes)) = begun else { panic!("a history is due") };
+            let seen = sent_with.lock().seen.clone().expect("a marker");
+            assert_eq!(seen.replaces.as_deref(), Some(shown));
+            assert!(String::from_utf8(bytes).unwrap().contains(seen.text()));
+        }
+        let handover = Some(lineage::Handover::Closed(NOW.unsigned_abs() / 1_000 + 5));
+        let (closed, _) = begin(&Marker { handover, ..ours() }.to_string());
+        assert_eq!(closed.err().expect("it is closed").fault(), NodeFault::HandingOver);
+    }
+
     /// The script refuses a marker that was judged long ago, by its time.
     #[test]
     fn each_marker_that_is_to_be_written_has_the_time_of_its_judgement() {
-        let (clock_error, quarantine) = (1_000_000, 30_000);
-        let born = Marker::born(0xab, 2, 3, ReplicationId::parse(&"0".repeat(40)).unwrap());
-        let ours = Marker { clock_error, quarantine, epoch: 3, ..born }.to_string();
+        let ours = ours().to_string();
         let foreign = ours.replacen("ab", "AB", 1);
         for (shown, writes) in [(&ours, false), (&foreign, true), (&String::new(), true)] {
             let (mut attempt, sent_with) = attempt(None);

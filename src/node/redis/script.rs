@@ -12,11 +12,11 @@ macro_rules! lua {
     ($($file:literal)*) => { concat!($(include_str!(concat!("../lua/", $file, ".lua")), "\n"),*) };
 }
 
-/// Text of the script: the functions of the fast paths, the functions of the slow paths, and the
+/// Source of the script: the functions of the fast paths, the functions of the slow paths, and the
 /// loop over the batch. The functions come first, so that the variables of the loop are not
 /// upvalues of these functions. The closures inside the slow paths are created only when an op
 /// needs them.
-const TEXT: &str = concat!(
+const SOURCE: &str = concat!(
     lua!("acquire_fast" "wake" "release_fast" "extend_fast"),
     lua!("claim_fast" "complete_fast" "claim_replay"),
     "local function fast(kind, k, a, count, marker, now_us, life, second)\n",
@@ -38,13 +38,16 @@ const TEXT: &str = concat!(
     lua!("prelude" "main"),
 );
 
+/// Text of the script as servers get it.
+static TEXT: LazyLock<String> = LazyLock::new(|| stripped(SOURCE));
+
 /// The Lua script that executes a batch, and its SHA-1 digest, the argument of `EVALSHA`.
-pub(crate) static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(TEXT));
+pub(crate) static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(&TEXT));
 
 /// Returns the command that loads the script into a server's cache.
 pub(crate) fn load() -> redis::Cmd {
     let mut cmd = redis::cmd("SCRIPT");
-    cmd.arg("LOAD").arg(TEXT);
+    cmd.arg("LOAD").arg(&*TEXT);
     cmd
 }
 
@@ -54,4 +57,92 @@ pub(crate) fn commands_at(line: usize) -> Vec<String> {
     let text = line.checked_sub(1).and_then(|at| TEXT.lines().nth(at)).unwrap_or_default();
     let calls = text.split("call('").skip(1).filter_map(|rest| rest.split_once('\''));
     calls.map(|(command, _)| command.to_ascii_lowercase()).collect()
+}
+
+/// Removes comments, indentation and empty lines. Lines stay apart, so no two tokens meet. Knows
+/// neither `--[[` nor `[[`, which the sources do not use.
+fn stripped(source: &str) -> String {
+    let lines = source.lines().map(|line| line[..code_len(line)].trim());
+    lines.filter(|line| !line.is_empty()).fold(String::new(), |text, line| text + line + "\n")
+}
+
+/// Length of the line without a comment at its end.
+fn code_len(line: &str) -> usize {
+    let (mut quote, mut escaped) = (None, false);
+    for (at, c) in line.char_indices() {
+        match (quote, c) {
+            (Some(_), _) if std::mem::take(&mut escaped) => {}
+            (Some(_), '\\') => escaped = true,
+            (Some(begun), c) if begun == c => quote = None,
+            (None, '\'' | '"') => quote = Some(c),
+            (None, '-') if line[at..].starts_with("--") => return at,
+            _ => {}
+        }
+    }
+    line.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Splits Lua text into words, strings and single signs, over the ends of lines.
+    fn tokens(text: &str) -> Vec<String> {
+        let is_word = |c: char| c.is_alphanumeric() || c == '_';
+        let (mut tokens, mut rest) = (Vec::new(), text);
+        while let Some(c) = rest.chars().next() {
+            let len = if rest.starts_with("--") {
+                rest.find('\n').unwrap_or(rest.len())
+            } else if is_word(c) {
+                rest.find(|c: char| !is_word(c)).unwrap_or(rest.len())
+            } else if c == '\'' || c == '"' {
+                let mut at = 1;
+                while !rest[at..].starts_with(c) {
+                    assert!(!rest[at..].starts_with('\n'), "a string ends on its line: {rest}");
+                    at += if rest[at..].starts_with('\\') { 2 } else { 1 };
+                }
+                at + 1
+            } else {
+                c.len_utf8()
+            };
+            let (token, after) = rest.split_at(len);
+            if !token.starts_with("--") && !c.is_whitespace() {
+                tokens.push(token.to_owned());
+            }
+            rest = after;
+        }
+        tokens
+    }
+
+    #[test]
+    fn servers_get_every_token_and_no_comment() {
+        assert_eq!(tokens(&TEXT), tokens(SOURCE));
+        let strange =
+            |line: &&str| line.trim() != *line || line.is_empty() || code_len(line) != line.len();
+        assert_eq!(TEXT.lines().find(strange), None);
+        assert!(!SOURCE.contains("[[") && !SOURCE.contains("[=") && TEXT.is_ascii());
+        assert!(TEXT.len() < 60_000, "{}", TEXT.len());
+    }
+
+    #[test]
+    fn a_comment_ends_a_line_and_not_a_string() {
+        for (line, code) in [
+            ("  local a = 1 -- one", "local a = 1\n"),
+            ("local a = '--' .. \"--\" --'", "local a = '--' .. \"--\"\n"),
+            (r"return '\'--', '\\' -- it's", "return '\\'--', '\\\\'\n"),
+            ("a = b - -c", "a = b - -c\n"),
+            ("\t-- all of it", ""),
+            ("a = ' x  '\n\n  end", "a = ' x  '\nend\n"),
+        ] {
+            assert_eq!(stripped(line), code, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_digest_is_that_of_the_text_that_is_sent() {
+        let sent = String::from_utf8(load().get_packed_command()).unwrap();
+        let text = sent.splitn(7, "\r\n").last().unwrap().strip_suffix("\r\n").unwrap();
+        assert_eq!(SCRIPT.get_hash(), Script::new(text).get_hash());
+        assert_ne!(SCRIPT.get_hash(), Script::new(SOURCE).get_hash());
+    }
 }

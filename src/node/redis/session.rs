@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, Value};
@@ -12,7 +13,7 @@ use tokio::sync::broadcast;
 use super::encode::GroupTerms;
 use super::facts::{ServerFacts, introduce, look};
 use super::hints::Hints;
-use super::judging::{Attempt, Judging, News, Outcome, SentWith};
+use super::judging::{Attempt, Begun, Judging, Look, News, Outcome, SentWith};
 use super::{decode, faults, script};
 use crate::dial::endpoint::Endpoint;
 use crate::dial::frames::Excess;
@@ -30,6 +31,8 @@ pub(crate) struct Session {
     secrets: Secrets,
     facts: ServerFacts,
     judging: Arc<Judging>,
+    /// What the server showed at the login, until [`touch`](Self::touch) judges it.
+    look: SyncMutex<Option<Look>>,
     /// Facts about the server (such as its clock and data history) in the answer to
     /// [`touch`](Self::touch). They are kept until a caller takes them, or until the answer to a
     /// batch includes them.
@@ -43,19 +46,24 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Connects and reads the server's facts, such as its identity and its data history. If
+    /// Connects to the server. Sets no time-out; the caller has to set one.
+    pub(crate) async fn dial(endpoint: &Endpoint) -> Result<Wire, NodeError> {
+        let wire = endpoint.wire(|| script::load().get_packed_command()).await;
+        wire.map_err(|e| faults::opening(&e, endpoint.is_tls(), &endpoint.secrets()))
+    }
+
+    /// Logs in, and reads the server's facts, such as its identity and its data history. If
     /// `min_replicas_facts` is true, this function also reads the min-replicas settings. It sets no
     /// time-out; the caller has to set one.
     pub(crate) async fn open(
+        wire: Wire,
         endpoint: &Endpoint,
         events: broadcast::Sender<NodeSignal>,
         min_replicas_facts: bool,
         env: &Arc<dyn Env>,
     ) -> Result<Self, NodeError> {
         let secrets = endpoint.secrets();
-        let wire = endpoint.wire(|| script::load().get_packed_command()).await;
-        let wire = wire.map_err(|e| faults::opening(&e, endpoint.is_tls(), &secrets))?;
-        let facts = introduce(&wire, endpoint, min_replicas_facts).await?;
+        let (facts, look) = introduce(&wire, endpoint, min_replicas_facts, env).await?;
         let at = Arc::from(endpoint.to_string());
         let judging = Judging::new(Arc::clone(&facts.run_id), at, Arc::clone(env));
         Ok(Self {
@@ -63,6 +71,7 @@ impl Session {
             secrets,
             facts,
             judging: Arc::new(judging),
+            look: SyncMutex::new(look),
             touched: SyncMutex::default(),
             abandoned: AtomicBool::new(false),
             proved: AtomicBool::new(false),
@@ -129,9 +138,9 @@ impl Session {
         self.abandon();
     }
 
-    /// Sends a batch without ops, so that the server's data are judged, and a new history begins
-    /// now if one is due. [`first_facts`](Self::first_facts) or the answer to the next batch
-    /// returns the facts in the answer.
+    /// Judges the server's data by what it showed at the login, and if a new history is due, has it
+    /// begin now with a batch without ops. [`first_facts`](Self::first_facts) or the answer to the
+    /// next batch returns the facts.
     pub(crate) async fn touch(
         self: &Arc<Self>,
         (terms, remembers): (Terms, Remembered),
@@ -139,8 +148,20 @@ impl Session {
     ) -> Result<(), NodeError> {
         let env = &self.judging.env;
         let nothing = Arc::new(Batch { terms, not_after: None, remembers, ops: Vec::new() });
+        let (attempt, sent_with) = self.attempt(&nothing, group_terms);
+        let look = self.look.lock().take();
+        let bytes = match look.map(|look| attempt.begin(look)).transpose()? {
+            Some(Begun::Knows(mut known)) => {
+                known.facts.quarantine_asked = longest_asked(terms, group_terms);
+                *self.touched.lock() = Some(known);
+                return Ok(());
+            }
+            Some(Begun::Writes(bytes)) => bytes,
+            None => attempt.encode(),
+        };
         let sent = env.now();
-        let Some(request) = self.send(nothing, group_terms) else { return Ok(()) };
+        let request = self.send_as((attempt, bytes), nothing, group_terms, sent_with);
+        let Some(request) = request else { return Ok(()) };
         let facts = request.answer().await?.facts;
         let facts = facts.map(|facts| TimedFacts { facts, sent, received: env.now() });
         *self.touched.lock() = facts;
@@ -161,12 +182,36 @@ impl Session {
         group_terms: GroupTerms,
     ) -> Option<Sent> {
         self.hints.expect(&batch.ops);
-        let sent_with = Arc::default();
-        let attempt = Attempt::new(&self.judging, Arc::clone(&batch), group_terms, &sent_with);
+        let (attempt, sent_with) = self.attempt(&batch, group_terms);
         let bytes = attempt.encode();
-        let reply = self.wire.send(bytes, 1, Some(Box::new(attempt)))?;
-        Some(Sent { session: Arc::clone(self), reply, batch, group_terms, last: sent_with })
+        self.send_as((attempt, bytes), batch, group_terms, sent_with)
     }
+
+    fn attempt(&self, batch: &Arc<Batch>, group_terms: GroupTerms) -> (Attempt, LastSent) {
+        let sent_with = LastSent::default();
+        let attempt = Attempt::new(&self.judging, Arc::clone(batch), group_terms, &sent_with);
+        (attempt, sent_with)
+    }
+
+    fn send_as(
+        self: &Arc<Self>,
+        (attempt, bytes): (Attempt, Vec<u8>),
+        batch: Arc<Batch>,
+        group_terms: GroupTerms,
+        last: LastSent,
+    ) -> Option<Sent> {
+        let reply = self.wire.send(bytes, 1, Some(Box::new(attempt)))?;
+        Some(Sent { session: Arc::clone(self), reply, batch, group_terms, last })
+    }
+}
+
+type LastSent = Arc<SyncMutex<SentWith>>;
+
+/// The longest quarantine that a client with the same settings can request. If the quarantine of
+/// the node is longer, another client has other settings.
+fn longest_asked(terms: Terms, group_terms: GroupTerms) -> Duration {
+    let window = group_terms.widest_window.max(group_terms.failover_window);
+    terms.max_ttl.saturating_add(window)
 }
 
 /// A batch that was sent, and whose answer the client has not read yet.
@@ -175,7 +220,7 @@ pub(crate) struct Sent {
     reply: Reply,
     batch: Arc<Batch>,
     group_terms: GroupTerms,
-    last: Arc<SyncMutex<SentWith>>,
+    last: LastSent,
 }
 
 impl Sent {
@@ -193,6 +238,9 @@ impl Sent {
                     // Here the second try failed, or a later batch was sent before the second try.
                     // So the session ends, and the node makes a new connection.
                     session.abandon();
+                    if let Some(refused) = session.wire.refused_script() {
+                        return Err(faults::connecting(&refused, &session.secrets));
+                    }
                 }
                 return Err(calling(e));
             }
@@ -215,12 +263,7 @@ impl Sent {
             }
         }
         if let Some(facts) = &mut replies.facts {
-            // The longest quarantine that a client with the same settings can request. If the
-            // quarantine of the node is longer, another client has other settings.
-            facts.quarantine_asked = batch
-                .terms
-                .max_ttl
-                .saturating_add(group_terms.widest_window.max(group_terms.failover_window));
+            facts.quarantine_asked = longest_asked(batch.terms, group_terms);
             let first = session.first_facts().map(|first| first.facts);
             if let Some(first) = first.filter(|first| first.history_id == facts.history_id) {
                 facts.new_history |= first.new_history;

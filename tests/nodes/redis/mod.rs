@@ -16,6 +16,7 @@ mod reconnect;
 mod records;
 mod rights;
 mod same;
+mod script;
 mod semaphores;
 mod step;
 mod strangers;

@@ -2,7 +2,7 @@
 //! client.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -134,9 +134,10 @@ async fn serve(socket: TcpStream, shared: Arc<Shared>) -> Option<()> {
     }
 }
 
-/// A fake master with one replica. It grants every lock except [`TAKEN`].
+/// A fake master with one replica. It grants every lock except [`TAKEN`], once it has the script.
 pub(crate) struct DataServer {
     run_id: String,
+    has_script: AtomicBool,
 }
 
 /// Data history of every data server.
@@ -145,7 +146,8 @@ const HISTORY: &str = "0123456789abcdef0123456789abcdef01234567";
 impl DataServer {
     pub(crate) fn new() -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(1);
-        Self { run_id: format!("{:040x}", COUNT.fetch_add(1, Relaxed)) }
+        let run_id = format!("{:040x}", COUNT.fetch_add(1, Relaxed));
+        Self { run_id, has_script: AtomicBool::new(false) }
     }
 
     fn info(&self, section: &str) -> String {
@@ -187,7 +189,13 @@ impl Honest for DataServer {
                 (phase, bulk(self.info(&section)))
             }
             "ROLE" => (Phase::Role, array(&[bulk("master"), integer(100), array(&[])])),
-            "SCRIPT" => (Phase::Load, bulk("f".repeat(40))),
+            "SCRIPT" => {
+                self.has_script.store(true, Relaxed);
+                (Phase::Load, bulk("f".repeat(40)))
+            }
+            "EVALSHA" if !self.has_script.load(Relaxed) => {
+                (Phase::Greeting, b"-NOSCRIPT No matching script.\r\n".to_vec())
+            }
             "EVALSHA" => batch(asked),
             "SUBSCRIBE" => (Phase::Subscribe, subscribed(&asked[1..])),
             "SET" => (Phase::BarrierWrite, ok()),

@@ -68,13 +68,13 @@ impl Copy {
         self.write(Path::new("src/lib.rs"), &format!("{lib}\nmod palisade_mutants;\n"))?;
         let script = self.text(Path::new(SCRIPT))?;
         let changed =
-            script.replacen("const TEXT: &str = concat!(", "const WRITTEN: &str = concat!(", 1);
+            script.replacen("const SOURCE: &str = concat!(", "const WRITTEN: &str = concat!(", 1);
         if changed == script {
-            return Err(format!("{SCRIPT} has no TEXT"));
+            return Err(format!("{SCRIPT} has no SOURCE"));
         }
-        let text = "\nstatic TEXT: LazyLock<&'static str> =\n    \
+        let text = "\nstatic SOURCE: LazyLock<&'static str> =\n    \
                     LazyLock::new(|| crate::palisade_mutants::script(WRITTEN));\n";
-        self.write(Path::new(SCRIPT), &(changed.replace("(TEXT)", "(*TEXT)") + text))
+        self.write(Path::new(SCRIPT), &(changed.replace("(SOURCE)", "(*SOURCE)") + text))
     }
 
     pub(crate) fn text(&self, file: &Path) -> Result<String, String> {
