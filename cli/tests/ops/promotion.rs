@@ -9,6 +9,7 @@ use palisade_ops::{HandedOver, Handover, init};
 use super::handover::{fresh, on_group};
 use super::support::fake::{View, sentinel};
 use super::support::group::cli;
+use super::support::wait::until;
 use super::tilt::{pids, signal};
 use super::*;
 
@@ -24,9 +25,14 @@ fn marked(at: &str) -> u64 {
 
 /// Returns the configuration epoch that a Sentinel reports.
 fn reported(sentinel: &str, name: &str) -> u64 {
+    fact(sentinel, name, "config-epoch")
+}
+
+/// Returns a number that a Sentinel reports of its master.
+fn fact(sentinel: &str, name: &str, field: &str) -> u64 {
     let facts = cli(sentinel, &["SENTINEL", "MASTER", name]);
-    let epoch = facts.lines().skip_while(|line| *line != "config-epoch").nth(1);
-    epoch.expect("its epoch").parse().expect("digits")
+    let number = facts.lines().skip_while(|line| *line != field).nth(1);
+    number.unwrap_or_else(|| panic!("{field}: {facts}")).parse().expect("digits")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -94,6 +100,50 @@ async fn one_sentinel_alone_names_no_epoch_for_the_marker_of_a_new_group() {
     let done = init(&Deployment::new().node(url), "").await.unwrap();
     assert!(done.is_done(), "{done:?}");
     assert_eq!(marked(&master), reported(&sentinels[0], &name));
+}
+
+/// Their epoch is 0 then, below the marker's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_whose_sentinels_began_anew_is_handed_over() {
+    let groups = Groups::up_with(1, 5_000, 2, &[]);
+    let redlock = on_group(&groups);
+    drop(fresh(&redlock, "before").await);
+    let (name, sentinels) = (groups.name(0), groups.sentinels(0));
+    let done = Handover::new(group(&groups)).group(|_| ()).await.unwrap();
+    let HandedOver::Done { at, .. } = &done else { panic!("{done}") };
+    assert!(marked(at) > 0);
+    let (host, port) = at.rsplit_once(':').expect("host:port");
+    // First at all of them: one that still knows its epoch would tell the others.
+    let steps: [&[&str]; 3] = [
+        &["REMOVE", &name],
+        &["MONITOR", &name, host, port, "2"],
+        &["SET", &name, "down-after-milliseconds", "5000"],
+    ];
+    for words in steps {
+        for sentinel in &sentinels {
+            assert_eq!(cli(sentinel, &[&["SENTINEL"], words].concat()), "OK");
+        }
+    }
+    let knows = |sentinel: &String| {
+        let known = |field| fact(sentinel, &name, field);
+        (known("num-slaves"), known("num-other-sentinels")) == (2, 2)
+    };
+    until("the Sentinels to know all", || sentinels.iter().all(knows)).await;
+    assert!(sentinels.iter().all(|sentinel| reported(sentinel, &name) == 0));
+
+    let begun = Instant::now();
+    let done = loop {
+        let done = Handover::new(group(&groups)).group(|_| ()).await.unwrap();
+        if !matches!(done, HandedOver::Refused(_)) {
+            break done;
+        }
+        // At least until it has settled after the first one.
+        assert!(begun.elapsed() < 8 * SOON, "{done}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    };
+    let HandedOver::Done { at, .. } = &done else { panic!("{done}") };
+    assert_eq!(marked(at), reported(&sentinels[0], &name));
+    drop(fresh(&redlock, "after").await);
 }
 
 /// A replica evicts nothing. Over its limit, it does so as soon as it is promoted.

@@ -83,7 +83,9 @@ impl Marker {
             replid: shown.replid,
             process: shown.process,
             evicted: if self.evicted == EVICTED { EVICTED } else { shown.evicted },
-            epoch: self.epoch.max(epoch.unwrap_or(0)),
+            // Lower after a reset of the Sentinels: the next promotion must be above it
+            // (quarantine 16).
+            epoch: epoch.unwrap_or(self.epoch),
             handover: Some(Handover::Settling(now.saturating_add(self.quarantine))),
             written: now,
             ..*self
