@@ -48,7 +48,7 @@ use crate::metrics::JobMeters;
 use crate::span::operation;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
-use due::{DecidedBy, Due, DueTicks, next_check, ready};
+use due::{DecidedBy, Due, DueTicks, NextTick, next_check, ready};
 use look_back::Ticks;
 
 /// Largest number of ticks (due times of a job) that run in this process at the same time, if the
@@ -193,7 +193,7 @@ where
     E: Into<Failed>,
 {
     async fn run(&self) -> Infallible {
-        let mut due = DueTicks::new();
+        let (mut due, mut next_due) = (DueTicks::new(), NextTick::default());
         let requests = request::requests(self.cron, &self.job.name, self.requests.as_ref());
         let mut requests = std::pin::pin!(requests);
         let (mut running, mut looking) = (FuturesUnordered::new(), FuturesUnordered::new());
@@ -213,7 +213,7 @@ where
             }
             let now = self.now();
             self.follow(&mut due, &mut seen);
-            let new = self.add_due(&mut due, &mut seen, now);
+            let new = self.add_due(&mut due, (&mut seen, &mut next_due), now);
             if !new.is_empty() {
                 looking.push(self.look_back(Ticks::New, new, false));
             }
@@ -228,7 +228,7 @@ where
                 continue;
             }
             let next_check = next_check(&due).filter(|_| running.len() < at_once);
-            let next_tick = self.schedule.after(seen).map(millis);
+            let next_tick = next_due.after(self.schedule, seen).map(millis);
             let next = next_check.into_iter().chain(next_tick).min().unwrap_or(u64::MAX);
             // The loop sleeps for at most `WATCH`, because the wall clock may be set during the
             // sleep, and tokio's timers stop while the computer is suspended.

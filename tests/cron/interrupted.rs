@@ -17,8 +17,12 @@ fn hourly() -> Job {
     Job::new("job", "0 * * * *")
 }
 
-fn patient() -> World {
-    World::with_ttl(20 * SECOND)
+/// Returns a world that begins a minute before a full hour.
+async fn patient() -> World {
+    let world = World::with_ttl(20 * SECOND);
+    let into_hour = world.now().duration_since(UNIX_EPOCH).unwrap().as_secs() % 3_600;
+    sleep(Duration::from_secs(2 * 3_600 - 60 - into_hour)).await;
+    world
 }
 
 /// Starts a process whose runs take ten minutes.
@@ -51,7 +55,7 @@ async fn a_run_is_run_again_whenever_its_process_died() {
     for (dies_after, late) in
         [(SECOND / 2, None), (5 * MINUTE, Some(SECOND)), (599 * SECOND, Some(7 * MINUTE))]
     {
-        let world = patient();
+        let world = patient().await;
         let job = || if let Some(late) = late { hourly().late(late) } else { hourly() };
         let mut three: Vec<_> = (0..3).map(|_| start(&world, job())).collect();
         let tick = until(&world, dies_after).await;
@@ -85,13 +89,13 @@ async fn an_interrupted_run_comes_before_the_ticks_that_were_due_during_it() {
 async fn a_run_whose_lease_is_lost_is_run_again_and_nobody_died() {
     for overlap in [Overlap::Skip, Overlap::Allow] {
         let log = Log::of_this_thread(LevelFilter::WARN);
-        let world = patient();
+        let world = patient().await;
         let process = start(&world, hourly().overlap(overlap));
         let tick = until(&world, 5 * MINUTE).await;
         world.cut(true);
         sleep(30 * SECOND).await;
         world.cut(false);
-        sleep(20 * MINUTE).await;
+        sleep(13 * MINUTE).await;
         assert_eq!(attempts(&world, tick), [1, 2], "{overlap:?}");
         assert_eq!(world.completed(), [tick]);
         assert_eq!(log.lines(&["a run was interrupted", "job"]).len(), 1, "{}", log.text());
@@ -102,51 +106,51 @@ async fn a_run_whose_lease_is_lost_is_run_again_and_nobody_died() {
 #[tokio::test(start_paused = true)]
 async fn a_process_that_starts_finds_a_run_that_was_interrupted_before_and_one_that_will_be() {
     for away in [30 * SECOND, 50 * MINUTE, 30 * 60 * MINUTE] {
-        let world = patient();
+        let world = patient().await;
         let process = start(&world, hourly());
         let tick = until(&world, 5 * MINUTE).await;
         drop(process);
         sleep(away).await;
         let process = start(&world, hourly());
-        sleep(25 * MINUTE).await;
+        sleep(13 * MINUTE).await;
         assert_eq!(attempts(&world, tick), [1, 2], "away {away:?}");
         drop(process);
     }
     // The second process starts during the run, and the first dies later.
-    let world = patient();
+    let world = patient().await;
     let first = start(&world, hourly());
     let tick = until(&world, 2 * MINUTE).await;
     let second = start(&world, hourly());
     sleep(5 * MINUTE).await;
     drop(first);
-    sleep(25 * MINUTE).await;
+    sleep(13 * MINUTE).await;
     assert_eq!(attempts(&world, tick), [1, 2]);
     drop(second);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_tick_older_than_its_retention_is_not_run_again() {
-    let world = patient();
+    let world = patient().await;
     let job = || hourly().retention(3 * 60 * MINUTE);
     let process = start(&world, job());
     let tick = until(&world, 5 * MINUTE).await;
     drop(process);
     sleep(4 * 60 * MINUTE).await;
     let process = start(&world, job());
-    sleep(25 * MINUTE).await;
+    sleep(13 * MINUTE).await;
     assert_eq!(attempts(&world, tick), [1]);
     drop(process);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_edit_of_the_schedule_does_not_leave_the_run_that_it_interrupts() {
-    let world = patient();
+    let world = patient().await;
     let process = start(&world, hourly());
     let tick = until(&world, 5 * MINUTE).await;
     drop(process);
     sleep(40 * SECOND).await;
     let process = start(&world, Job::new("job", "30 4 * * *"));
-    sleep(25 * MINUTE).await;
+    sleep(13 * MINUTE).await;
     assert_eq!(attempts(&world, tick), [1, 2]);
     assert_eq!(world.completed(), [tick]);
     drop(process);
@@ -217,14 +221,14 @@ async fn an_interrupted_run_that_was_due_during_an_earlier_one_is_left_with_that
 async fn a_run_that_is_not_run_again_is_said() {
     // The job does not allow it.
     let log = Log::of_this_thread(LevelFilter::WARN);
-    let world = patient();
+    let world = patient().await;
     let job = || hourly().interrupted(Interrupted::Leave);
     let two = [start(&world, job()), start(&world, job())];
     let tick = until(&world, 5 * MINUTE).await;
     world.cut(true);
     sleep(30 * SECOND).await;
     world.cut(false);
-    sleep(20 * MINUTE).await;
+    sleep(13 * MINUTE).await;
     assert_eq!(attempts(&world, tick), [1]);
     let said = log.lines(&["the tick is left as it is", &format!("tick={tick}")]);
     assert!((1..=2).contains(&said.len()), "{}", log.text());
@@ -233,7 +237,7 @@ async fn a_run_that_is_not_run_again_is_said() {
     drop(two);
     // A later tick is due, and the job runs only the latest.
     let log = Log::of_this_thread(LevelFilter::WARN);
-    let world = patient();
+    let world = patient().await;
     let job = || hourly().overlap(Overlap::CancelPrevious);
     let process = start(&world, job());
     let tick = until(&world, 5 * MINUTE).await;
@@ -262,10 +266,10 @@ async fn a_handler_that_always_asks_for_another_run_is_asked_for_a_minute() {
     let kinds: [fn() -> Failed; 2] = [|| Failed::retry("later"), || Failed::no_effect("later")];
     for failed in kinds {
         let log = Log::of_this_thread(LevelFilter::WARN);
-        let world = patient();
+        let world = patient().await;
         let asks = move |_: Tick| async move { Err(failed()) };
         let two = [world.process_with(hourly(), asks), world.process_with(hourly(), asks)];
-        let tick = until(&world, 10 * MINUTE).await;
+        let tick = until(&world, 3 * MINUTE).await;
         let last = world.runs().last().unwrap().began.cast_signed() / 1_000 - tick;
         assert!((50..70).contains(&last), "{last} s");
         assert!(!log.lines(&["ticks were missed", "job"]).is_empty(), "{}", log.text());
@@ -273,7 +277,7 @@ async fn a_handler_that_always_asks_for_another_run_is_asked_for_a_minute() {
         // A process that starts asks once more.
         let runs = world.runs().len();
         let third = world.process_with(hourly(), asks);
-        sleep(10 * MINUTE).await;
+        sleep(3 * MINUTE).await;
         assert!(world.runs().len() <= runs + 1, "{:?}", &world.runs()[runs..]);
         drop(third);
     }
@@ -285,7 +289,7 @@ async fn the_tick_that_was_due_during_a_long_run_is_run_after_it() {
     for (jitter, seconds, restarts) in
         [(0, 900, false), (2, 900, true), (22, 700, false), (0, 1_190, true)]
     {
-        let world = patient();
+        let world = patient().await;
         let every = Job::new("job", "*/10 * * * *").overlap(Overlap::BufferOne);
         let job = || every.clone().jitter(SECOND * jitter);
         let long = move |_: Tick| async move {

@@ -233,7 +233,7 @@ async fn a_cancelled_run_is_told_and_has_its_grace() {
 
 #[tokio::test(start_paused = true)]
 async fn jitter_is_the_same_for_all_processes_and_within_bounds() {
-    let world = World::new();
+    let world = World::with_ttl(20 * SECOND);
     let job = || Job::new("job", "* * * * *").jitter(30 * SECOND);
     let two = [world.process(job()), world.process(job())];
     sleep(20 * MINUTE).await;
@@ -248,7 +248,7 @@ async fn jitter_is_the_same_for_all_processes_and_within_bounds() {
 #[tokio::test(start_paused = true)]
 async fn an_edited_schedule_runs_nothing_belatedly_and_says_what_it_leaves_out() {
     let log = Log::of_this_thread(LevelFilter::WARN);
-    let world = World::new();
+    let world = World::with_ttl(20 * SECOND);
     let missed = Missed::CatchUp { window: Duration::from_secs(7_200), max: 100 };
     let old = || Job::new("job", "*/5 * * * *").missed(missed);
     let new = || Job::new("job", "*/7 * * * *").missed(missed);
@@ -300,7 +300,7 @@ async fn all_ticks_of_a_long_run_are_skipped() {
 
 #[tokio::test(start_paused = true)]
 async fn a_tick_is_not_run_again_by_a_frozen_process_with_the_schedule_of_before() {
-    let world = World::with_ttl(20 * SECOND);
+    let world = World::with_ttl(MINUTE);
     let job = |schedule| Job::new("job", schedule).missed(Missed::RunLatest).jitter(50 * SECOND);
     let into_hour = || world.now().duration_since(at(0)).unwrap().as_millis() as u64 % 3_600_000;
     sleep(Duration::from_millis(3_600_000 + 3_500_000 - into_hour())).await;
@@ -374,7 +374,7 @@ async fn the_delay_of_a_tick_counts_from_the_end_of_its_jitter() {
 #[tokio::test(start_paused = true)]
 async fn jobs_of_one_name_are_apart_if_the_names_of_their_crons_are() {
     let names = ["billing", "reports", "a/b", "a%2Fb", "cron"];
-    let world = World::with_ttl(20 * SECOND);
+    let world = World::with_ttl(MINUTE);
     let ran = std::sync::Arc::new(std::sync::Mutex::new([0; 5]));
     let slow = |n: usize| {
         let ran = std::sync::Arc::clone(&ran);
@@ -390,11 +390,11 @@ async fn jobs_of_one_name_are_apart_if_the_names_of_their_crons_are() {
     let job = || Job::new("cleanup", "* * * * *");
     let all: Vec<_> =
         (0..5).map(|n| world.process_of(names[n], &world.host(), job(), slow(n))).collect();
-    sleep(35 * MINUTE).await;
+    sleep(12 * MINUTE).await;
     let ran = *ran.lock().unwrap();
-    assert!(ran.iter().all(|ran| (34..=36).contains(ran)), "{ran:?}");
+    assert!(ran.iter().all(|ran| (11..=13).contains(ran)), "{ran:?}");
     for process in all {
-        let report = process.cron.history(&job(), 30).await.unwrap();
+        let report = process.cron.history(&job(), 10).await.unwrap();
         let done = |tick: &TickReport| matches!(&tick.state, TickState::Over(_));
         assert!(report[1..].iter().all(done), "{report:?}");
     }

@@ -22,9 +22,9 @@ const CLOSE: i64 = 4;
 /// Seconds that the scheduler has for one decision, over all of them in a cell.
 const DRIFT: i64 = 8;
 /// Seconds after the outage for which the job is watched.
-const WATCHED: i64 = 2_000;
+const WATCHED: i64 = 1_400;
 /// Cells that a test runs, out of hundreds.
-const DRAWN: usize = 8;
+const DRAWN: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {

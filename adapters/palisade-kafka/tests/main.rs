@@ -20,7 +20,7 @@ use std::time::{Duration, SystemTime};
 use books::{HANG, LEASE, Ledger, handle, judge, repeatable, run};
 use palisade::idempotency::Context;
 use palisade::idempotency::consumer::headers::{DETAIL, KEY, ORIGIN, REASON};
-use palisade::idempotency::consumer::{ConsumerBuilder, Rules};
+use palisade::idempotency::consumer::{ConsumerBuilder, ConsumerReport, Rules};
 use palisade::{Failed, MemoryNode, Redlock};
 use palisade_kafka::{Consumer, Message, Publisher, Topic, dead_letters};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -68,6 +68,16 @@ impl Kafka {
 
     fn builder(&self, redlock: &Redlock) -> ConsumerBuilder<Topic> {
         Consumer::builder(self.topic(), repeatable(redlock))
+    }
+
+    /// Returns a client that has not joined the group. Of two members, the first by this id gets
+    /// the only partition.
+    fn member(&self, id: &str) -> BaseConsumer {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", self.cluster.bootstrap_servers());
+        config.set("group.id", GROUP).set("group.instance.id", id);
+        config.set("session.timeout.ms", "5000").set("enable.auto.commit", "false");
+        config.create().unwrap()
     }
 
     async fn publish(&self, key: &str, body: &str) {
@@ -380,4 +390,52 @@ async fn a_message_that_kills_its_process_is_put_aside() {
     let dead = kafka.dead();
     assert_eq!(dead.keys().collect::<Vec<_>>(), ["exhausted"]);
     assert_eq!(dead["exhausted"].0.as_deref(), Some("poisoned"));
+}
+
+/// Runs a consumer whose handler answers after another member of the group got its partition.
+async fn late(answer: fn() -> Result<(), Failed>) -> (Kafka, ConsumerReport) {
+    let (kafka, redlock) = (Kafka::start(1), handle(&MemoryNode::new()));
+    kafka.publish("order-1", "10 GBP").await;
+    let (begun, gone) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (started, let_go) = (Arc::clone(&begun), Arc::clone(&gone));
+    let handler = move |_: Context, _: Arc<Message>| {
+        let (started, let_go) = (Arc::clone(&started), Arc::clone(&let_go));
+        async move {
+            started.notify_one();
+            let_go.notified().await;
+            answer()
+        }
+    };
+    let from = kafka.topic().set("group.instance.id", "b").set("heartbeat.interval.ms", "500");
+    let rules = Rules::default().max_failures(1).concurrency(1);
+    let consumer = Consumer::builder(from, repeatable(&redlock)).rules(rules).build().unwrap();
+    let other = kafka.member("a");
+    let steal = async {
+        begun.notified().await;
+        other.subscribe(&[TOPIC]).unwrap();
+        // A member gets a partition after the one that had it has let it go.
+        while other.assignment().unwrap().count() == 0 {
+            drop(other.poll(Duration::ZERO));
+            sleep(Duration::from_millis(20)).await;
+        }
+        gone.notify_one();
+    };
+    let ended = timeout(HANG, consumer.run(handler, steal)).await.expect("it ends").unwrap();
+    drop(other);
+    (kafka, ended)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_member_of_the_group_has_stays_with_it() {
+    let answers: [(&str, fn() -> Result<(), Failed>); 3] = [
+        ("refused for good", || Err(Failed::permanent("no such customer"))),
+        ("a failure, with a time", || Err(Failed::retry("closed").after(LEASE))),
+        ("a result", || Ok(())),
+    ];
+    for (what, answer) in answers {
+        let (kafka, ended) = late(answer).await;
+        assert_eq!((ended.unsettled, ended.delivered), (1, 1), "{what}: {ended:?}");
+        assert_eq!(kafka.committed(), [None], "{what}");
+        assert!(kafka.dead().is_empty(), "{what}");
+    }
 }

@@ -18,7 +18,8 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, SystemTime};
 
 use books::{HANG, LEASE, Ledger, handle, judge, repeatable, run};
-use lapin::options::{BasicGetOptions, BasicNackOptions};
+use futures_util::StreamExt as _;
+use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicGetOptions, BasicNackOptions};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use palisade::idempotency::Context;
 use palisade::idempotency::consumer::headers::{DETAIL, ORIGIN, REASON};
@@ -258,6 +259,94 @@ async fn forgotten_messages_are_held_and_run_once_after_a_decision() {
     assert!(queue.dead().await.is_none());
 }
 
+/// Waits until this number of messages is put aside and no other one is left. A message that a
+/// consumer has is not ready at the broker, so the queues must stay empty for a while.
+async fn quiet(queue: &Queue, put_aside: u32) {
+    let mut quiet = 0;
+    while quiet < 10 {
+        let is_aside = queue.ready(&dead_letters(&queue.name)).await == put_aside;
+        quiet = if is_aside && left(queue).await == 0 { quiet + 1 } else { 0 };
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// The broker takes a message away from a frozen consumer when its connection breaks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_consumer_changes_nothing_of_what_was_taken_over() {
+    let queue = Queue::new("frozen").await;
+    let publisher = Publisher::new(&queue.uri, &queue.name);
+    let (through, line) = queue.through_a_line().await;
+    let (line, made) = (Arc::new(line), Arc::new(AtomicU32::new(0)));
+    let (direct, name) = (queue.uri.clone(), queue.name.clone());
+    frozen::overtaken(
+        async move |of| {
+            // Each second consumer is the one that takes over.
+            let takes_over = made.fetch_add(1, SeqCst) % 2 == 1;
+            line.refuse(takes_over);
+            let uri = if takes_over { &direct } else { &through };
+            Consumer::builder(palisade_lapin::Queue::new(uri, &name), of)
+        },
+        async |key| publisher.publish(key, SystemTime::now(), b"10 GBP").await.unwrap(),
+        async || quiet(&queue, 0).await,
+        async || queue.ready(&dead_letters(&queue.name)).await as usize,
+    )
+    .await;
+}
+
+/// Runs a consumer whose message goes to another consumer before its handler answers.
+async fn late(queue: &Queue, answer: fn() -> Result<(), Failed>) -> ConsumerReport {
+    let redlock = handle(&MemoryNode::new());
+    publish(queue, std::iter::once(("order-1".to_owned(), "10 GBP"))).await;
+    let (begun, gone) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (started, let_go) = (Arc::clone(&begun), Arc::clone(&gone));
+    let handler = move |_: Context, message: Arc<Message>| {
+        let (started, let_go) = (Arc::clone(&started), Arc::clone(&let_go));
+        async move {
+            started.notify_one();
+            let_go.notified().await;
+            let again = BasicNackOptions { requeue: true, ..BasicNackOptions::default() };
+            assert!(message.delivery().acker.nack(again).await.unwrap());
+            answer()
+        }
+    };
+    let rules = Rules::default().max_failures(1).concurrency(1);
+    let consumer = builder(&queue.uri, queue, &redlock).rules(rules).build().unwrap();
+    let channel = queue.channel().await;
+    let mut taken = None;
+    let steal = async {
+        begun.notified().await;
+        let mut first = FieldTable::default();
+        first.insert("x-priority".into(), AMQPValue::LongInt(10));
+        let name = queue.name.as_str().into();
+        let other = channel.basic_consume(name, "".into(), BasicConsumeOptions::default(), first);
+        let mut other = other.await.unwrap();
+        gone.notify_one();
+        let again = other.next().await.expect("it comes again").unwrap();
+        assert!(again.redelivered);
+        taken = Some((other, again));
+    };
+    let ended = timeout(HANG, consumer.run(handler, steal)).await.expect("it ends").unwrap();
+    let (_other, again) = taken.expect("the other one has it");
+    assert_eq!(queue.ready(&dead_letters(&queue.name)).await, 0, "{ended:?}");
+    assert!(again.acker.ack(BasicAckOptions::default()).await.unwrap(), "it stayed with it");
+    ended
+}
+
+#[tokio::test]
+async fn what_another_consumer_has_stays_with_it() {
+    let answers: [(&str, fn() -> Result<(), Failed>); 3] = [
+        ("refused", || Err(Failed::permanent("no such customer"))),
+        ("failed", || Err(Failed::retry("closed").after(LEASE))),
+        ("done", || Ok(())),
+    ];
+    for (what, answer) in answers {
+        let queue = Queue::new(&format!("late-{what}")).await;
+        let ended = late(&queue, answer).await;
+        assert_eq!((ended.unsettled, ended.delivered), (1, 1), "{what}: {ended:?}");
+        assert_eq!(left(&queue).await, 0, "{what}: no copy of it");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_kills_its_process_is_put_aside() {
     let queue = Queue::new("kills").await;
@@ -266,16 +355,7 @@ async fn a_message_that_kills_its_process_is_put_aside() {
     frozen::kills_its_process(
         async move |of| Consumer::builder(from.clone(), of),
         async |key| publisher.publish(key, SystemTime::now(), b"10 GBP").await.unwrap(),
-        async || {
-            // A message that the consumer has is not ready at the broker. So the queues must stay
-            // empty for a while.
-            let mut quiet = 0;
-            while quiet < 10 {
-                let put_aside = queue.ready(&dead_letters(&queue.name)).await == 1;
-                quiet = if put_aside && left(&queue).await == 0 { quiet + 1 } else { 0 };
-                sleep(Duration::from_millis(100)).await;
-            }
-        },
+        async || quiet(&queue, 1).await,
     )
     .await;
     let letter = queue.dead().await.expect("it is put aside");

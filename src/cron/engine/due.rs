@@ -69,6 +69,21 @@ pub(super) fn next_check(due: &DueTicks) -> Option<u64> {
     in_turn(due).map(|(_, d)| d.check_at).min()
 }
 
+/// The first tick after an instant. The loop asks for it at least twice a second, and a search
+/// through the days until a rare tick is long.
+#[derive(Debug, Default)]
+pub(super) struct NextTick(Option<(i64, i64)>);
+
+impl NextTick {
+    pub(super) fn after(&mut self, schedule: &Schedule, instant: i64) -> Option<i64> {
+        let found = self.0.filter(|(from, tick)| (*from..*tick).contains(&instant));
+        if found.is_none() {
+            self.0 = schedule.after(instant).map(|tick| (instant, tick));
+        }
+        self.0.map(|(_, tick)| tick)
+    }
+}
+
 impl<F> Engine<'_, F> {
     /// Handles a wall clock that was set back. The ticks that are on time by the new clock are
     /// looked at again. The records show which of these ticks were already run.
@@ -105,9 +120,14 @@ impl<F> Engine<'_, F> {
 
     /// Adds the tick that is due since the last look. If there are several, this process did not
     /// look in time, and they are returned: their records say what has become of them.
-    pub(super) fn add_due(&self, due: &mut DueTicks, seen: &mut i64, now: u64) -> Vec<i64> {
-        let (from, to) = (*seen, whole(now / 1_000));
-        let first = self.schedule.after(from).filter(|first| *first <= to);
+    pub(super) fn add_due(
+        &self,
+        due: &mut DueTicks,
+        (seen, next): (&mut i64, &mut NextTick),
+        now: u64,
+    ) -> Vec<i64> {
+        let to = whole(now / 1_000);
+        let first = next.after(self.schedule, *seen).filter(|first| *first <= to);
         let Some(first) = first else { return Vec::new() };
         *seen = to;
         if self.schedule.after(first).is_some_and(|next| next <= to) {
@@ -316,5 +336,21 @@ impl<F> Engine<'_, F> {
             job = %self.job.name, first, last, ticks = ticks.len(), policy = ?self.job.missed,
             "ticks were missed and are left out"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_tick_is_that_of_the_schedule_also_after_a_step_back() {
+        let schedule = Schedule::parse("*/7 * * * *", "UTC").unwrap();
+        let mut next = NextTick::default();
+        let forth = (0..10_000).step_by(37);
+        for instant in forth.chain((0..10_000).rev().step_by(113)) {
+            let instant = 1_795_932_000 + instant;
+            assert_eq!(next.after(&schedule, instant), schedule.after(instant), "{instant}");
+        }
     }
 }

@@ -6,7 +6,8 @@ mod node;
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use lapin::message::BasicGetMessage;
@@ -113,9 +114,13 @@ impl Queue {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let at = listener.local_addr().expect("an address");
         let cuts = watch::Sender::new(0);
-        let line = Line { cuts: cuts.clone() };
+        let refuses = Arc::new(AtomicBool::new(false));
+        let line = Line { cuts: cuts.clone(), refuses: Arc::clone(&refuses) };
         tokio::spawn(async move {
             while let Ok((mut client, _)) = listener.accept().await {
+                if refuses.load(SeqCst) {
+                    continue;
+                }
                 let (broker, mut cut) = (broker.clone(), cuts.subscribe());
                 tokio::spawn(async move {
                     let mut server = TcpStream::connect(broker).await?;
@@ -131,13 +136,23 @@ impl Queue {
     }
 }
 
-/// A proxy. The test can cut its connections. Clients can connect again at once.
+/// A proxy. The test can cut its connections. Clients can connect again at once, unless the proxy
+/// refuses them.
 pub(crate) struct Line {
     cuts: watch::Sender<u32>,
+    refuses: Arc<AtomicBool>,
 }
 
 impl Line {
     pub(crate) fn cut(&self) {
         self.cuts.send_modify(|n| *n += 1);
+    }
+
+    /// Cuts the connections and refuses new ones (`true`), or lets clients connect again.
+    pub(crate) fn refuse(&self, refuses: bool) {
+        self.refuses.store(refuses, SeqCst);
+        if refuses {
+            self.cut();
+        }
     }
 }
