@@ -1,6 +1,6 @@
 //! Judges a server's data for the batches of one connection: by what the server showed at the login
-//! ([`look_at_data`]), and by its answer to a batch that the script refused because it found another
-//! marker than the client expected. Such a batch is sent again.
+//! ([`look_at_data`]), and by its answer to a batch that the script refused because it found
+//! another marker than the client expected. Such a batch is sent again.
 
 use std::sync::Arc;
 use std::time::Duration;
