@@ -58,6 +58,8 @@ mod token;
     reason = "what a machine offers to its client side, apart from its own parts"
 )]
 mod quorum;
+// The rules of a node: what an op makes of its data. Pure functions.
+mod rules;
 // The trait `Env` for clocks and randomness. The builders of nodes and handles take an
 // implementation of it.
 mod env;

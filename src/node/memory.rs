@@ -29,9 +29,7 @@ pub use self::builder::MemoryNodeBuilder;
 pub use self::faults::MemorySnapshot;
 use self::lists::Lists;
 use self::locks::{Locks, Wake};
-use self::quarantine::{Clock, Header, Kept, Nature, Windows};
-#[cfg(feature = "test-util")]
-pub use self::records::RecordChange;
+use self::quarantine::{Clock, Kept, Nature, Windows};
 use self::records::Records;
 use super::{BoxFuture, LockNode, NodeSignal};
 use crate::durability::{BarrierPoint, Durability};
@@ -39,7 +37,10 @@ use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::name::LockKeys;
 use crate::node::lineage::{Process, ReplicationId};
-use crate::op::{Batch, LockMode, Op, Replies, Reply};
+use crate::op::{Ballot, Batch, Claim, LockMode, Op, Replies, Reply};
+use crate::rules::header::Header;
+#[cfg(feature = "test-util")]
+pub use crate::rules::records::RecordChange;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
@@ -163,7 +164,7 @@ impl MemoryNode {
         let mut batch = batch.clone();
         let remembers = &mut batch.remembers;
         remembers.known_since = remembers.known_since.or(inner.is_known.then_some(0));
-        let h = match Header::open(&mut inner.data.kept, nature, &identity, clock, &batch) {
+        let h = match quarantine::open(&mut inner.data.kept, nature, &identity, clock, &batch) {
             Ok(h) => h,
             Err(error) => return Replies::fail(batch.ops.len(), &error),
         };
@@ -266,25 +267,16 @@ impl Data {
                 hints.extend(enlist.news.then(|| NodeSignal::Changed(Arc::clone(&enlist.key))));
                 self.lists.enlist(h, enlist)
             }
-            Op::Claim(claim) => self.records.claim(h, claim),
-            Op::RaiseClaim { key, owner, token } => self.records.raise(h, key, *owner, *token),
-            Op::ExtendClaim { ballot, lease, reassert } => {
-                self.records.extend(h, ballot, *lease, *reassert)
-            }
-            Op::Complete { ballot, value } => {
-                let (reply, wake) = self.records.complete(h, ballot, value.as_ref());
-                hints.extend(wake.then(|| NodeSignal::Changed(Arc::clone(&ballot.key))));
+            Op::Claim(Claim { key, .. })
+            | Op::RaiseClaim { key, .. }
+            | Op::ExtendClaim { ballot: Ballot { key, .. }, .. }
+            | Op::Complete { ballot: Ballot { key, .. }, .. }
+            | Op::Steps { ballot: Ballot { key, .. }, .. }
+            | Op::Unclaim { key, .. }
+            | Op::Lookup { key, .. } => {
+                let (reply, wakes) = self.records.execute(h, key, op);
+                hints.extend(wakes.then(|| NodeSignal::Changed(Arc::clone(key))));
                 reply
-            }
-            Op::Steps { ballot, list } => self.records.steps(h, ballot, list),
-            Op::Unclaim { key, owner, end } => {
-                let (reply, wake) = self.records.unclaim(h, key, *owner, *end);
-                hints.extend(wake.then(|| NodeSignal::Changed(Arc::clone(key))));
-                reply
-            }
-            Op::Lookup { key, retention, fingerprint, born, accepted } => {
-                let unsure = h.lost_claims().unsure(*born, *retention, *accepted);
-                self.records.lookup(h, key, *fingerprint, unsure)
             }
         }
     }

@@ -10,7 +10,6 @@ mod failover_times;
 pub(crate) mod lineage;
 mod link;
 mod lock_node;
-mod lost_claims;
 pub(crate) mod memory;
 mod min_replicas;
 pub(crate) mod min_replicas_rule;

@@ -19,7 +19,7 @@ const LAYERS: [&[&str]; 13] = [
     ],
     &["env", "tls", "fuzzing", "metrics", "span"],
     &["dial"],
-    &["sentinel", "quorum"],
+    &["sentinel", "quorum", "rules"],
     &["node"],
     &["client"],
     &["redlock", "lock"],
@@ -35,10 +35,13 @@ const LAYERS: [&[&str]; 13] = [
 /// for the layer of values, and `redlock` for the layer of the `Redlock` handle and the locks.
 const TOGETHER: [&str; 2] = ["name", "redlock"];
 
-/// Words for time, randomness and IO. The modules of values (the lowest layer) and the module
-/// `quorum` must not use these words, because their callers pass time and random numbers in.
+/// Words for time, randomness and IO. The modules of values (the lowest layer) and the modules of
+/// [`PURE`] must not use these words, because their callers pass time and random numbers in.
 const WORLD: [&str; 6] =
     ["tokio::", "rand::", "Instant::now", "SystemTime", "std::thread", "std::net"];
+
+/// Pure modules above the values.
+const PURE: [&str; 2] = ["quorum", "rules"];
 
 /// Returns the name of the file's top module.
 fn module_of(path: &str) -> &str {
@@ -98,7 +101,7 @@ fn judge(own: &str, mine: usize, other: &str) -> Option<String> {
 
 pub(crate) fn pure(path: &str, shipped: &[(usize, &str)]) -> Vec<Finding> {
     let module = module_of(path);
-    if module != "quorum" && !LAYERS[0].contains(&module) {
+    if !PURE.contains(&module) && !LAYERS[0].contains(&module) {
         return Vec::new();
     }
     let used = |line: &str| WORLD.iter().find(|word| line.contains(*word));

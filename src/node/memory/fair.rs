@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::locks::{Entry, Waiter};
-use super::quarantine::Header;
 use crate::op::{Place, Queued};
+use crate::rules::header::Header;
 use crate::token::OwnerToken;
 
 /// Largest ticket, the number that orders fair waiters. The script computes with doubles, which

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use super::locks::Held;
 use super::quarantine::{Clock, Windows};
-use super::records::RecordChange;
-use super::{Data, MemoryNode, State};
+use super::{Data, MemoryNode, RecordChange, State};
 use crate::node::NodeEvent;
 use crate::node::lineage::{Handover, Process, ReplicationId, millis};
 use crate::op::Lineage;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::quarantine::Header;
 use super::shelf::{Perish, Shelf};
 use crate::op::{Enlist, Listed, MAX_LISTED, Reply};
+use crate::rules::header::Header;
 use crate::token::OwnerToken;
 
 /// Entries of one list of candidates, in the order in which they were first written.

@@ -5,11 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::quarantine::Header;
 use super::shelf::{Perish, Shelf};
 use super::slots::Slot;
 use crate::name::LockKeys;
 use crate::op::{Holder, IfHeld, LockMode, Place, QuarantineId, Reply};
+use crate::rules::header::Header;
 use crate::token::{FencingToken, OwnerToken};
 
 /// Largest number of handles (clients) in the queue of one lock. Further handles have no place in

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use super::locks::{Busy, Held, Locks, Wake};
-use super::quarantine::Header;
 use crate::name::LockKeys;
 use crate::op::{IfHeld, LockMode, Reply};
+use crate::rules::header::Header;
 use crate::token::OwnerToken;
 
 /// Names whose locks are free now, each with the handles (clients) to wake.

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use super::locks::{Entry, Locks, Waiter, Wake, since};
-use super::quarantine::Header;
 use crate::name::LockKeys;
 use crate::op::{IfHeld, LockMode, MAX_LISTED, QuarantineId, Readers, Reply, SharedGrant};
+use crate::rules::header::Header;
 use crate::token::{FencingToken, OwnerToken};
 
 /// Largest number of readers of one lock.

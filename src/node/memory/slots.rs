@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::locks::{Entry, Locks, Wake};
-use super::quarantine::Header;
 use crate::name::LockKeys;
 use crate::op::{IfHeld, LockMode, Place, QuarantineId, Reply, SlotGrant, Slots};
+use crate::rules::header::Header;
 use crate::token::{FencingToken, OwnerToken};
 
 /// A slot of a semaphore.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::MemoryNode;
-use super::records::RecordChange;
+use super::RecordChange;
 use crate::env::Env;
 use crate::error::NodeFault;
 use crate::name::LockKeys;

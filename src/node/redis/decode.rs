@@ -16,11 +16,11 @@ use super::judging::Judging;
 use super::seen::{Noted, Seen};
 use crate::error::{NodeError, NodeFault};
 use crate::name::LockKeys;
-use crate::node::lost_claims::{LostClaims, Unsure};
 use crate::op::{
     Facts, Holder, IfHeld, Listed, LockMode, MAX_LISTED, Op, QuarantineId, Queued, Readers,
     RecordState, Replies, Reply, SharedGrant, SlotGrant, Slots, StoredRecord, StoredSteps,
 };
+use crate::rules::lost_claims::{LostClaims, Unsure};
 use crate::token::{FencingToken, OwnerToken};
 
 /// First number that is too large for a fencing token. The script counts in doubles, which

@@ -8,8 +8,9 @@ use serde::Deserialize;
 use crate::Mutant;
 
 /// Modules that decide about leases.
-const FILES: [&str; 5] = [
+const FILES: [&str; 6] = [
     "src/quorum/**/*.rs",
+    "src/rules/**/*.rs",
     "src/node/**/*.rs",
     "src/client/**/*.rs",
     "src/idempotency/**/*.rs",

@@ -1,0 +1,110 @@
+//! What every rule is told about the node: its clocks, the history of its data, the floor, whether
+//! it is in quarantine or settles after a planned handover; and the bounds that follow.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::lost_claims::LostClaims;
+use crate::op::{Facts, QuarantineId, Reply, Terms};
+use crate::time::{FENCE_SLACK, raise_lead, token_lead};
+
+/// What all ops of one batch know of the node.
+#[derive(Clone, Debug)]
+pub(crate) struct Header {
+    pub(crate) facts: Facts,
+    /// ns on the expiry clock, by which leases end.
+    pub(crate) now: u64,
+    pub(crate) floor: u64,
+    /// The batch arrived after its deadline. Then only releases and unclaims are executed.
+    pub(crate) late: bool,
+    /// Leases given before a planned handover may have ended early by this clock.
+    pub(crate) settling: bool,
+    /// End of that time by the wall clock in ms; 0 if it is over. It names the handover.
+    pub(crate) settles_till: u64,
+    pub(crate) terms: Terms,
+}
+
+impl Header {
+    /// The data history, and the quarantine with which it began.
+    pub(crate) fn id(&self) -> QuarantineId {
+        self.facts.history()
+    }
+
+    pub(crate) fn is_quarantined(&self) -> bool {
+        !self.facts.quarantine.is_zero()
+    }
+
+    pub(crate) fn quarantined(&self) -> Reply {
+        let (remaining, began) = (self.facts.quarantine, self.facts.began);
+        Reply::Quarantined { remaining, id: self.id(), began }
+    }
+
+    /// (quarantine 6): in a quarantine only the leases of holders that name it are extended.
+    pub(crate) fn may_extend(&self, reassert: Option<QuarantineId>) -> bool {
+        !self.is_quarantined() || reassert == Some(self.id())
+    }
+
+    /// Time on the expiry clock.
+    pub(crate) fn after(&self, span: Duration) -> u64 {
+        self.now.saturating_add(nanos(span))
+    }
+
+    /// Zero if `till` has passed.
+    pub(crate) fn until(&self, till: u64) -> Duration {
+        Duration::from_nanos(till.saturating_sub(self.now))
+    }
+
+    /// Time until which a fence that is used now is kept. After it even a client whose clock is
+    /// behind proposes a larger one.
+    pub(crate) fn fence_till(&self) -> u64 {
+        let lead = token_lead(self.terms.clock_error);
+        self.after(self.terms.max_ttl + lead + FENCE_SLACK)
+    }
+
+    /// Time until which a record that is written now is kept: for its retention by any clock, and
+    /// its promise until every late request has arrived (idempotency 4, 9).
+    pub(crate) fn record_till(&self, retention: Duration) -> u64 {
+        let kept = retention + 2 * self.terms.clock_error + Duration::from_millis(1);
+        self.after(kept).max(self.fence_till())
+    }
+
+    /// Largest difference between the clocks of two nodes.
+    pub(crate) fn apart(&self) -> Duration {
+        2 * self.terms.clock_error
+    }
+
+    pub(crate) fn lost_claims(&self) -> LostClaims {
+        let Facts { losses, began, node_micros, .. } = &self.facts;
+        LostClaims::new(Arc::clone(losses), *began, self.terms.clock_error, node_micros / 1_000)
+    }
+
+    /// `created` is in ms since 1970.
+    pub(crate) fn is_too_old(&self, created: Option<u64>, retention: Duration) -> bool {
+        created.is_some_and(|at| at + millis(retention) < self.facts.node_micros / 1_000)
+    }
+
+    /// Fence of a new grant. The proposal is limited to this node's clock ± E.
+    pub(crate) fn next_fence(&self, fence: u64, proposal: u64) -> u64 {
+        let error = micros(self.terms.clock_error);
+        let low = self.facts.node_micros.saturating_sub(error);
+        let high = self.facts.node_micros.saturating_add(error);
+        fence.saturating_add(1).max(proposal.clamp(low, high)).max(self.floor)
+    }
+
+    /// The token is further ahead of this node's clock than correct clocks and nodes can produce.
+    pub(crate) fn is_ahead(&self, token: u64) -> bool {
+        token > self.facts.node_micros.saturating_add(micros(raise_lead(self.terms.clock_error)))
+    }
+}
+
+fn nanos(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn micros(d: Duration) -> u64 {
+    u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn millis(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
