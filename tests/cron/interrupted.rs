@@ -158,7 +158,7 @@ async fn an_edit_of_the_schedule_does_not_leave_the_run_that_it_interrupts() {
 
 #[tokio::test(start_paused = true)]
 async fn an_edit_does_not_leave_a_run_that_began_after_it_by_the_old_schedule() {
-    let world = patient();
+    let world = patient().await;
     until(&world, 58 * MINUTE).await;
     let old = start(&world, hourly());
     sleep(SECOND).await;
@@ -176,7 +176,7 @@ async fn an_edit_does_not_leave_a_run_that_began_after_it_by_the_old_schedule() 
 /// Its process takes the attempt back on two nodes, and never on the third.
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_was_taken_back_is_no_interrupted_run() {
-    let world = patient();
+    let world = patient().await;
     let asks = |_: Tick| async {
         sleep(10 * SECOND).await;
         Err(Failed::no_effect("later"))
@@ -203,7 +203,7 @@ async fn an_attempt_that_was_taken_back_is_no_interrupted_run() {
 #[tokio::test(start_paused = true)]
 async fn an_interrupted_run_that_was_due_during_an_earlier_one_is_left_with_that_reason() {
     let log = Log::of_this_thread(LevelFilter::WARN);
-    let world = patient();
+    let world = patient().await;
     let job = |overlap| Job::new("job", "*/6 * * * *").overlap(overlap);
     let process = start(&world, job(Overlap::Allow));
     // The run of the first tick has ended, and that of the second one has not.
