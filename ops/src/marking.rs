@@ -77,9 +77,9 @@ pub(super) async fn swap(
     run(conn, &command).await.map(|_| ())
 }
 
-/// Writes what `marker_of` makes of a master's marker, by `conn`, anew if another writer was faster.
-/// Then waits until the master's replicas have it. Returns the other result of `marker_of`, and how many
-/// replicas have the marker if not all of them have it.
+/// Writes what `marker_of` makes of a master's marker, by `conn`, anew if another writer was
+/// faster. Then waits until the master's replicas have it. Returns the other result of `marker_of`,
+/// and how many replicas have the marker if not all of them have it.
 pub(super) async fn rewrite<T>(
     conn: &Conn,
     (deployment, master): (&Deployment, &Master),

@@ -65,8 +65,8 @@ pub(super) struct Master {
     pub(super) known: usize,
     /// Beginning of a `redis-cli` command line to the server.
     pub(super) hand: String,
-    /// Why this server or a replica may delete locks and keys when its memory is full. [`find`] looks
-    /// at the replicas, too.
+    /// Why this server or a replica may delete locks and keys when its memory is full. [`find`]
+    /// looks at the replicas, too.
     pub(super) evicts: Option<String>,
     /// True if the server has no append-only file, so that its last writes are only in memory.
     pub(super) appends_nothing: bool,

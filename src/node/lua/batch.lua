@@ -1,6 +1,8 @@
 -- Makes the state that the slow paths of a batch share, when an op first needs it. All of it
 -- follows from the marker that the client expects and the script has found; the client has computed
--- it. ARGV[4]  numbers from the client, separated by one space:
+-- it.
+-- KEYS[1]  the marker
+-- ARGV[4]  numbers from the client, separated by one space:
 --          1 number of good replicas that are needed
 --          2 largest age of a good replica's acknowledgement, in seconds
 --          3 E: largest clock error in µs
