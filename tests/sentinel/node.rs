@@ -197,7 +197,8 @@ async fn each_misconfiguration_has_its_own_fault_and_sentence() {
         assert_eq!(node.status().last_error.map(|e| e.fault()), Some(expected), "{text}");
     }
     for server in &servers {
-        assert_eq!(cli(server, &["DBSIZE"]), "0", "nothing may be written on {server}");
+        let written = cli(server, &["EXISTS", "k", "{k}:fence", "palisade:note"]);
+        assert_eq!(written, "0", "nothing may be written on {server}");
     }
 }
 

@@ -165,9 +165,13 @@ pub fn cli(addr: &str, args: &[&str]) -> String {
 /// Returns the number of scripts that the server at `host:port` has run since the last `CONFIG
 /// RESETSTAT`.
 pub fn scripts_run(addr: &str) -> u64 {
+    calls_of(addr, &["cmdstat_eval:", "cmdstat_evalsha:", "cmdstat_fcall:"])
+}
+
+/// Returns the number of calls of these commands, as [`scripts_run`] does.
+pub fn calls_of(addr: &str, counted: &[&str]) -> u64 {
     let stats = cli(addr, &["INFO", "commandstats"]);
     let calls = |line: &str| {
-        let counted = ["cmdstat_eval:", "cmdstat_evalsha:", "cmdstat_fcall:"];
         let rest = counted.iter().find_map(|c| line.strip_prefix(c))?;
         rest.strip_prefix("calls=")?.split(',').next()?.parse::<u64>().ok()
     };
