@@ -212,7 +212,8 @@ async fn a_missing_permission_is_named() {
     assert_eq!(trio.master.cli(&rule), "OK");
     let node = RedisNode::builder(trio.master.url()).username("palisade").password("pw");
     let node = node.trust_fresh(true).build().unwrap();
-    let redlock = Redlock::builder().node(node).ttl(TTL).build().unwrap();
+    let redlock = Redlock::builder().node(node).ttl(TTL).node_deadline(Duration::from_secs(5));
+    let redlock = redlock.build().unwrap();
     let all = redlock.mutex("k").durability(Durability::AllReplicas).build().unwrap();
     let error = all.try_acquire().await.unwrap_err();
     assert_eq!(error.advice(), Advice::Misconfigured);
