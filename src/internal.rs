@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use redis::{AsyncConnectionConfig, RedisError, RedisResult};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 pub use crate::config::{RETENTION, default_clock_error, lasts};
 #[cfg(feature = "cron")]
@@ -121,12 +122,15 @@ pub fn leader(owner: OwnerToken, holder: &Holder, remaining: Duration) -> Option
     Metadata::read(owner, holder).map(|(_, metadata)| metadata.leader(remaining))
 }
 
-/// Checks that JSON keeps a result: its numbers, and what its options hold.
+/// Converts a result to JSON, as it is stored on the nodes.
 ///
 /// # Errors
-/// The result has a number that is not finite, or `Some` of a value that is written as `null`.
-pub fn check_json<T: Serialize + ?Sized>(result: &T) -> Result<(), serde_json::Error> {
-    lossless::check(result, true)
+/// What failed, and why: JSON does not keep a number that is not finite, nor `Some` of a value that
+/// is written as `null`; or the result cannot be read back.
+pub fn to_json<T: Serialize + DeserializeOwned>(
+    result: &T,
+) -> Result<String, (&'static str, serde_json::Error)> {
+    lossless::encode(result)
 }
 
 /// Returns the prefix of the call's handle (`Redlock`), and the name of its idempotency key.

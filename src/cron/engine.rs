@@ -213,7 +213,7 @@ where
             }
             let now = self.now();
             self.follow(&mut due, &mut seen);
-            let new = self.add_due(&mut due, (&mut seen, &mut next_due), now);
+            let new = self.add_due(&mut due, &mut seen, &mut next_due, now);
             if !new.is_empty() {
                 looking.push(self.look_back(Ticks::New, new, false));
             }

@@ -63,7 +63,8 @@ impl Later {
 /// Decides about ticks that no process has begun (cron 4), from the last one back to the first.
 /// `absent` is in the order of time; `now` is in milliseconds since 1970.
 pub(crate) fn fates(
-    of: (&Job, &Schedule),
+    job: &Job,
+    schedule: &Schedule,
     absent: &[i64],
     ran: &Ran,
     now: u64,
@@ -74,9 +75,9 @@ pub(crate) fn fates(
         while let Some((_, fate)) = ran.next_if(|(at, _)| *at > tick) {
             later.add(*fate);
         }
-        let fate = fate(of, *tick, later, now);
+        let fate = fate(job, schedule, *tick, later, now);
         // A tick that its jitter delays is not due, and supersedes none.
-        if of.0.due(*tick) <= now {
+        if job.due(*tick) <= now {
             later.add(fate);
         }
         fates.push((*tick, fate));
@@ -84,8 +85,8 @@ pub(crate) fn fates(
     fates
 }
 
-fn fate((job, schedule): (&Job, &Schedule), tick: i64, later: Later, now: u64) -> Fate {
-    if is_on_time((job, schedule), tick, now) {
+fn fate(job: &Job, schedule: &Schedule, tick: i64, later: Later, now: u64) -> Fate {
+    if is_on_time(job, schedule, tick, now) {
         return Fate::OnTime;
     }
     let is_run = match job.missed {
@@ -97,7 +98,7 @@ fn fate((job, schedule): (&Job, &Schedule), tick: i64, later: Later, now: u64) -
 }
 
 /// By default, a tick is on time until the next one is due, at most for a minute.
-pub(crate) fn is_on_time((job, schedule): (&Job, &Schedule), tick: i64, now: u64) -> bool {
+pub(crate) fn is_on_time(job: &Job, schedule: &Schedule, tick: i64, now: u64) -> bool {
     let is_due = |next: i64| job.due(next) <= now;
     let is_newest = || schedule.after(tick).is_none_or(|next| !is_due(next));
     now.saturating_sub(job.due(tick)) <= millis_of(job.latest())
@@ -163,9 +164,9 @@ mod tests {
         let of = |first, late: Option<u64>, missed| -> Vec<(i64, bool)> {
             let job = Job::new("job", "* * * * *").missed(missed);
             let job = if let Some(late) = late { job.late(seconds(late)) } else { job };
-            let (of, now) = ((&job, &every_minute()), millis(minute(10) + 5));
+            let now = millis(minute(10) + 5);
             let absent: Vec<_> = (first..=10).map(minute).collect();
-            let fates = fates(of, &absent, &Ran::default(), now);
+            let fates = fates(&job, &every_minute(), &absent, &Ran::default(), now);
             let run = fates.into_iter().rev().filter(|(_, fate)| *fate != Fate::Missed);
             run.map(|(tick, fate)| ((tick - minute(0)) / 60, fate == Fate::Late)).collect()
         };
@@ -202,7 +203,8 @@ mod tests {
             had.iter().for_each(|(n, fate)| ran.add(missed, minute(*n), *fate));
             let absent = (1..=10).filter(|n| had.iter().all(|(had, _)| had != n)).map(minute);
             let absent: Vec<_> = absent.collect();
-            let fates = fates((&job, &every_minute()), &absent, &ran, millis(minute(10) + 5));
+            let now = millis(minute(10) + 5);
+            let fates = fates(&job, &every_minute(), &absent, &ran, now);
             let run = fates.into_iter().rev().filter(|(_, fate)| *fate == Late);
             run.map(|(tick, _)| (tick - minute(0)) / 60).collect()
         };
@@ -226,9 +228,8 @@ mod tests {
         let job = Job::new("job", "* * * * *").jitter(jitter).late(late);
         let tick = (0..1_000).map(|n| 1_800_000_000 + 60 * n).find(|t| job.jitter_of(*t) > 30_000);
         let tick = tick.unwrap();
-        let fate = |after: u64| {
-            fate((&job, &every_minute()), tick, Later::default(), job.due(tick) + after)
-        };
+        let fate =
+            |after: u64| fate(&job, &every_minute(), tick, Later::default(), job.due(tick) + after);
         assert_eq!((fate(900), fate(1_100)), (Fate::OnTime, Fate::Missed));
     }
 

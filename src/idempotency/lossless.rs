@@ -1,6 +1,7 @@
 //! Finds what JSON does not keep: numbers that are not finite, which `serde_json` writes as `null`,
 //! and `Some` of a value that is written as `null`, which is read back as `None`.
 
+use serde::de::DeserializeOwned;
 use serde::ser::{
     Error as _, Serialize, SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant,
     SerializeTuple, SerializeTupleStruct, SerializeTupleVariant, Serializer,
@@ -10,6 +11,18 @@ use serde_json::Error;
 /// Checks that JSON keeps the numbers of a value and, with `nulls`, what its options hold.
 pub(crate) fn check<T: Serialize + ?Sized>(value: &T, nulls: bool) -> Result<(), Error> {
     value.serialize(Check { nulls }).map(drop)
+}
+
+/// Converts a value to JSON. The error says what failed: also that a replay could not return the
+/// same value.
+pub(crate) fn encode<T: Serialize + DeserializeOwned>(
+    value: &T,
+) -> Result<String, (&'static str, Error)> {
+    let refuse = |e| ("the result cannot be stored as JSON", e);
+    check(value, true).map_err(refuse)?;
+    let json = serde_json::to_string(value).map_err(refuse)?;
+    let back = serde_json::from_str::<T>(&json);
+    back.map_err(|e| ("the result could not be read back from JSON", e)).map(|_| json)
 }
 
 /// Serializer that writes nothing. Its result is true if JSON would be `null`.

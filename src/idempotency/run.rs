@@ -486,12 +486,8 @@ fn replayed<T: DeserializeOwned>(call: &Call, kept: Option<&[u8]>) -> Result<Out
 
 /// Converts a value to JSON. Fails also if a replay could not return the same value.
 pub(super) fn encode<T: Serialize + DeserializeOwned>(value: &T) -> Result<Arc<[u8]>, CodecError> {
-    let refuse = |e| CodecError::new("the result cannot be stored as JSON", &e);
-    lossless::check(value, true).map_err(refuse)?;
-    let bytes = serde_json::to_vec(value).map_err(refuse)?;
-    let refuse = |e| CodecError::new("the result could not be read back from JSON", &e);
-    let _: T = serde_json::from_slice(&bytes).map_err(refuse)?;
-    Ok(Arc::from(bytes))
+    let json = lossless::encode(value).map_err(|(what, e)| CodecError::new(what, &e))?;
+    Ok(Arc::from(json.into_bytes()))
 }
 
 pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {

@@ -123,7 +123,8 @@ impl<F> Engine<'_, F> {
     pub(super) fn add_due(
         &self,
         due: &mut DueTicks,
-        (seen, next): (&mut i64, &mut NextTick),
+        seen: &mut i64,
+        next: &mut NextTick,
         now: u64,
     ) -> Vec<i64> {
         let to = whole(now / 1_000);
@@ -213,13 +214,13 @@ impl<F> Engine<'_, F> {
     /// Decides about all ticks that wait and that no process has begun, as far as is known (cron
     /// 4). Removes and returns those that are missed and not run.
     fn judge(&self, due: &mut DueTicks) -> Vec<i64> {
-        let (now, of) = (self.now(), (self.job, self.schedule));
+        let now = self.now();
         let (mut absent, mut left, mut retried) = (Vec::new(), Vec::new(), Vec::new());
         let mut ran = self.ran.lock().clone();
         let buffered = self.may_be_buffered(due);
         for ((tick, _), d) in due.iter().filter(|(_, d)| !d.requested) {
             if d.by == DecidedBy::OwnRun || self.is_retried_in_time(*tick, *d, now) {
-                let is_on_time = is_on_time(of, *tick, now);
+                let is_on_time = is_on_time(self.job, self.schedule, *tick, now);
                 let fate = if is_on_time { Fate::OnTime } else { Fate::Late };
                 ran.add(self.job.missed, *tick, fate);
             } else if d.by == DecidedBy::Age && !buffered.contains(tick) {
@@ -230,7 +231,7 @@ impl<F> Engine<'_, F> {
         let checking = self.checking.lock().clone();
         absent.extend(checking.into_iter().filter(|tick| !due.contains_key(&(*tick, false))));
         absent.sort_unstable();
-        for (tick, fate) in fates(of, &absent, &ran, now) {
+        for (tick, fate) in fates(self.job, self.schedule, &absent, &ran, now) {
             let Some(d) = due.get_mut(&(tick, false)) else { continue };
             d.backfilled = fate == Fate::Late;
             match fate {
@@ -266,7 +267,7 @@ impl<F> Engine<'_, F> {
     /// [`judge`](Self::judge) decides otherwise.
     pub(super) fn is_late(&self, tick: i64, d: Due) -> Option<bool> {
         let now = self.now();
-        if is_on_time((self.job, self.schedule), tick, now) {
+        if is_on_time(self.job, self.schedule, tick, now) {
             return Some(false);
         }
         let is_run = d.backfilled && is_in_window(self.job, tick, now);

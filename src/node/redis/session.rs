@@ -160,7 +160,7 @@ impl Session {
             None => attempt.encode(),
         };
         let sent = env.now();
-        let request = self.send_as((attempt, bytes), nothing, group_terms, sent_with);
+        let request = self.send_as(attempt, bytes, nothing, group_terms, sent_with);
         let Some(request) = request else { return Ok(()) };
         let facts = request.answer().await?.facts;
         let facts = facts.map(|facts| TimedFacts { facts, sent, received: env.now() });
@@ -184,7 +184,7 @@ impl Session {
         self.hints.expect(&batch.ops);
         let (attempt, sent_with) = self.attempt(&batch, group_terms);
         let bytes = attempt.encode();
-        self.send_as((attempt, bytes), batch, group_terms, sent_with)
+        self.send_as(attempt, bytes, batch, group_terms, sent_with)
     }
 
     fn attempt(&self, batch: &Arc<Batch>, group_terms: GroupTerms) -> (Attempt, LastSent) {
@@ -195,7 +195,8 @@ impl Session {
 
     fn send_as(
         self: &Arc<Self>,
-        (attempt, bytes): (Attempt, Vec<u8>),
+        attempt: Attempt,
+        bytes: Vec<u8>,
         batch: Arc<Batch>,
         group_terms: GroupTerms,
         last: LastSent,

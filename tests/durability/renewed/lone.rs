@@ -36,15 +36,16 @@ async fn the_first_renewal_after_a_restart_names_the_quarantine_that_the_connect
         assert_eq!(verdict(&guard).await, Failover::Kept);
         fewest = fewest.min(scripts_run(&server.addr()));
         // Four requests are expected: at the new connection one finds no script, one reads the
-        // server's marker and one writes it, and one renews the lock. An idle client sends a further
-        // request every two seconds, so a slow round may count more. Then the test tries again.
+        // server's marker and one writes it, and one renews the lock. An idle client sends a
+        // further request every two seconds, so a slow round may count more. Then the test tries
+        // again.
         if fewest == 4 {
             return;
         }
     }
     panic!(
-        "{fewest} requests: beside the three for script and marker when the connection was opened, and the \
-         renewal, one asked what the connection knew, or a renewal was refused first"
+        "{fewest} requests: beside the three for script and marker when the connection was opened, \
+         and the renewal, one asked what the connection knew, or a renewal was refused first"
     );
 }
 

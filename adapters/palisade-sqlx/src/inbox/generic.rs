@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures_core::future::BoxFuture;
 use palisade::Probed;
 use palisade::idempotency::Context;
+use palisade::internal::to_json;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::{Connection as _, Database, Pool};
@@ -105,7 +106,8 @@ where
             return Err(error);
         }
     };
-    let json = encode(&value).map_err(|(what, error)| codec(cx, what, error))?;
+    // What the nodes would refuse is refused before the commit.
+    let json = to_json(&value).map_err(|(what, error)| codec(cx, what, error))?;
     D::finish(&mut unit, cx, json).await.map_err(sql)?;
     unit.commit().await.map_err(sql)?;
     Ok(value)
@@ -198,18 +200,6 @@ fn may_be_ours(cx: &Context, stored: Option<&[u8]>) -> bool {
         Some((ours, stored)) => stored == ours,
         None => cx.attempt() > 1,
     }
-}
-
-/// The nodes refuse a value that its JSON does not give back. So it is refused before the commit.
-fn encode<T: Serialize + DeserializeOwned>(
-    value: &T,
-) -> Result<String, (&'static str, serde_json::Error)> {
-    let refuse = |error| ("the result cannot be stored as JSON", error);
-    palisade::internal::check_json(value).map_err(refuse)?;
-    let json = serde_json::to_string(value).map_err(refuse)?;
-    let _: T = serde_json::from_str(&json)
-        .map_err(|error| ("the result could not be read back from JSON", error))?;
-    Ok(json)
 }
 
 fn codec(cx: &Context, what: &'static str, error: serde_json::Error) -> InboxError {
