@@ -13,6 +13,7 @@ use crate::worker::Worker;
 const LOOK: Duration = Duration::from_millis(500);
 /// Only a server that answers nothing exceeds it, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
+const LATE: [&str; 3] = ["was not executed", "no answer before the deadline", "cannot connect"];
 
 pub(crate) struct User {
     log: Log,
@@ -42,13 +43,14 @@ impl User {
     }
 
     /// Types the command into a shell, and returns its output. Types it again as long as it says
-    /// that the busy server executed nothing.
+    /// that the busy server did not answer in time.
     pub(crate) async fn types(&mut self, command: &str) -> String {
         self.typed.push(command.to_owned());
         let end = Instant::now() + PATIENCE;
         loop {
             let said = shell(command).await;
-            if !said.contains("was not executed") || Instant::now() > end {
+            let is_late = LATE.iter().any(|words| said.contains(words));
+            if !is_late || Instant::now() > end {
                 return said;
             }
             tokio::time::sleep(LOOK).await;

@@ -9,9 +9,11 @@ use crate::scrape::{Watched, ask, wait_for};
 
 const SOON: Duration = Duration::from_secs(20);
 const SLEEP: [&str; 3] = ["--", "sleep", "120"];
+/// A busy machine neither refuses nor loses such a lock.
+const PATIENT: [&str; 4] = ["--ttl", "20s", "--node-deadline", "5s"];
 
 fn lock(ground: &Ground) -> Watched {
-    Watched::start(ground, &[&["lock", "hidden-name"][..], &SLEEP].concat())
+    Watched::start(ground, &[&["lock", "hidden-name"][..], &PATIENT, &SLEEP].concat())
 }
 
 fn held(watched: &Watched) {
@@ -127,8 +129,8 @@ fn clients_that_send_nothing_keep_no_other_one_from_an_answer_and_do_not_pile_up
 #[test]
 fn a_web_page_whose_name_resolves_to_this_machine_reads_nothing() {
     let ground = Ground::new();
-    let sleep = [&["lock", "a", "--metrics-host", "prober.internal"][..], &SLEEP].concat();
-    let watched = Watched::start(&ground, &sleep);
+    let lock = ["lock", "a", "--metrics-host", "prober.internal"];
+    let watched = Watched::start(&ground, &[&lock[..], &PATIENT, &SLEEP].concat());
     let status = |host: &str| {
         let request = format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n");
         ask(&watched.address, &request)

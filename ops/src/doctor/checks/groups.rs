@@ -134,7 +134,13 @@ fn replica_priority(group: &Group) -> Answer {
     let mut replicas = all.iter().filter(|(at, _)| **at != master).map(|(_, p)| *p).peekable();
     if replicas.peek().is_none() {
         let (host, port) = wanted::parts(&master);
-        let more = format!("redis-server redis.conf --replicaof {host} {port}    # on another box");
+        let login = match (&group.hand.user, group.hand.has_password) {
+            (Some(_), _) => " --masteruser '<user of the servers>' --masterauth '<its password>'",
+            (None, true) => " --masterauth '<password of the servers>'",
+            (None, false) => "",
+        };
+        let more = format!("redis-server redis.conf --replicaof {host} {port}{login}");
+        let more = format!("{more}    # on another box");
         let own = group.servers.iter().filter(|s| !matches!(all.get(&s.at), None | Some(100)));
         let own = own.flat_map(usual);
         let message = "there is no replica to promote";
@@ -290,7 +296,15 @@ mod tests {
                 s.replicas = Ok(Vec::new());
             }
         });
-        assert!(found.fix[0].contains("--replicaof 10.0.0.1 6379"), "{found:?}");
+        assert!(found.fix[0].contains("--replicaof 10.0.0.1 6379  "), "{found:?}");
+        let found = broken("replica-priority", |f| {
+            f.groups[0].servers.truncate(1);
+            f.groups[0].hand.has_password = true;
+            for s in &mut f.groups[0].sentinels {
+                s.replicas = Ok(Vec::new());
+            }
+        });
+        assert!(found.fix[0].contains("6379 --masterauth '<password"), "{found:?}");
         unknown("replica-priority", |f| {
             for s in &mut f.groups[0].sentinels {
                 s.replicas = Err(Unread::Closed("not allowed".into()));
