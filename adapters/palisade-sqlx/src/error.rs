@@ -53,12 +53,14 @@ pub enum InboxError {
         key: String,
     },
     /// The key's row is older than the retention, and may be that of an earlier attempt at this
-    /// request: the nodes keep the record of a key longer if it is tried again. The effect did not
-    /// run.
+    /// request: the nodes keep the record of a key longer if it is tried again. Or the key is used
+    /// again, by a request with the same fingerprint. The effect did not run. Do not
+    /// [`purge`](crate::inbox::purge) the namespace before a person has looked at the row.
     #[error(
-        "inbox of {key:?}: its row is older than the retention, and may be of an earlier attempt \
-         at this request; if it is, set its `counts_until` to a later time; if it is of an earlier \
-         use of the key, delete it"
+        "inbox of {key:?}: its row is older than the retention: an earlier attempt at this request \
+         took effect, or the key is used again; after an earlier attempt set the row's \
+         `counts_until` to a later time, and if the key is used again, delete the row; do not \
+         purge before that"
     )]
     #[non_exhaustive]
     Outlived {

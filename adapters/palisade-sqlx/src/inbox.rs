@@ -7,9 +7,13 @@
 //!
 //! Equal keys of different prefixes or namespaces have different rows, as they have different
 //! records on the nodes. A row contains the request's fingerprint. A row is valid for as long as
-//! the nodes keep the record ([`Context::kept_for`]). After that time the key counts as new, both
-//! in the database and on the nodes. But the nodes keep the record longer if the key is tried
-//! again. So the same request gets an error in place of a second effect, until its row is deleted.
+//! the nodes keep the record ([`Context::kept_for`]) and a minute. Each attempt prolongs the
+//! record on the nodes. An attempt that [`once`] answers from the row also prolongs the row. After
+//! that time another request may use the key anew. The same request, with the same fingerprint, may
+//! not: attempts that failed before they reached `once` may have prolonged the record alone. It
+//! gets [`InboxError::Outlived`] in place of a second effect, until its row is deleted. So a
+//! request that is made again after its retention, under the same key and with the same body, does
+//! not run again by itself.
 
 pub(crate) mod generic;
 
@@ -20,7 +24,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::{Connection as _, PgConnection, PgPool, Postgres};
 
-use self::generic::{Found, Rows, SPARE, micros, record};
+use self::generic::{Found, Rows, SPARE, lasts, micros, record};
 use crate::error::InboxError;
 use crate::fence;
 use crate::pooled::keeps_statements;
@@ -30,7 +34,12 @@ use crate::pooled::keeps_statements;
 /// fingerprint of another request, `effect` does not run, and the error is
 /// [`InboxError::Mismatch`]. If the row is older than the retention and may belong to this request,
 /// the error is [`InboxError::Outlived`]: if both have the same fingerprint, or if one of them has
-/// none and this is not the key's first attempt.
+/// none and this is not the key's first attempt. Attempts that ended by
+/// [`Failed::retry`](palisade::Failed::retry) are not counted: an attempt after them is the first.
+///
+/// An attempt that gets the result in the row prolongs the row's validity, so that the row lives as
+/// long as the key's record on the nodes. If the transaction of this attempt is rolled back, the
+/// row is not prolonged.
 ///
 /// If `conn` is in a transaction, `effect` and the row are written in a savepoint of this
 /// transaction. If `effect` fails, the savepoint is rolled back. Then neither the writes of
@@ -98,8 +107,10 @@ where
 ///
 /// The nodes may still have the record of a deleted row. They keep a record for as long as the key
 /// is tried again, even if all probes fail in that time. After the row is deleted, a probe returns
-/// `NotFound`, and the effect happens again. So do not purge a namespace while its probes fail. Do
-/// not purge it either while a parked key of the namespace waits for a person's decision.
+/// `NotFound`, and the effect happens again. So do not purge a namespace while its probes fail, nor
+/// while its calls get [`InboxError::Outlived`] or a parked key waits for a person's decision. A
+/// call that gets `Outlived` begins the row's day again if its transaction is committed, or if it
+/// has none; the usual handler, which returns the error, rolls that back.
 ///
 /// # Errors
 /// The errors of the database.
@@ -140,7 +151,7 @@ impl Rows for Postgres {
         .bind(cx.fingerprint().map(<[u8; 32]>::as_slice))
         .bind(fence::value(cx.fencing_token()))
         .bind(i64::from(cx.attempt()))
-        .bind(micros(cx.kept_for()))
+        .bind(lasts(cx))
         .bind(micros(cx.elapsed()))
         .persistent(keeps_statements(conn))
         .execute(conn)
@@ -170,21 +181,32 @@ impl Rows for Postgres {
         let set = "UPDATE palisade_inbox SET result = $2, done_at = clock_timestamp(), \
                    counts_until = clock_timestamp() + $3 * interval '1 microsecond' \
                    WHERE record = $1";
-        let set = sqlx::query(set).bind(record(cx)).bind(json).bind(micros(cx.kept_for()));
+        let set = sqlx::query(set).bind(record(cx)).bind(json).bind(lasts(cx));
+        set.persistent(keeps_statements(conn)).execute(conn).await.map(drop)
+    }
+
+    async fn prolong(conn: &mut PgConnection, cx: &Context, to: i64) -> Result<(), sqlx::Error> {
+        let set = "UPDATE palisade_inbox \
+                   SET counts_until = clock_timestamp() + $2 * interval '1 microsecond' \
+                   WHERE record = $1";
+        let set = sqlx::query(set).bind(record(cx)).bind(to);
         set.persistent(keeps_statements(conn)).execute(conn).await.map(drop)
     }
 }
 
 async fn row_of(conn: &mut PgConnection, cx: &Context) -> Result<Option<Found>, sqlx::Error> {
-    type Row = (Option<String>, Option<Vec<u8>>, bool);
+    type Row = (Option<String>, Option<Vec<u8>>, bool, bool);
     let find = "SELECT result, fingerprint, \
-                counts_until > clock_timestamp() - $2 * interval '1 microsecond' \
+                counts_until > clock_timestamp() - $2 * interval '1 microsecond', \
+                counts_until < clock_timestamp() + $3 * interval '1 microsecond' \
                 FROM palisade_inbox WHERE record = $1";
     let find = sqlx::query_as(find).bind(record(cx)).bind(micros(cx.elapsed()));
-    let found: Option<Row> = find.persistent(keeps_statements(conn)).fetch_optional(conn).await?;
-    Ok(found.map(|(result, fingerprint, counts)| Found {
+    let find = find.bind(micros(cx.kept_for())).persistent(keeps_statements(conn));
+    let found: Option<Row> = find.fetch_optional(conn).await?;
+    Ok(found.map(|(result, fingerprint, counts, ends_early)| Found {
         result: result.map(String::into_bytes),
         fingerprint,
         counts,
+        ends_early,
     }))
 }

@@ -16,6 +16,9 @@ pub(crate) const ROW: &str = "INSERT INTO palisade_inbox \
 /// Changes all rows so that they lost their validity this number of microseconds ago.
 pub(crate) const OVER_SINCE: &str = "UPDATE palisade_inbox SET counts_until = \
     clock_timestamp() - $1::bigint * interval '1 microsecond'";
+/// Makes all rows this number of microseconds older.
+pub(crate) const AGES: &str = "UPDATE palisade_inbox SET counts_until = \
+    counts_until - $1::bigint * interval '1 microsecond'";
 /// Selects the number of seconds for which an inbox row is valid after its effect.
 pub(crate) const LASTS: &str =
     "SELECT extract(epoch FROM counts_until - done_at)::bigint FROM palisade_inbox";

@@ -8,6 +8,7 @@ mod example;
 mod fences;
 mod http;
 mod inboxes;
+mod outlived;
 mod pooled;
 mod pooler;
 #[path = "../../../tests/support/server.rs"]

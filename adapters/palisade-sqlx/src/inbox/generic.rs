@@ -25,12 +25,23 @@ pub(crate) struct Found {
     /// True if the row is valid. False if the nodes may already have dropped the key's idempotency
     /// record.
     pub(crate) counts: bool,
+    /// True if the nodes keep a record that is written now for longer than the row is valid.
+    pub(crate) ends_early: bool,
 }
 
 /// Time for which an inbox row is kept after the end of its validity. If an attempt was claimed
 /// before the end of the validity, the attempt treats the row as valid. The handler of this attempt
 /// may run for this time before it reads the row.
 pub(crate) const SPARE: Duration = Duration::from_hours(24);
+
+/// Time for which a row counts longer than the nodes surely keep the record. Within it a replay
+/// does not write the row again: two attempts that have read it together would deadlock in MariaDB.
+const APART: Duration = Duration::from_secs(60);
+
+/// Returns the time in microseconds for which a row counts from now on.
+pub(crate) fn lasts(cx: &Context) -> i64 {
+    micros(cx.kept_for() + APART)
+}
 
 /// Returns the primary key of the inbox row for the call's idempotency record. The primary key has
 /// 32 hexadecimal digits that depend on the prefix, the namespace and the key.
@@ -69,6 +80,13 @@ pub(crate) trait Rows: Database {
         cx: &Context,
         json: String,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+    /// Moves the end of the row's validity to `to` microseconds from now on; `to` may be negative.
+    fn prolong(
+        conn: &mut Self::Connection,
+        cx: &Context,
+        to: i64,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 }
 
 /// Runs `effect` if the key has no valid row in the inbox, and writes the row. The function `once`
@@ -91,13 +109,27 @@ where
         if let Ok(Some(Found { counts: false, fingerprint, .. })) = &found
             && may_be_ours(cx, fingerprint.as_deref())
         {
+            // The row stays over for this attempt, and its day until `purge` begins again.
+            D::prolong(&mut unit, cx, -micros(cx.elapsed() + APART)).await.map_err(sql)?;
+            unit.commit().await.map_err(sql)?;
             return Err(InboxError::Outlived { key: name(cx) }.into());
         }
-        let found = read(cx, found)?;
-        unit.rollback().await.map_err(sql)?;
-        // The row was deleted after `enter` had found it and before `find` read it. Its effect may
-        // have happened. So the effect does not run here, and the caller gets an error.
-        return found.ok_or_else(|| InboxError::NoResult { key: name(cx) }.into());
+        let ends_early = matches!(&found, Ok(Some(found)) if found.ends_early);
+        let Some(found) = read(cx, found)? else {
+            unit.rollback().await.map_err(sql)?;
+            // The row was deleted after `enter` had found it and before `find` read it. Its effect
+            // may have happened. So the effect does not run here, and the caller gets an error.
+            return Err(InboxError::NoResult { key: name(cx) }.into());
+        };
+        // The claim of this attempt prolonged the record on the nodes, so the row has to live as
+        // long: attempts that may be repeated are not counted, and the next one is the first again.
+        if ends_early {
+            D::prolong(&mut unit, cx, lasts(cx)).await.map_err(sql)?;
+            unit.commit().await.map_err(sql)?;
+        } else {
+            unit.rollback().await.map_err(sql)?;
+        }
+        return Ok(found);
     }
     let value = match effect(&mut unit).await {
         Ok(value) => value,

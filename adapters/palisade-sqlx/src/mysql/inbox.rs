@@ -10,7 +10,7 @@ use sqlx::{MySql, MySqlConnection, MySqlPool};
 
 use crate::error::InboxError;
 use crate::fence;
-use crate::inbox::generic::{self, Found, Rows, SPARE, micros, record};
+use crate::inbox::generic::{self, Found, Rows, SPARE, lasts, micros, record};
 
 /// Runs `effect` and writes the result of `effect` into the key's row, unless the row exists; see
 /// [`inbox::once`](crate::inbox::once). Another attempt at the key may be in a transaction that is
@@ -88,7 +88,7 @@ impl Rows for MySql {
         .bind(cx.fingerprint().map(<[u8; 32]>::as_slice))
         .bind(fence::value(cx.fencing_token()))
         .bind(i64::from(cx.attempt()))
-        .bind(micros(cx.kept_for()))
+        .bind(lasts(cx))
         .execute(&mut *conn)
         .await;
         match entered {
@@ -105,21 +105,28 @@ impl Rows for MySql {
         cx: &Context,
         entered: bool,
     ) -> Result<Option<Found>, sqlx::Error> {
-        type Row = (Option<Vec<u8>>, Option<Vec<u8>>, bool);
+        type Row = (Option<Vec<u8>>, Option<Vec<u8>>, bool, bool);
         // After `enter` in the same transaction, this read must lock the row. A plain read would
         // return the transaction's snapshot, and the snapshot may be older than the row.
         let sql = if entered {
             "SELECT result, fingerprint, \
-             counts_until > UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND \
+             counts_until > UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND, \
+             counts_until < UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND \
              FROM palisade_inbox WHERE record = ? LOCK IN SHARE MODE"
         } else {
             "SELECT result, fingerprint, \
-             counts_until > UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND \
+             counts_until > UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND, \
+             counts_until < UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND \
              FROM palisade_inbox WHERE record = ?"
         };
-        let find = sqlx::query_as(sql).bind(micros(cx.elapsed())).bind(record(cx).into_bytes());
-        let row: Option<Row> = find.fetch_optional(conn).await?;
-        Ok(row.map(|(result, fingerprint, counts)| Found { result, fingerprint, counts }))
+        let find = sqlx::query_as(sql).bind(micros(cx.elapsed())).bind(micros(cx.kept_for()));
+        let row: Option<Row> = find.bind(record(cx).into_bytes()).fetch_optional(conn).await?;
+        Ok(row.map(|(result, fingerprint, counts, ends_early)| Found {
+            result,
+            fingerprint,
+            counts,
+            ends_early,
+        }))
     }
 
     async fn finish(
@@ -132,7 +139,19 @@ impl Rows for MySql {
              counts_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE record = ?",
         )
         .bind(json.into_bytes())
-        .bind(micros(cx.kept_for()))
+        .bind(lasts(cx))
+        .bind(record(cx).into_bytes())
+        .execute(conn)
+        .await
+        .map(drop)
+    }
+
+    async fn prolong(conn: &mut MySqlConnection, cx: &Context, to: i64) -> Result<(), sqlx::Error> {
+        sqlx::query(
+            "UPDATE palisade_inbox SET counts_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND \
+             WHERE record = ?",
+        )
+        .bind(to)
         .bind(record(cx).into_bytes())
         .execute(conn)
         .await
@@ -164,7 +183,7 @@ async fn enter_again(conn: &mut MySqlConnection, cx: &Context) -> Result<bool, s
     .bind(cx.fingerprint().map(<[u8; 32]>::as_slice))
     .bind(fence::value(cx.fencing_token()))
     .bind(i64::from(cx.attempt()))
-    .bind(micros(cx.kept_for()))
+    .bind(lasts(cx))
     .bind(record(cx).into_bytes())
     .execute(conn)
     .await?;

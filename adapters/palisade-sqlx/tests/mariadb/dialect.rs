@@ -14,6 +14,9 @@ pub(crate) const ROW: &str = "INSERT INTO palisade_inbox \
 /// Changes all rows so that they lost their validity this number of microseconds ago.
 pub(crate) const OVER_SINCE: &str =
     "UPDATE palisade_inbox SET counts_until = UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND";
+/// Makes all rows this number of microseconds older.
+pub(crate) const AGES: &str =
+    "UPDATE palisade_inbox SET counts_until = counts_until - INTERVAL ? MICROSECOND";
 /// Selects the number of seconds for which an inbox row is valid after its handler has run.
 pub(crate) const LASTS: &str =
     "SELECT TIMESTAMPDIFF(SECOND, done_at, counts_until) FROM palisade_inbox";

@@ -8,6 +8,8 @@ mod dialect;
 mod fences;
 #[path = "../inboxes.rs"]
 mod inboxes;
+#[path = "../outlived.rs"]
+mod outlived;
 mod server;
 
 use std::time::Duration;
