@@ -38,6 +38,7 @@ pub use crate::node::min_replicas_rule::{
 pub use crate::node::sentinel::GroupAccess;
 use crate::node::{RedisNodeBuilder, SentinelNodeBuilder};
 use crate::op::{Holder, Loss, Reply};
+pub use crate::quorum::answers::attempts;
 use crate::redlock::{Redlock, RedlockBuilder};
 pub use crate::safe_text::{SENTENCE_MAX, Secrets};
 pub use crate::sentinel::discovery::SENTINELS_MAX;

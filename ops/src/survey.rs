@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout};
 use super::Deployment;
 use super::gather::conn::Conn;
 use super::masters::{Master, find_masters};
-use super::records::{KeyFacts, Records, Seen, seen_of};
+use super::records::{KeyFacts, NodeRecords, Records, records_of};
 use palisade::ConfigError;
 use palisade::node::spi::LockKeys;
 
@@ -268,7 +268,7 @@ struct Parts {
     /// Keys of the page of `SCAN`, and the cursor of the next page.
     scan: Option<Result<(Vec<String>, String), String>>,
     queues: Option<Result<Vec<LockQueue>, String>>,
-    records: Option<Result<Vec<Option<Seen>>, String>>,
+    records: Option<Result<NodeRecords, String>>,
 }
 
 impl Parts {
@@ -296,10 +296,9 @@ fn queues(answer: Value, ask: &Ask<'_>) -> Result<Vec<LockQueue>, String> {
 }
 
 /// Reads an answer of `records.lua` about `n` keys.
-fn records(answer: Value, n: usize) -> Result<Vec<Option<Seen>>, String> {
+fn records(answer: Value, n: usize) -> Result<NodeRecords, String> {
     let all: Vec<Value> = redis::from_redis_value(answer).map_err(|_| strange())?;
-    let is_whole = all.len() == n + 1;
-    is_whole.then(|| all.into_iter().skip(1).map(seen_of).collect()).ok_or_else(strange)
+    records_of(all, n).map(|(_, records)| records).ok_or_else(strange)
 }
 
 fn strange() -> String {

@@ -6,6 +6,16 @@ use crate::error::{NodeError, NodeFault, NodeOutcome};
 use crate::op::Reply;
 use crate::quorum::{Answer, majority};
 
+/// Returns the largest number of claims of a key that a majority of `n` nodes may have counted
+/// (idempotency 5). `counts` has the count of each node, and whether the node certainly has every
+/// claim. One that does not may have counted any number, and so may the nodes that are `unknown`.
+pub fn attempts(counts: &[(u32, bool)], unknown: usize, n: usize) -> u32 {
+    let sure = |least: u32| counts.iter().filter(|(n, sure)| *sure && *n >= least).count();
+    let unknown = unknown + counts.len() - sure(0);
+    let may_be = |count: &u32| sure(*count) + unknown >= majority(n);
+    counts.iter().map(|(count, _)| *count).filter(may_be).max().unwrap_or(0)
+}
+
 /// Answers of the nodes to one request; `None` for a node that has not answered.
 #[derive(Clone, Debug)]
 pub(super) struct Answers(Vec<Option<Answer>>);
@@ -60,21 +70,18 @@ impl Answers {
         self.replies().filter(|reply| is(reply)).count()
     }
 
-    /// Returns the largest number of claims that a majority of the nodes may have counted
-    /// (idempotency 5). `counted` reads the count of a node from its reply, and whether the node
-    /// certainly has every claim. A node that has lost claims may have counted any number, and so
-    /// may a node without such a reply; `heard` leaves out those that have not answered.
+    /// Returns the [largest number of claims](attempts) that a majority of the nodes may have
+    /// counted. `counted` reads the count of a node from its reply, and whether the node certainly
+    /// has every claim. A node without such a reply may have counted any number; `heard` leaves out
+    /// those that have not answered.
     pub(super) fn attempts(
         &self,
         heard: bool,
         counted: impl Fn(&Reply) -> Option<(u32, bool)>,
     ) -> u32 {
-        let counts = || self.replies().filter_map(&counted);
-        let sure = |least: u32| counts().filter(|(n, sure)| *sure && *n >= least).count();
+        let counts: Vec<(u32, bool)> = self.replies().filter_map(&counted).collect();
         let silent = if heard { self.silent() } else { 0 };
-        let unknown = self.n() - sure(0) - silent;
-        let may_be = |count: &u32| sure(*count) + unknown >= self.need();
-        counts().map(|(count, _)| count).filter(may_be).max().unwrap_or(0)
+        attempts(&counts, self.n() - counts.len() - silent, self.n())
     }
 
     /// Returns the number of nodes that have not answered.

@@ -31,7 +31,7 @@ use crate::op::{Op, Reply};
 use crate::time::Moment;
 
 pub mod acquire;
-mod answers;
+pub mod answers;
 pub mod candidates;
 pub mod claim;
 pub mod clock;

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::facts::{Seen, facts};
+use super::facts::{NodeRecords, facts};
 use super::key_change::{KeyChange, NodeChange};
 use super::{KeyFacts, KeyState, NodeSeen, Nodes, PAGE, Records, Select};
 use crate::masters::{Master, find_masters};
@@ -192,8 +192,7 @@ impl Records {
     ) -> Vec<KeyChange> {
         let seen = self.seen(nodes, keys).await;
         let is_meant = |(i, key): (usize, &String)| {
-            let records: Vec<&Seen> = seen.iter().flatten().filter_map(|s| s[i].as_ref()).collect();
-            records.is_empty() || purge.select.takes(&facts(key.clone(), &records, seen.len()))
+            facts(key.clone(), &seen, i).is_none_or(|facts| purge.select.takes(&facts))
         };
         let meant: Vec<bool> = keys.iter().enumerate().map(is_meant).collect();
         let change = (Change::Purge, purge.unfinished);
@@ -277,7 +276,7 @@ impl Records {
         master: &Master,
         (change, unfinished): (Change, bool),
         keys: &[String],
-        (seen, meant): (&[Option<Seen>], &[bool]),
+        (seen, meant): (&NodeRecords, &[bool]),
     ) -> Result<Vec<NodeChange>, NodeChange> {
         let conn = master.open(&self.deployment).await.map_err(NodeChange::Unreachable)?;
         // The script changes nothing after the deadline. So a request that waits too long at the
@@ -289,7 +288,7 @@ impl Records {
             command.arg(format!("{}{key}", self.begins));
         }
         command.arg(change.word()).arg(u8::from(unfinished)).arg(deadline);
-        for (seen, meant) in seen.iter().zip(meant) {
+        for (seen, meant) in seen.records.iter().zip(meant) {
             // The script changes a record only if its ballot (the number of its last claim)
             // matches, and no record has the ballot `used`. So the records of keys that are not
             // `meant` stay as they are.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use palisade::internal::attempts;
+
 /// The state and the last claim of an idempotency key, combined from the answers of all nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -13,8 +15,9 @@ pub struct KeyFacts {
     /// Time until the lease of the running claim ends, if the lease is not renewed. `None` if no
     /// claim runs.
     pub remaining: Option<Duration>,
-    /// Number of attempts that began and still count, as far as the nodes have records of them. An
-    /// attempt without an effect is taken back and does not count.
+    /// Number of attempts that began and still count: the most that a majority of the nodes may
+    /// have counted, as a call counts them. An attempt without an effect is taken back and does not
+    /// count.
     pub attempts: u32,
     /// Time since the last claim was granted, computed from its fencing token. The error is at most
     /// twice `clock_error`. If a node lost data shortly before the claim, `age` may be too short by
@@ -81,11 +84,29 @@ pub(crate) struct Seen {
     pub(super) current: bool,
 }
 
-/// Combines the records of the nodes that have a record of the key. `n` is the number of all nodes.
-pub(super) fn facts(key: String, seen: &[&Seen], n: usize) -> KeyFacts {
+/// What one node has of some keys.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeRecords {
+    /// Time since the node's present data history began; `None` if that is unknown.
+    pub(super) history: Option<Duration>,
+    /// In the order of the keys; `None` for a key without a record.
+    pub(super) records: Vec<Option<Seen>>,
+}
+
+/// Combines the records of the `i`th key on all nodes; `None` if no node has one.
+pub(super) fn facts(key: String, all: &[Option<NodeRecords>], i: usize) -> Option<KeyFacts> {
+    let (read, n) = (|| all.iter().flatten(), all.len());
+    let seen: Vec<&Seen> = read().filter_map(|node| node.records[i].as_ref()).collect();
+    let age = seen.iter().map(|s| s.age).min()?;
+    // A node without a record never had one, if its data history is older than the last claim.
+    let count = |node: &NodeRecords| match &node.records[i] {
+        Some(seen) => (seen.attempts, seen.current),
+        None => (0, node.history.is_some_and(|history| history > age)),
+    };
+    let counts: Vec<(u32, bool)> = read().map(count).collect();
+    let attempts = attempts(&counts, n - counts.len(), n);
     let results = seen.iter().filter(|s| s.result).count();
     let remaining = seen.iter().filter(|s| !s.result).map(|s| s.left).max().unwrap_or_default();
-    let attempts = seen.iter().map(|s| s.attempts).max().unwrap_or(0);
     let state = if results > n / 2 {
         KeyState::Stored
     } else if !remaining.is_zero() {
@@ -98,12 +119,12 @@ pub(super) fn facts(key: String, seen: &[&Seen], n: usize) -> KeyFacts {
         KeyState::Free
     };
     let current = seen.iter().filter(|s| s.current).count();
-    KeyFacts {
+    Some(KeyFacts {
         key,
         state,
         remaining: (state == KeyState::Running).then_some(remaining),
         attempts,
-        age: seen.iter().map(|s| s.age).min().unwrap_or_default(),
+        age,
         ballot: seen
             .iter()
             .map(|s| &s.fence)
@@ -113,13 +134,17 @@ pub(super) fn facts(key: String, seen: &[&Seen], n: usize) -> KeyFacts {
         forgotten: state != KeyState::Stored && current <= n / 2,
         nodes: seen.len(),
         expires_in: seen.iter().map(|s| s.expires).min().unwrap_or_default(),
-    }
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Each word is one of three nodes; one that is not given is unread. `?`: unread. `.`: no
+    /// record, and a data history that is older than each claim; `.-`: one that began since. d: a
+    /// result. r: a claim that runs for this number of seconds. l: this number of attempts, without
+    /// a result. A minus behind these means that the node stored it before its last loss of data.
     fn of(cells: &str) -> KeyFacts {
         let seen = |cell: &str| {
             let (cell, current) = cell.strip_suffix('-').map_or((cell, true), |c| (c, false));
@@ -135,14 +160,24 @@ mod tests {
                 current,
             }
         };
-        let seen: Vec<_> = cells.split(' ').map(seen).collect();
-        facts("k".to_owned(), &seen.iter().collect::<Vec<_>>(), 3)
+        let node = |cell: &str| match cell {
+            "?" => None,
+            "." => Some((Duration::from_secs(1_000), None)),
+            ".-" => Some((Duration::ZERO, None)),
+            _ => Some((Duration::from_secs(1_000), Some(seen(cell)))),
+        };
+        let node = |cell| {
+            node(cell).map(|(history, record)| NodeRecords {
+                history: Some(history),
+                records: vec![record],
+            })
+        };
+        let nodes: Vec<_> = cells.split(' ').chain(["?"; 2]).take(3).map(node).collect();
+        facts("k".to_owned(), &nodes, 0).unwrap()
     }
 
     #[test]
     fn the_state_of_a_key_follows_from_all_nodes() {
-        // d: a result. r: a claim that runs for this number of seconds. l: this number of attempts,
-        // without a result.
         for (cells, state) in [
             ("d1 d1 d1", KeyState::Stored),
             ("d1 d1 r5", KeyState::Stored),
@@ -154,6 +189,31 @@ mod tests {
         ] {
             assert_eq!(of(cells).state, state, "{cells}");
         }
+    }
+
+    #[test]
+    fn the_attempts_are_the_most_that_a_majority_may_have_counted() {
+        // A node was cut off while an attempt was given back, and counts it alone.
+        for (cells, state, attempts) in [
+            ("l1 . .", KeyState::Free, 0),
+            ("l1 l0 l0", KeyState::Free, 0),
+            ("l1 l0 .", KeyState::Free, 0),
+            ("l1 ?", KeyState::Lapsed, 1),
+            ("l1 ? .", KeyState::Lapsed, 1),
+            ("l1 l0 ?", KeyState::Lapsed, 1),
+            ("l1 l1 l0", KeyState::Lapsed, 1),
+            ("l3 l2 l1", KeyState::Lapsed, 2),
+            // A node that lost data may have counted any number.
+            ("l1 .- .", KeyState::Lapsed, 1),
+            ("l1 l0- l0", KeyState::Lapsed, 1),
+            ("l1- l0 l0", KeyState::Free, 0),
+        ] {
+            assert_eq!((of(cells).state, of(cells).attempts), (state, attempts), "{cells}");
+        }
+    }
+
+    #[test]
+    fn what_is_told_of_a_key_follows_from_all_nodes() {
         assert_eq!(of("d1 r5 r3").remaining, Some(Duration::from_secs(5)));
         assert_eq!(of("d1 d1 r5").remaining, None);
         assert_eq!((of("l1 l2").attempts, of("l1 l2").nodes), (2, 2));
@@ -163,8 +223,6 @@ mod tests {
 
     #[test]
     fn a_key_that_too_few_nodes_have_in_their_present_history_may_be_forgotten() {
-        // Each word is one node's record. A minus means that the node stored it before its last
-        // loss of data.
         for (cells, forgotten) in [
             ("l1 l1 l1-", false),
             ("l1 l1- l1-", true),

@@ -16,9 +16,9 @@ use futures_util::future::join_all;
 use redis::Value;
 
 pub use self::change::{Audit, Change, Purge, Purged, resolve};
-pub(crate) use self::facts::Seen;
-use self::facts::facts;
+pub(crate) use self::facts::NodeRecords;
 pub use self::facts::{KeyFacts, KeyState};
+use self::facts::{Seen, facts};
 pub use self::key_change::{KeyChange, NodeChange};
 use super::Deployment;
 use super::gather::conn::raw;
@@ -89,7 +89,7 @@ impl Select {
 type Nodes = Vec<(String, Result<Master, String>)>;
 
 /// One node's records of some keys; `None` if the node could not be read.
-type NodeSeen = Option<Vec<Option<Seen>>>;
+type NodeSeen = Option<NodeRecords>;
 
 impl Records {
     /// Creates a `Records` for a namespace. The prefix and the namespace must be the same as in the
@@ -193,11 +193,7 @@ impl Records {
 
     /// Combines the records of all nodes. A key without a record is left out.
     pub(crate) fn combine(keys: Vec<String>, all: &[NodeSeen]) -> Vec<KeyFacts> {
-        let n = all.len();
-        let of = |(i, key): (usize, String)| {
-            let seen: Vec<&Seen> = all.iter().flatten().filter_map(|s| s[i].as_ref()).collect();
-            (!seen.is_empty()).then(|| facts(key, &seen, n))
-        };
+        let of = |(i, key)| facts(key, all, i);
         keys.into_iter().enumerate().filter_map(of).collect()
     }
 
@@ -223,20 +219,16 @@ impl Records {
         command
     }
 
-    async fn ask(&self, master: &Master, keys: &[String]) -> Result<Vec<Option<Seen>>, String> {
+    async fn ask(&self, master: &Master, keys: &[String]) -> Result<NodeRecords, String> {
         let conn = master.open(&self.deployment).await?;
-        let strange = || format!("{}: EVAL: answer not understood", master.at);
-        let mut records: Vec<Value> = conn.read(&self.read_command(keys), "EVAL").await?;
-        if records.len() != keys.len() + 1 {
-            return Err(strange());
-        }
-        let records_seen = records.split_off(1);
-        let run_id = records.first().and_then(raw).ok_or_else(strange)?;
+        let answer: Vec<Value> = conn.read(&self.read_command(keys), "EVAL").await?;
+        let (run_id, records) = records_of(answer, keys.len())
+            .ok_or_else(|| format!("{}: EVAL: answer not understood", master.at))?;
         if run_id != master.run_id {
             let why = "another process answers there than when the listing began; list again";
             return Err(format!("{}: {why}", master.at));
         }
-        Ok(records_seen.into_iter().map(seen_of).collect())
+        Ok(records)
     }
 }
 
@@ -287,8 +279,18 @@ async fn namespaces_on(
     Ok(())
 }
 
+/// Reads the answer of `records.lua` about `n` keys: the run id of the server, and its records.
+pub(crate) fn records_of(answer: Vec<Value>, n: usize) -> Option<(String, NodeRecords)> {
+    let mut answer = answer.into_iter();
+    let (run_id, history) = (raw(&answer.next()?)?, answer.next()?);
+    let history: i64 = redis::from_redis_value(history).ok()?;
+    let history = u64::try_from(history).ok().map(Duration::from_millis);
+    let records: Vec<Option<Seen>> = answer.map(seen_of).collect();
+    (records.len() == n).then_some((run_id, NodeRecords { history, records }))
+}
+
 /// Reads one record in the answer of `records.lua`; `None` if the node has no record.
-pub(crate) fn seen_of(record: Value) -> Option<Seen> {
+fn seen_of(record: Value) -> Option<Seen> {
     let (attempts, left, result, expires, fence, age, current): Numbers =
         redis::from_redis_value(record).ok()?;
     // A script may return a negative number. A negative number must not become a huge unsigned one.
