@@ -3,9 +3,11 @@
 
 use std::collections::BTreeSet;
 
+use futures_util::future::join_all;
+
 use super::deployment::Access;
 use super::facts::{Group, Role, Sentinel, Server, Unread, flagged, join, place};
-use super::gather::conn::Conn;
+use super::gather::conn::{Conn, fields};
 use super::{Deployment, gather};
 use palisade::ConfigError;
 use palisade::error::NodeFault;
@@ -88,18 +90,23 @@ pub(super) async fn find_masters(
     Ok(found.into_iter().map(|one| (one.node, one.master.map_err(Absent::why))).collect())
 }
 
-/// A master whose last writes are only in memory.
+/// A master whose last writes are not on its disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InMemory {
     /// Address of the server: `host:port`, as the Sentinels report it, or the path of a socket.
     pub at: String,
-    /// Command line by which a person has the server save its data. It has no password.
-    pub save: String,
+    /// What the server lacks, and what has to happen so that the last writes are lost, as the end
+    /// of a sentence that begins with its address.
+    pub why: String,
+    /// Command line by which a person has the server save its data. It has no password. `None` if
+    /// the server does that by itself in two seconds.
+    pub save: Option<String>,
 }
 
-/// Returns the masters that have no append-only file: if such a server crashes before its next
-/// snapshot, the last writes are lost. Masters that could not be read are left out.
+/// Returns the masters that may lose what was written to them just now: those without an
+/// append-only file, and those whose file does not reach the disk with each write. Masters that
+/// could not be read are left out.
 ///
 /// # Errors
 /// [`ConfigError`] if a setting is invalid.
@@ -108,8 +115,36 @@ pub struct InMemory {
 /// The function only reads.
 pub async fn in_memory(deployment: &Deployment) -> Result<Vec<InMemory>, ConfigError> {
     let masters = find_masters(deployment).await?.into_iter().filter_map(|(_, read)| read.ok());
-    let named = |of: Master| InMemory { save: format!("{} BGSAVE", of.hand), at: of.at };
-    Ok(masters.filter(|master| master.appends_nothing).map(named).collect())
+    let read = masters.map(|master| async move {
+        let sync = if master.appends_nothing { None } else { master.appendfsync(deployment).await };
+        unsaved(&master, sync.as_deref())
+    });
+    Ok(join_all(read).await.into_iter().flatten().collect())
+}
+
+fn unsaved(master: &Master, appendfsync: Option<&str>) -> Option<InMemory> {
+    let (why, save) = match appendfsync {
+        _ if master.appends_nothing => {
+            let why = "has no append-only file: if it crashes before its next snapshot";
+            (why.to_owned(), Some("BGSAVE"))
+        }
+        Some("always") => return None,
+        Some("everysec") => {
+            let why = "writes its append-only file to disk each second: if its machine loses power \
+                       within two seconds";
+            (why.to_owned(), None)
+        }
+        other => {
+            let sync = other.filter(|sync| *sync == "no").unwrap_or("unknown");
+            let why = format!(
+                "may write its append-only file to disk half a minute late (appendfsync {sync}): \
+                 if its machine loses power before that"
+            );
+            (why, Some("BGREWRITEAOF"))
+        }
+    };
+    let save = save.map(|command| format!("{} {command}", master.hand));
+    Some(InMemory { at: master.at.clone(), why, save })
 }
 
 async fn find_with(
@@ -342,6 +377,13 @@ impl Master {
     /// time-out.
     pub(super) async fn open(&self, deployment: &Deployment) -> Result<Conn, String> {
         open(&self.target, deployment).await
+    }
+
+    /// Returns when the append-only file reaches the disk; `None` if that could not be read.
+    async fn appendfsync(&self, deployment: &Deployment) -> Option<String> {
+        let conn = self.open(deployment).await.ok()?;
+        let setting = conn.query("CONFIG GET appendfsync", "CONFIG", fields).await.ok()?;
+        setting.get("appendfsync").cloned()
     }
 }
 

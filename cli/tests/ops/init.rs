@@ -5,17 +5,12 @@ use std::time::Instant;
 
 use palisade::error::{AcquireError, NodeOutcome};
 use palisade::{Failed, Outcome, RedisNode, Redlock, RunError, SentinelNode, TryAcquire};
-use palisade_ops::{Init, Initialised, in_memory, init, init_lost};
+use palisade_ops::{Init, Initialised, init, init_lost};
 use tracing_subscriber::filter::LevelFilter;
 
 use super::support::group::cli;
 use super::support::logs::Log;
 use super::*;
-
-/// Returns the output of a run of `palisade` in one line.
-fn unwrapped(out: &Output) -> String {
-    words(out).split_whitespace().collect::<Vec<_>>().join(" ")
-}
 
 async fn begun(deployment: &Deployment, prefix: &str) -> Initialised {
     init(deployment, prefix).await.unwrap()
@@ -77,37 +72,6 @@ async fn a_new_server_grants_at_once_and_remembers_everything() {
     assert!(words(&out).contains("has the marker palisade:generation"), "{}", words(&out));
     assert!(words(&out).contains("nothing was changed"), "{}", words(&out));
     assert_eq!(server.cli(&["GET", "palisade:generation"]), before);
-}
-
-#[tokio::test]
-async fn a_mark_that_is_in_memory_alone_is_told() {
-    for (appends, is_told) in [("no", true), ("yes", false)] {
-        let server = Server::start(&["--appendonly", appends]);
-        let out = palisade(&["init", "--new", "--timeout", "12s", "--node", &server.url()]);
-        assert_eq!(out.status.code(), Some(0), "{}", words(&out));
-        let (at, port) = (server.addr(), server.port());
-        let line = format!(
-            "{at} has no append-only file: if it crashes before its next snapshot, this is lost \
-             and has to be done again; `redis-cli -h 127.0.0.1 -p {port} BGSAVE` saves it now"
-        );
-        assert_eq!(unwrapped(&out).contains(&line), is_told, "{}", words(&out));
-        assert_eq!(unwrapped(&out).contains("BGSAVE"), is_told, "{}", words(&out));
-        let named = in_memory(&lone(&server).timeout(SOON)).await.unwrap();
-        assert_eq!(named.iter().any(|one| one.at == at), is_told, "{named:?}");
-    }
-}
-
-#[tokio::test]
-async fn the_command_that_saves_what_is_in_memory_has_the_socket_and_the_login() {
-    let server = Server::start(&["--appendonly", "no"]);
-    let path = server.socket().display().to_string();
-    assert_eq!(server.cli(&["ACL", "SETUSER", "ops", "on", ">s3cret", "~*", "&*", "+@all"]), "OK");
-    let mut settings = palisade::Settings::new([format!("unix://{path}")]);
-    settings.username = Some("ops".to_owned());
-    settings.password = Some("s3cret".to_owned());
-    let named = in_memory(&Deployment::of(settings).timeout(SOON)).await.unwrap();
-    let save: Vec<&str> = named.iter().map(|one| one.save.as_str()).collect();
-    assert_eq!(save, [format!("redis-cli -s {path} --user ops --askpass BGSAVE")]);
 }
 
 /// A server whose counters were reset cannot prove that a rename of its data lost nothing.

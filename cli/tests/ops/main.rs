@@ -12,6 +12,7 @@ mod stopped;
 #[path = "../../../tests/support/mod.rs"]
 mod support;
 mod tilt;
+mod unsaved;
 
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -30,6 +31,11 @@ fn palisade(args: &[&str]) -> Output {
 fn words(out: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     text(&out.stdout) + &text(&out.stderr)
+}
+
+/// Returns the output of a run of `palisade` in one line.
+fn unwrapped(out: &Output) -> String {
+    words(out).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn lone(server: &Server) -> Deployment {

@@ -288,6 +288,7 @@ fn one_command_decides_about_every_key_that_a_loss_made_forgotten() {
         let run = decide(&ground, &loss, &["--run", "--replace"]);
         assert_eq!(run.code, 0, "{} {}", run.out, run.err);
         assert!(!run.out.contains("BGSAVE"), "its file has it: {}", run.out);
+        assert!(run.out.contains("loses power within two seconds, this is lost"), "{}", run.out);
     }
     let without = decide(&ground, &loss, &["--run", "--without", "gone"]);
     assert!(without.code == 2 && without.err.contains("every node answered"), "{}", without.err);

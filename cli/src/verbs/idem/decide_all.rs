@@ -178,21 +178,19 @@ pub(super) async fn decide(
 pub(super) const FOLLOW: &str =
     "requests follow within 5 s when they come again, messages that are held within a minute\n";
 
-/// Returns a line for each server on which the decision is only in memory.
+/// Returns a line for each server on which the decision is not on the disk yet.
 pub(super) async fn unsaved(ground: &Ground) -> Result<String, Fail> {
     let Some(servers) = &ground.servers else { return Ok(String::new()) };
     Ok(lines_in_memory(&in_memory(servers).await?))
 }
 
-/// Returns a line for each server whose last writes are only in memory.
+/// Returns a line for each server whose last writes are not on its disk.
 pub(crate) fn lines_in_memory(servers: &[InMemory]) -> String {
     let mut text = String::new();
-    for InMemory { at, save, .. } in servers {
-        let _ = writeln!(
-            text,
-            "{at} has no append-only file: if it crashes before its next snapshot, this is lost \
-             and has to be done again; `{save}` saves it now"
-        );
+    for InMemory { at, why, save, .. } in servers {
+        let save = save.as_ref().map(|save| format!("; `{save}` saves it now"));
+        let save = save.unwrap_or_default();
+        let _ = writeln!(text, "{at} {why}, this is lost and has to be done again{save}");
     }
     text
 }
