@@ -280,7 +280,8 @@ fn carry_out(f: &mut Facts, command: &str) {
             new.others = Ok(Vec::new());
             begin(&mut new, &group(f).hand);
             let Ok(master) = &mut new.master else { unreachable!() };
-            for setting in line.split('\'').skip(1).step_by(2) {
+            for setting in line.split("echo ").skip(1).filter_map(|echo| echo.split(';').next()) {
+                let setting = setting.replace('\'', "");
                 let words: Vec<&str> = setting.split(' ').collect();
                 match words[1] {
                     "monitor" => drop(master.insert("quorum".into(), words[5].into())),
@@ -425,6 +426,32 @@ fn cell(faults: &[&Fault]) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+#[test]
+fn a_command_that_lacks_what_only_a_person_knows_is_refused_by_the_shell() {
+    let mut printed = BTreeSet::new();
+    for (name, login) in &FAULTS[..2] {
+        for (with, fault) in FAULTS {
+            let mut facts = good();
+            login(&mut facts);
+            fault(&mut facts);
+            for command in wrong(&facts).1.into_iter().flat_map(|finding| finding.fix) {
+                let Some((before, _)) = command.split_once('<') else { continue };
+                let is_bare = before.matches('\'').count() % 2 == 0;
+                assert!(is_bare, "{name}, {with}: {command}");
+                printed.insert(command);
+            }
+        }
+    }
+    let new = printed.iter().filter(|command| command.starts_with("{ echo "));
+    let mut tried = 0;
+    for command in new {
+        let read = std::process::Command::new("sh").args(["-n", "-c", command]).output();
+        assert!(!read.expect("a shell").status.success(), "{command}");
+        tried += 1;
+    }
+    assert!(tried > 1, "{printed:#?}");
 }
 
 #[test]

@@ -123,7 +123,8 @@ fn monitoring(group: &Group) -> Vec<(&'static str, String)> {
     all
 }
 
-/// Returns the command that starts one more Sentinel of the group, on a box of its own.
+/// Returns the command that starts one more Sentinel of the group, on a box of its own. What only a
+/// person knows is outside the quotes: the shell refuses the command as long as it is there.
 pub(super) fn new_sentinel(group: &Group) -> String {
     let (name, quorum) = (&group.name, quorum(group));
     let master = group.master().filter(|master| master.role == Ok(Role::Master));
@@ -132,7 +133,11 @@ pub(super) fn new_sentinel(group: &Group) -> String {
     let settings = monitoring(group);
     let settings = settings.iter().map(|(set, value)| format!("sentinel {set} {name} {value}"));
     let all = std::iter::once(format!("sentinel monitor {name} {host} {port} {quorum}"));
-    let lines: Vec<String> = all.chain(settings).map(|line| format!("echo '{line}'")).collect();
+    let echo = |line: String| match line.split_once('<') {
+        Some((known, rest)) => format!("echo '{known}'<{rest}"),
+        None => format!("echo '{line}'"),
+    };
+    let lines: Vec<String> = all.chain(settings).map(echo).collect();
     format!("{{ {}; }} >>sentinel.conf; redis-sentinel sentinel.conf", lines.join("; "))
 }
 
