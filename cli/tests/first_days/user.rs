@@ -21,6 +21,8 @@ pub(crate) struct User {
     read: usize,
     next: Instant,
     typed: Vec<String>,
+    /// How many of these were typed again, because the busy server did not answer in time.
+    again: usize,
     is_initialised: bool,
     is_decided: bool,
 }
@@ -29,30 +31,36 @@ impl User {
     pub(crate) fn new(log: Log) -> Self {
         let typed = Vec::new();
         let (is_initialised, is_decided) = (false, false);
-        Self { log, read: 0, next: Instant::now(), typed, is_initialised, is_decided }
+        Self { log, read: 0, next: Instant::now(), typed, again: 0, is_initialised, is_decided }
     }
 
     /// Begins to read the log and to count commands.
     pub(crate) fn begins(&mut self) {
         self.read = self.log.text().len();
         self.typed.clear();
+        self.again = 0;
     }
 
     pub(crate) fn typed(&self) -> &[String] {
         &self.typed
     }
 
+    pub(crate) fn again(&self) -> usize {
+        self.again
+    }
+
     /// Types the command into a shell, and returns its output. Types it again as long as it says
     /// that the busy server did not answer in time.
     pub(crate) async fn types(&mut self, command: &str) -> String {
-        self.typed.push(command.to_owned());
         let end = Instant::now() + PATIENCE;
         loop {
+            self.typed.push(command.to_owned());
             let said = shell(command).await;
             let is_late = LATE.iter().any(|words| said.contains(words));
             if !is_late || Instant::now() > end {
                 return said;
             }
+            self.again += 1;
             tokio::time::sleep(LOOK).await;
         }
     }
