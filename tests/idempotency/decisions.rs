@@ -5,14 +5,15 @@
 
 use std::time::Duration;
 
+use palisade::error::NodeFault;
 use palisade::idempotency::{Decision, Parked, ParkedReason, Probed};
-use palisade::node::spi::{LockNode as _, Reply};
+use palisade::node::spi::{LockNode as _, Op, Reply};
 use palisade::{Idempotency, MemoryNode, Outcome, Redlock};
 use palisade_ops::{Audit, DecidedLoss, Incident, incidents};
 use tokio::time::sleep;
 
 use crate::support::idem::{Effects, World, at, secs};
-use crate::support::wrap::Wrap;
+use crate::support::wrap::{Wrap, refused};
 
 /// Time after which a process has certainly read the decisions again.
 const READ_AGAIN: Duration = Duration::from_secs(6);
@@ -271,6 +272,44 @@ async fn a_park_whose_replacement_may_be_lost_is_undecided() {
                 assert!(run(&of, "k", &effects).await.is_executed());
             }
         }
+    }
+}
+
+/// To run is about to replace to park: its claim runs, or one node has it already. Until it is
+/// there, or its claim has lapsed, the keys wait.
+#[tokio::test(start_paused = true)]
+async fn a_park_whose_replacement_is_under_way_is_undecided() {
+    for has_it in [None, Some(0)] {
+        let w = World::new(3);
+        w.lose(&[0, 1, 2], MemoryNode::restart_empty).await;
+        let _ = decide(&orders(&w.redlock), Decision::Park, false).await;
+        // The nodes grant the operator's claim. No node takes the result, or one does.
+        let deaf = |i: usize| {
+            Wrap::new(w.nodes[i].clone(), move |node, batch, deadline| async move {
+                let is_result = |op: &Op| matches!(op, Op::Complete { .. });
+                if has_it != Some(i) && batch.ops.iter().any(is_result) {
+                    return refused(&batch, NodeFault::Server);
+                }
+                node.call(batch, deadline).await
+            })
+        };
+        let operator = (0..3).fold(w.over(&[], 0), |builder, i| builder.node(deaf(i)));
+        let operator = orders(&operator.build().unwrap());
+        let (loss, audit) = (last(&operator).await, Audit::new("alice", "looked").unwrap());
+        let looks = async {
+            sleep(Duration::from_millis(500)).await;
+            is_undecided(&orders(&w.builder(0).build().unwrap()), "k").await
+        };
+        let replaces = loss.decide(&operator, Decision::Run, true, &audit);
+        let (replaced, is_open) = tokio::join!(replaces, looks);
+        assert!(replaced.is_err() && is_open, "{has_it:?}: {replaced:?}");
+        sleep(secs(60)).await;
+        let of = orders(&w.redlock);
+        assert_eq!(is_undecided(&of, "k").await, has_it.is_some(), "{has_it:?}");
+        let decided = decide(&of, Decision::Run, true).await;
+        assert!(decided.iter().all(|one| one.stands.decision == Decision::Run), "{decided:?}");
+        sleep(READ_AGAIN).await;
+        assert!(run(&of, "k", &Effects::default()).await.is_executed());
     }
 }
 
