@@ -103,6 +103,10 @@ impl Idempotency {
     /// The key names the *request*. Use for example the client's idempotency key together with the
     /// client's name, or a message id from the producer of the message. Do not use an id that a
     /// redelivery changes.
+    ///
+    /// Each text that is not blank is a key, also `null` and `undefined`, which some programs send
+    /// in place of a value that they lack. All such requests have one key, and so one result: if a
+    /// key comes from outside, refuse these words there.
     pub fn key(&self, key: impl Into<String>) -> Call {
         Call::new(self.clone(), &key.into())
     }
