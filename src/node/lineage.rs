@@ -65,7 +65,7 @@ pub struct Process {
     pub run: u64,
     /// `total_net_repl_input_bytes`; `None` where the server does not count them.
     pub inputs: Option<u64>,
-    /// Calls of `REPLICAOF` and `SLAVEOF`.
+    /// Calls of `REPLICAOF`, `SLAVEOF` and `FAILOVER`.
     pub calls: u64,
     /// True if the counters were set to zero by `CONFIG RESETSTAT`.
     pub was_reset: bool,
@@ -202,6 +202,12 @@ impl Marker {
         if self.since == 0 { 0 } else { self.since.saturating_add(self.quarantine) }
     }
 
+    /// Returns true if keys were deleted whose loss is not on record: they are not counted here, or
+    /// were left to others (quarantine 21).
+    pub fn has_evicted(&self, shown: &Shown) -> bool {
+        self.evicted == EVICTED || has_evicted(self, shown)
+    }
+
     /// Name of the history and of the quarantine with which it began.
     pub fn id(&self) -> QuarantineId {
         QuarantineId { history: self.history, since: self.since }
@@ -285,7 +291,7 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
     let put_back = !was_unnamed && is_put_back(&before, seq, asked);
     let is_older = note + apart(&before, asked) < me.note;
     let is_branch = m.history != me.history && !precedes(m.generation, me.generation);
-    let has_evicted = before.evicted == EVICTED || has_evicted(&before, shown);
+    let has_evicted = before.has_evicted(shown);
     let beginnings = [
         was_unnamed.then_some(0),
         (is_renamed && !is_continued(before.process, shown.process)).then_some(note),
