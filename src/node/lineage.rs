@@ -291,7 +291,7 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
     let put_back = !was_unnamed && is_put_back(&before, seq, asked);
     let is_older = note + apart(&before, asked) < me.note;
     let is_branch = m.history != me.history && !precedes(m.generation, me.generation);
-    let has_evicted = before.has_evicted(shown);
+    let has_evicted = before.evicted == EVICTED || has_evicted(&before, shown);
     let beginnings = [
         was_unnamed.then_some(0),
         (is_renamed && !is_continued(before.process, shown.process)).then_some(note),
