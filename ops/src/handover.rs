@@ -59,12 +59,12 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use self::given_up::{Shut, unanswered};
-use self::marked::{UNMARKED, finish_on, open_on};
+use self::marked::{close_on, finish_on, open_on};
 use super::gather::conn::info;
 use super::masters::{self, Absent, Found, Master};
 use super::promotion::Promotion;
 use super::script::{self, Kind, Refusal};
-use super::{Deployment, backlog, marking};
+use super::{Deployment, backlog};
 use palisade::ConfigError;
 use palisade::internal::lineage::Marker;
 use palisade::internal::{Endpoint, default_clock_error};
@@ -161,6 +161,9 @@ pub(super) struct Closed {
     is_new: bool,
     /// The marker that closes the server.
     pub(super) marker: Marker,
+    /// E: the own one, or the one by which clients go if that is larger.
+    clock_error: Duration,
+    allows_eviction: bool,
     since: Instant,
 }
 
@@ -308,9 +311,9 @@ impl Handover {
             let rule = "between one second and ten minutes";
             return Err(ConfigError::new("closed_for", value, rule));
         }
-        if self.closed_for <= 2 * self.clock_error + LAST_STEPS {
-            let rule =
-                format!("more than 2·clock_error + 2 s ({:?})", 2 * self.clock_error + LAST_STEPS);
+        let least = least(self.clock_error);
+        if self.closed_for <= least {
+            let rule = format!("more than 2·clock_error + 2 s ({least:?})");
             return Err(ConfigError::new("closed_for", value, rule));
         }
         Ok(())
@@ -319,7 +322,7 @@ impl Handover {
     /// Returns the latest time for a promotion or restart. After a later promotion or restart, the
     /// last steps of the handover would have too little time.
     pub(super) fn until(&self, closed: &Closed) -> Instant {
-        closed.since + self.closed_for.saturating_sub(2 * self.clock_error + LAST_STEPS)
+        closed.since + self.closed_for.saturating_sub(least(closed.clock_error))
     }
 
     /// Closes the master: a script writes a mark into its marker, and the master then refuses all
@@ -330,24 +333,18 @@ impl Handover {
         }
         let conn = master.open(&self.deployment).await?;
         let since = Instant::now();
-        let span = u64::try_from(self.closed_for.as_millis()).unwrap_or(u64::MAX);
         self.shut(Some(Shut::Asked));
-        let close = async {
-            let looked = marking::look(&conn).await?;
-            let refused = |why| Refusal { kind: Kind::Refused, why };
-            let marker = looked.shown.marker.ok_or_else(|| refused(UNMARKED.to_owned()))?;
-            let closed = marker.close(&looked.shown, master.epoch, span).map_err(refused)?;
-            let last = looked.now().saturating_add(span);
-            marking::swap(&conn, &looked, &closed, false, last).await.map(|()| closed)
-        };
-        let marker = close.await.map_err(|refusal| {
-            self.shut(None);
-            let perhaps = refusal.kind == Kind::Failed;
-            let then = if perhaps { self.opens_itself() } else { String::new() };
-            format!("{}: {}{then}", master.at, refusal.why)
-        })?;
+        let (marker, clock_error) =
+            close_on(&conn, self, master.epoch).await.map_err(|refusal| {
+                self.shut(None);
+                let perhaps = refusal.kind == Kind::Failed;
+                let then = if perhaps { self.opens_itself() } else { String::new() };
+                format!("{}: {}{then}", master.at, refusal.why)
+            })?;
         let (at, target) = (master.at.clone(), master.target.clone());
-        let closed = Closed { at, target, is_new: false, marker, since };
+        let allows_eviction = master.allows_eviction;
+        let closed =
+            Closed { at, target, is_new: false, marker, clock_error, allows_eviction, since };
         self.shut(Some(Shut::Closed(closed.clone())));
         let wanted = master.replicas.len();
         if wanted > 0 {
@@ -413,14 +410,15 @@ impl Handover {
     /// arrives, sends the request again: an earlier write of it is recognised.
     async fn finish(&self, closed: &Closed, epoch: Option<u64>) -> Result<Duration, Unfinished> {
         let at = &closed.at;
-        let apart = u64::try_from((2 * self.clock_error).as_millis()).unwrap_or(u64::MAX);
+        let apart = u64::try_from((2 * closed.clock_error).as_millis()).unwrap_or(u64::MAX);
+        let under = (epoch, apart, closed.allows_eviction);
         // True after a write without an answer, because the server may have executed it.
         let mut sent = false;
         loop {
             let why = match masters::open(&closed.target, &self.deployment).await {
                 Ok(conn) => {
                     self.shut(Some(Shut::Finishing(closed.clone())));
-                    match finish_on(&conn, closed, (epoch, apart), &mut sent).await {
+                    match finish_on(&conn, closed, under, &mut sent).await {
                         Ok(()) => {
                             let (at, span) = (at.clone(), closed.since.elapsed());
                             self.shut(Some(Shut::Done { at, closed: span }));
@@ -474,6 +472,11 @@ impl Handover {
             }
         }
     }
+}
+
+/// Returns the time for which a server has to be closed at least if this is E.
+fn least(clock_error: Duration) -> Duration {
+    2 * clock_error + LAST_STEPS
 }
 
 fn not_one(what: &'static str) -> ConfigError {

@@ -154,6 +154,8 @@ impl fmt::Display for Initialised {
 
 const REPLACED: &str = "other nodes have data, so it was replaced or emptied: do not initialise \
                         it, not even alone; it joins by itself after one quarantine";
+const DELETED: &str = "it has deleted keys because its memory was full, and nothing shows which \
+                       ones; if none were palisade's, restart it empty";
 const DECIDED: &str = "an operator has decided about keys that it lost";
 /// Advice to an operator who is sure that the lost data cannot be restored.
 const LOST: &str = "`palisade idem incidents` shows for which loss keys wait; if everything was \
@@ -331,9 +333,14 @@ async fn look(deployment: &Deployment, master: &Master, prefix: Option<&str>) ->
 /// nothing yet. Refuses a server that must not be marked as new.
 fn used(looked: &Looked, is_lost: bool) -> Result<Option<u64>, Refusal> {
     let refuse = |kind, why: &str| Err(Refusal { kind, why: why.to_owned() });
-    let Some(marker) = looked.shown.marker else {
+    let shown = &looked.shown;
+    let Some(marker) = shown.marker else {
         let why = "no program has connected to it yet: let one connect, and run this again";
-        return if is_lost { refuse(Kind::Changed, why) } else { Ok(None) };
+        return match shown.evicted {
+            _ if is_lost => refuse(Kind::Changed, why),
+            0 => Ok(None),
+            _ => refuse(Kind::Lost, DELETED),
+        };
     };
     if marker.began == Began::Known {
         return refuse(Kind::Marked, "it was initialised or used before");
@@ -341,7 +348,10 @@ fn used(looked: &Looked, is_lost: bool) -> Result<Option<u64>, Refusal> {
     if marker.began == Began::Lost && !is_lost {
         return refuse(Kind::Lost, "a program that saw its data before found them gone");
     }
-    if marker.replid != looked.shown.replid || marker.handover.is_some() || marker.since == 0 {
+    if marker.has_evicted(shown) && !is_lost {
+        return refuse(Kind::Lost, DELETED);
+    }
+    if marker.replid != shown.replid || marker.handover.is_some() || marker.since == 0 {
         let why = "it was restarted or replaced, and no program has connected to it since: let one \
                    connect, and run this again";
         return refuse(Kind::Changed, why);

@@ -67,9 +67,11 @@ pub(super) struct Master {
     pub(super) known: usize,
     /// Beginning of a `redis-cli` command line to the server.
     pub(super) hand: String,
-    /// Why this server or a replica may delete locks and keys when its memory is full. [`find`]
-    /// looks at the replicas, too.
+    /// Why this server or a replica may delete locks and keys when its memory is full, or a replica
+    /// did. [`find`] looks at the replicas, too.
     pub(super) evicts: Option<String>,
+    /// True if the settings accept that.
+    pub(super) allows_eviction: bool,
     /// True if the server has no append-only file, so that its last writes are only in memory.
     pub(super) appends_nothing: bool,
     /// True if the server's settings show that the server is empty after a restart.
@@ -268,9 +270,21 @@ pub(super) fn agreed_epoch(epochs: &[u64], known: usize) -> Option<u64> {
     epochs.iter().copied().find(|epoch| voices(*epoch) > known / 2)
 }
 
-/// Returns why one of these servers may delete locks and keys, also at its promotion.
+/// Returns why one of these servers may delete locks and keys, also at its promotion, or why a
+/// replica counts as one that did. A promotion sets no counter back.
 fn evicting(servers: &[Server]) -> Option<String> {
     servers.iter().find_map(|server| {
+        if matches!(server.role, Ok(Role::Replica { .. }))
+            && !server.allows_eviction
+            && let Ok(keys) = server.info("evicted_keys")
+            && keys != "0"
+        {
+            return Some(format!(
+                "{} has deleted {keys} keys because its memory was full, so after its promotion \
+                 all would count as lost: restart this replica first, which sets the number back",
+                server.at
+            ));
+        }
         let refusal = objection(&server.info_text().ok()?, server.allows_eviction)?;
         let is_that = refusal.fault() == NodeFault::Eviction;
         let why = || format!("{} may delete locks and keys: {}", server.at, refusal.detail());
@@ -367,6 +381,7 @@ fn master(server: &Server, target: Endpoint, replicas: Vec<String>) -> Master {
         known: 0,
         hand: server.hand.clone(),
         evicts: None,
+        allows_eviction: server.allows_eviction,
         appends_nothing: server.info("aof_enabled") == Ok("0"),
         keeps_nothing: server.info("aof_enabled") == Ok("0") && server.setting("save") == Ok(""),
     }

@@ -65,7 +65,7 @@ pub struct Process {
     pub run: u64,
     /// `total_net_repl_input_bytes`; `None` where the server does not count them.
     pub inputs: Option<u64>,
-    /// Calls of `REPLICAOF` and `SLAVEOF`.
+    /// Calls of `REPLICAOF`, `SLAVEOF` and `FAILOVER`.
     pub calls: u64,
     /// True if the counters were set to zero by `CONFIG RESETSTAT`.
     pub was_reset: bool,
@@ -200,6 +200,12 @@ impl Marker {
     /// End of the quarantine with which the history began; 0 without one.
     pub fn quarantine_end(&self) -> u64 {
         if self.since == 0 { 0 } else { self.since.saturating_add(self.quarantine) }
+    }
+
+    /// Returns true if keys were deleted whose loss is not on record: they are not counted here, or
+    /// were left to others (quarantine 21).
+    pub fn has_evicted(&self, shown: &Shown) -> bool {
+        self.evicted == EVICTED || has_evicted(self, shown)
     }
 
     /// Name of the history and of the quarantine with which it began.

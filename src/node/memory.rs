@@ -87,6 +87,7 @@ struct State {
     /// Name that the server gives to its data.
     replid: ReplicationId,
     process: Process,
+    evicted: u64,
     data: Data,
     /// True if each client that remembers nothing counts as one that has seen earlier data of this
     /// node. If the node then has no data, its data count as lost, and not as new.
@@ -192,8 +193,8 @@ impl MemoryNode {
 
 impl State {
     fn nature(&self, name: u64) -> Nature {
-        let Self { replid, process, windows, epoch, .. } = *self;
-        Nature { replid, process, windows, epoch, name: name.wrapping_add(self.lives) }
+        let Self { replid, process, evicted, windows, epoch, .. } = *self;
+        Nature { replid, process, evicted, windows, epoch, name: name.wrapping_add(self.lives) }
     }
 
     /// Gives the data the name of the node's present life, as a process that starts does.

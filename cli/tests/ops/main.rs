@@ -1,5 +1,6 @@
 //! `palisade init`, `palisade handover` and other operator commands on real servers.
 
+mod evicted;
 mod handover;
 mod init;
 mod keys;

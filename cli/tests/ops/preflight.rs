@@ -88,3 +88,22 @@ async fn all_refuse_what_one_refuses_with_the_same_sentence() {
     let marked = init(&lone(&closed), "").await.unwrap();
     assert!(matches!(&marked.nodes[0].1, Init::Refused(_)), "{marked}");
 }
+
+/// All clients go by the largest E, also where the command names a smaller one.
+#[tokio::test]
+async fn a_handover_leaves_time_for_the_clock_error_that_clients_share() {
+    let server = Server::start(super::handover::DURABLE);
+    assert!(init(&lone(&server), "").await.unwrap().is_done());
+    let (ttl, error) = (Duration::from_secs(30), Duration::from_secs(10));
+    let node = RedisNode::new(server.url()).unwrap();
+    let redlock = Redlock::builder().node(node).ttl(ttl).clock_error(error).build().unwrap();
+    drop(super::handover::fresh(&redlock, "before").await);
+    let closing = |span| Handover::new(lone(&server)).closed_for(Duration::from_secs(span));
+    let restart = || async { Err("it was closed".to_owned()) };
+    let done = closing(22).lone(restart(), |_| ()).await.unwrap();
+    let HandedOver::Refused(why) = &done else { panic!("{done}") };
+    assert!(why.contains("clock_error of 10s") && why.contains("more than 22s"), "{why}");
+    let done = closing(23).lone(restart(), |_| ()).await.unwrap();
+    assert!(done.to_string().contains("it was closed"), "{done}");
+    drop(super::handover::fresh(&redlock, "open again").await);
+}

@@ -1,13 +1,39 @@
 //! The writes of a planned handover that open a server again, or let another one go on.
 
+use std::time::Duration;
+
 use super::super::gather::conn::Conn;
 use super::super::marking;
 use super::super::script::{Kind, Refusal};
-use super::Closed;
-use palisade::internal::lineage::Handover as State;
+use super::{Closed, Handover, least};
+use palisade::internal::lineage::{Handover as State, Marker};
 
-pub(super) const UNMARKED: &str = "its marker is missing: run `palisade init --new` on a new \
-                                   deployment, or let an application connect first";
+const UNMARKED: &str = "its marker is missing: run `palisade init --new` on a new \
+                        deployment, or let an application connect first";
+
+/// Closes a server in this epoch of the Sentinels. Returns the marker that closes it, and E: the
+/// handover's own, or that by which all clients go if it is larger (quarantine 7).
+pub(super) async fn close_on(
+    conn: &Conn,
+    of: &Handover,
+    epoch: Option<u64>,
+) -> Result<(Marker, Duration), Refusal> {
+    let looked = marking::look(conn).await?;
+    let refused = |why| Refusal { kind: Kind::Refused, why };
+    let marker = looked.shown.marker.ok_or_else(|| refused(UNMARKED.to_owned()))?;
+    let span = u64::try_from(of.closed_for.as_millis()).unwrap_or(u64::MAX);
+    let closed = marker.close(&looked.shown, epoch, span).map_err(refused)?;
+    let clock_error = of.clock_error.max(Duration::from_micros(marker.clock_error));
+    let least = least(clock_error);
+    if of.closed_for <= least {
+        return Err(refused(format!(
+            "its clients reckon with a clock_error of {clock_error:?} (`palisade settings`), so it \
+             has to be closed for more than {least:?} (`--closed-for`)"
+        )));
+    }
+    let last = looked.now().saturating_add(span);
+    marking::swap(conn, &looked, &closed, false, last).await.map(|()| (closed, clock_error))
+}
 
 /// Opens a server that is closed by this marker.
 pub(super) async fn open_on(conn: &Conn, closed: &Closed) -> Result<(), Refusal> {
@@ -21,11 +47,11 @@ pub(super) async fn open_on(conn: &Conn, closed: &Closed) -> Result<(), Refusal>
 
 /// Lets a server go on with the history of the closed one, in this epoch of the Sentinels. An
 /// earlier write whose answer was lost is recognised. `sent` is set if a write was not answered.
-/// `apart` is 2E in ms.
+/// `apart` is 2E in ms. Keys that the server has deleted forbid it, or are left to others.
 pub(super) async fn finish_on(
     conn: &Conn,
     closed: &Closed,
-    (epoch, apart): (Option<u64>, u64),
+    (epoch, apart, allows_eviction): (Option<u64>, u64, bool),
     sent: &mut bool,
 ) -> Result<(), Refusal> {
     let looked = marking::look(conn).await.map_err(|refusal| match refusal.kind {
@@ -43,7 +69,8 @@ pub(super) async fn finish_on(
         let why = "its data do not hold the closing: writes are missing, or it was used since";
         return if is_done { Ok(()) } else { refused(Kind::Changed, why) };
     };
-    match marker.finish(&looked.shown, epoch, apart) {
+    let left = if allows_eviction { marker.leaving_evictions(&looked.shown) } else { marker };
+    match left.finish(&looked.shown, epoch, apart) {
         Ok(finished) => {
             // Held up for longer, it would let this server go on beside another one, which has
             // opened by its own clock (quarantine 11).

@@ -45,6 +45,12 @@ impl Marker {
         }
     }
 
+    /// Leaves the keys that the server has deleted to those who do not allow it (quarantine 21).
+    #[must_use]
+    pub fn leaving_evictions(self, shown: &Shown) -> Self {
+        if self.has_evicted(shown) { Self { evicted: EVICTED, ..self } } else { self }
+    }
+
     /// Opens a server that was closed. Outside of its history the next batch begins another one.
     #[must_use]
     pub fn opened(&self) -> Self {

@@ -12,11 +12,14 @@ pub struct Lowering {
     quarantine: u64,
     /// New E in µs.
     clock_error: u64,
+    /// New epoch: that of the group's own Sentinels, if the marker's is higher.
+    epoch: u64,
 }
 
 impl Lowering {
-    /// Begins to lower the values of `before` to these: a length in ms, E in µs. `at` is the
-    /// server's clock in ms. Returns `None` if there is nothing to lower.
+    /// Begins to lower the values of `before` to these: a length in ms, E in µs, and the epoch in
+    /// which the Sentinels name the server. `at` is the server's clock in ms. Returns `None` if
+    /// there is nothing to lower.
     ///
     /// # Errors
     /// The reason for which these values may not follow those of the marker.
@@ -25,11 +28,14 @@ impl Lowering {
         at: u64,
         quarantine: u64,
         clock_error: u64,
+        epoch: Option<u64>,
     ) -> Result<Option<Self>, String> {
         let quarantine = quarantine.min(before.quarantine);
         let clock_error = clock_error.min(before.clock_error);
+        let epoch = epoch.unwrap_or(before.epoch).min(before.epoch);
+        let lowered = Self { before, at, quarantine, clock_error, epoch };
         if (quarantine, clock_error) == (before.quarantine, before.clock_error) {
-            return Ok(None);
+            return Ok((epoch < before.epoch).then_some(lowered));
         }
         if clock_error.saturating_mul(2) >= quarantine.saturating_mul(1_000) {
             return Err(format!(
@@ -51,7 +57,7 @@ impl Lowering {
                 seconds(before.clock_error)
             ));
         }
-        Ok(Some(Self { before, at, quarantine, clock_error }))
+        Ok(Some(lowered))
     }
 
     /// Time in ms until no lease and no token of the old values can be in use: q + 2E from the
@@ -86,6 +92,14 @@ impl Lowering {
     /// # Errors
     /// What came back, by name.
     pub fn holds(&self, now: &Marker, longest: u64) -> Result<(), String> {
+        // A failover meanwhile has a lower one.
+        if self.epoch < self.before.epoch && now.epoch >= self.before.epoch {
+            return Err(format!(
+                "the Sentinels' epoch came back ({}): a program asks other Sentinels than those of \
+                 this group; end it and run the command again",
+                now.epoch
+            ));
+        }
         Self::grown(now, (self.quarantine.max(longest), self.clock_error))
     }
 
@@ -107,7 +121,7 @@ impl Lowering {
 }
 
 impl Marker {
-    /// Lowers the length of a quarantine and E. Clients only raise them (quarantine 7).
+    /// Lowers the length of a quarantine, E and the epoch. Clients only raise them (quarantine 7).
     ///
     /// # Errors
     /// The reason for which they may not be lowered now.
@@ -132,6 +146,8 @@ impl Marker {
         let lowered = Self {
             quarantine: by.quarantine,
             clock_error: by.clock_error,
+            // A lower one hides no promotion (quarantine 16).
+            epoch: by.epoch.min(self.epoch),
             handover: None,
             written: now,
             ..*self
@@ -180,7 +196,7 @@ mod tests {
     }
 
     fn lowering(quarantine: u64, clock_error: u64) -> Lowering {
-        Lowering::new(marker(), 100_000, quarantine, clock_error).unwrap().unwrap()
+        Lowering::new(marker(), 100_000, quarantine, clock_error, None).unwrap().unwrap()
     }
 
     #[test]
@@ -197,10 +213,25 @@ mod tests {
 
     #[test]
     fn nothing_is_raised() {
-        assert_eq!(Lowering::new(marker(), 0, 30_000, 5_000_000), Ok(None));
+        assert_eq!(Lowering::new(marker(), 0, 30_000, 5_000_000, Some(7)), Ok(None));
         let one = lowering(30_000, 2_000_000);
         let lowered = marker().lowered(&shown(&marker(), 200_000), &one).unwrap();
         assert_eq!((lowered.quarantine, lowered.clock_error), (20_000, 2_000_000));
+    }
+
+    /// A program of another group began a history here, by the epoch of its own Sentinels.
+    #[test]
+    fn the_epoch_of_another_group_comes_down_to_that_of_the_own_sentinels() {
+        let m = Marker { epoch: 57, ..marker() };
+        let by = |epoch| Lowering::new(m, 100_000, 20_000, 4_000_000, epoch).unwrap();
+        assert_eq!((by(None), by(Some(57)), by(Some(58))), (None, None, None));
+        let by = by(Some(5)).unwrap();
+        let lowered = m.lowered(&shown(&m, 128_000), &by).unwrap();
+        assert_eq!(lowered, Marker { epoch: 5, written: 128_000, ..m });
+        assert_eq!(by.holds(&lowered, 0), Ok(()));
+        assert_eq!(by.holds(&Marker { epoch: 6, ..lowered }, 0), Ok(()), "a failover");
+        let why = by.holds(&Marker { epoch: 57, ..lowered }, 0).unwrap_err();
+        assert!(why.starts_with("the Sentinels' epoch came back (57): "), "{why}");
     }
 
     #[test]
@@ -239,7 +270,7 @@ mod tests {
 
     #[test]
     fn the_next_floor_is_above_every_token_of_the_old_clock_error() {
-        let new = |q, e| Lowering::new(marker(), 0, q, e);
+        let new = |q, e| Lowering::new(marker(), 0, q, e, None);
         assert!(new(20_000, 1_000_000).is_ok());
         assert!(new(20_000, 999_999).unwrap_err().contains("from 4s to 1s at least"));
         assert!(new(4_000, 1_000_000).is_ok());

@@ -271,7 +271,8 @@ fn a_handover_takes_the_history_along() {
     assert_eq!((taken.epoch, taken.written), (7, NOW));
     assert_eq!((taken.replid, taken.process, taken.evicted), (server.replid, process, 0));
     let evicted = Shown { evicted: 1, ..server };
-    let left = Marker { evicted: EVICTED, ..closed }.finish(&evicted, None, 0).expect("on record");
+    assert_eq!(closed.leaving_evictions(&server), closed);
+    let left = closed.leaving_evictions(&evicted).finish(&evicted, None, 0).expect("on record");
     assert_eq!(left.evicted, EVICTED, "evictions are left to those who do not allow them");
     let refusal = closed.finish(&evicted, Some(7), 0).expect_err("deleted at the promotion");
     assert!(refusal.contains("has deleted keys"), "{refusal}");

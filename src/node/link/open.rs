@@ -92,9 +92,14 @@ impl<R: Resolver> Shared<R> {
     /// Judges the server's data right after the connection is made. If a quarantine is due, it
     /// begins now and not with the first batch. A failed call is only logged, because each batch is
     /// judged, too.
-    async fn touch(&self, session: &Arc<Session>, version: u64) {
+    ///
+    /// If the server is refused because it deletes keys, those that it has deleted are left to
+    /// later clients, as by one who allows it: a restart or a failover would hide them
+    /// (quarantine 21).
+    async fn touch(&self, session: &Arc<Session>, version: u64, is_refused: bool) {
         let Some(last) = self.state().last else { return };
-        let Some(group_terms) = self.terms_at(version) else { return };
+        let Some(mut group_terms) = self.terms_at(version) else { return };
+        group_terms.allow_eviction |= is_refused;
         if let Err(cause) = session.touch(last, group_terms).await {
             tracing::debug!(node = &*self.options.name, %cause, "marker not touched");
         }
@@ -129,9 +134,11 @@ impl<R: Resolver> Shared<R> {
 
     /// Checks that a server with these facts may vote.
     fn accept(&self, at: &str, facts: &ServerFacts) -> Result<(), NodeError> {
+        // First, so that the resolver's terms are this server's in `touch`.
+        let accepted = self.resolver.accept(at, facts, &self.events);
         match &facts.eviction {
             Some(eviction) if !self.options.allow_eviction => Err(eviction.objection().at(at, "")),
-            _ => self.resolver.accept(at, facts, &self.events),
+            _ => accepted,
         }
     }
 
@@ -163,11 +170,16 @@ impl<R: Resolver> Shared<R> {
         let facts = session.facts().clone();
         let run_id = Arc::clone(&facts.run_id);
         let (connected, online) = (facts.connected_replicas, facts.online_replicas);
-        self.accept(&at, &facts)?;
+        if let Err(cause) = self.accept(&at, &facts) {
+            if cause.fault() == F::Eviction {
+                beside(self.touch(&session, version, true), follow_up).await;
+            }
+            return Err(cause);
+        }
         // Waits a short time for the settings of the other servers of the group. Healthy servers
         // answer at once. The new connection is used even if the other servers do not answer.
         let _ = timeout(GROUP, &mut *follow_up).await;
-        beside(self.touch(&session, version), follow_up).await;
+        beside(self.touch(&session, version, false), follow_up).await;
         let now = self.options.env.now();
         let env = Arc::clone(&self.options.env);
         let replicas = (connected, self.most_replicas(&run_id, online));

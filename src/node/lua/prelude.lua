@@ -70,7 +70,7 @@ if marker ~= ARGV[1] or marker .. ARGV[5] == '' or find(info, replid, at, true) 
   end
   return {'news', now_us, marker, sub(note, 1, 67),
     sub(info, at, at + 39), string.match(stats, 'total_net_repl_input_bytes:(%d+)') or '',
-    calls('replicaof') + calls('slaveof'),
+    calls('replicaof') + calls('slaveof') + calls('failover'),
     find(commands, 'cmdstat_config|resetstat:', 1, true) or 0,
     string.match(stats, 'evicted_keys:(%d+)') or '0'}
 end

@@ -87,6 +87,7 @@ impl MemoryNodeBuilder {
             epoch: None,
             replid: ReplicationId::of(0),
             process: Process::fresh(),
+            evicted: 0,
             data: Data::default(),
             is_known: false,
         };

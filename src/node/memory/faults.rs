@@ -181,7 +181,17 @@ impl MemoryNode {
         state.process.inputs = state.process.inputs.map(|inputs| inputs + 1_000);
     }
 
-    /// Sets the counters of the process to zero, as `CONFIG RESETSTAT` does.
+    /// Deletes all locks and records because the memory is full, and counts that. The process
+    /// continues, and the marker stays.
+    #[doc(hidden)]
+    pub fn evict(&self) {
+        let mut state = self.state();
+        state.data = Data { kept: state.data.kept, ..Data::default() };
+        state.evicted += 1;
+    }
+
+    /// Sets the counters of the process to zero, as `CONFIG RESETSTAT` does, but for that of the
+    /// evicted keys.
     #[doc(hidden)]
     pub fn reset_counters(&self) {
         let mut state = self.state();
@@ -246,6 +256,7 @@ impl MemoryNode {
         let mut state = self.state();
         change(&mut state);
         state.lives += 1;
+        state.evicted = 0;
         state.rename();
         drop(state);
         self.tell(NodeEvent::Down);

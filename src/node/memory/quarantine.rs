@@ -49,6 +49,7 @@ pub(super) struct Windows {
 pub(super) struct Nature {
     pub(super) replid: ReplicationId,
     pub(super) process: Process,
+    pub(super) evicted: u64,
     pub(super) windows: Windows,
     /// Epoch in which the client of the batch was told that this is the master.
     pub(super) epoch: Option<u64>,
@@ -64,7 +65,7 @@ impl Nature {
             note: kept.note,
             replid: self.replid,
             process: self.process,
-            evicted: 0,
+            evicted: self.evicted,
             micros: clock.micros,
         }
     }

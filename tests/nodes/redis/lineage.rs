@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::markers::replid;
 use super::*;
-use crate::support::marker::note;
+use crate::support::marker::{marker, note};
 use crate::support::proxy::Proxy;
 use crate::support::wait::until;
 
@@ -110,20 +110,55 @@ async fn evicted_keys_are_a_loss_to_who_does_not_allow_it_whoever_comes_first() 
     }
 }
 
+async fn up(node: &RedisNode) -> Facts {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let replies = batch(node, LONG, Vec::new(), Duration::from_secs(5)).await;
+        if let Some(facts) = replies.facts {
+            return facts;
+        }
+        assert!(Instant::now() < end, "no connection");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Nobody judges its data then, and a process that starts has evicted nothing.
+#[tokio::test]
+async fn evictions_of_a_server_that_everybody_refuses_outlast_the_process() {
+    let mut server = Server::start(&["--appendonly", "yes"]);
+    let strict = fresh(&server);
+    fence(one(&strict, LONG, acquire("k", owner())).await);
+    let set = |name, value| assert_eq!(server.cli(&["config", "set", name, value]), "OK");
+    set("maxmemory", "1000000000");
+    set("maxmemory-policy", "volatile-ttl");
+    server.cli(&["client", "kill", "type", "normal"]);
+    let end = Instant::now() + PATIENCE;
+    let ask = async || batch(&strict, LONG, Vec::new(), Duration::from_secs(5)).await.facts;
+    while ask().await.is_some() {
+        assert!(Instant::now() < end, "it is not refused");
+    }
+    set("maxmemory", "1");
+    until("a key is evicted", || {
+        server.cli(&["set", "more", "x"]);
+        evicted(&server) > 0
+    })
+    .await;
+    set("maxmemory", "1000000000");
+    while marker(&server).evicted <= evicted(&server) {
+        assert!(ask().await.is_none(), "it is not refused");
+        assert!(Instant::now() < end, "nothing is on record");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    // Without the policy, as the refusal advises.
+    server.restart();
+    let then = up(&strict).await;
+    assert_eq!(then.losses.last().map(|loss| loss.from), Some(0), "{then:?}");
+    assert_quarantined(one(&strict, LONG, acquire("k", owner())).await);
+}
+
 /// A process that starts has evicted nothing.
 #[tokio::test]
 async fn evictions_that_were_only_seen_by_who_allows_them_outlast_the_process() {
-    async fn up(node: &RedisNode) -> Facts {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let replies = batch(node, LONG, Vec::new(), Duration::from_secs(5)).await;
-            if let Some(facts) = replies.facts {
-                return facts;
-            }
-            assert!(Instant::now() < end, "no connection");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
     let mut server = Server::start(&["--appendonly", "yes"]);
     let (strict, allowing) = (fresh(&server), allowing(&server));
     fence(one(&strict, LONG, acquire("k", owner())).await);
@@ -148,10 +183,10 @@ async fn keys_that_a_promoted_server_evicts_before_anyone_comes_are_a_loss_of_ev
     fence(one(&strict, LONG, acquire("k", owner())).await);
     drop(strict);
     let promoted = Server::start(&["--replicaof", "127.0.0.1", &server.port().to_string()]);
-    let marker = |of: &Server| of.cli(&["get", "palisade:generation"]);
+    let text = |of: &Server| of.cli(&["get", "palisade:generation"]);
     let has_all = || {
         promoted.cli(&["info", "replication"]).contains("master_link_status:up")
-            && marker(&promoted) == marker(&server)
+            && text(&promoted) == text(&server)
     };
     until("the replica has the marker", has_all).await;
     assert_eq!(promoted.cli(&["replicaof", "no", "one"]), "OK");
@@ -221,6 +256,20 @@ async fn a_backup_renames_the_data_and_costs_nothing() {
     }
     assert!(held.is_valid());
     assert_eq!(redlock.metrics()[0].quarantines, 0);
+}
+
+/// It may have handed its data over by it, and have them back without what was written meanwhile.
+#[tokio::test]
+async fn a_rename_after_a_call_of_failover_is_a_new_history() {
+    let server = Server::start(&["--repl-backlog-ttl", "1", "--repl-diskless-sync-delay", "0"]);
+    let node = fresh(&server);
+    fence(one(&node, LONG, acquire("k", owner())).await);
+    assert!(server.cli(&["failover", "abort"]).contains("No failover in progress"));
+    let before = replid(&server);
+    server.cli(&["--rdb", "-"]);
+    until("the data are renamed", || replid(&server) != before).await;
+    let begun = facts(&node, LONG).await;
+    assert!(begun.new_history && !begun.renamed, "{begun:?}");
 }
 
 #[tokio::test]

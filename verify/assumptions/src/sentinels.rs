@@ -60,6 +60,12 @@ pub(crate) const ALL: &[Assumption] = &[
     ),
     Assumption::new(
         "sentinel 1",
+        "two of three Sentinels after REMOVE and MONITOR: their epoch within 30 s",
+        "same epoch, same epoch",
+        two_began_anew,
+    ),
+    Assumption::new(
+        "sentinel 1",
         "Sentinels never forget a Sentinel that is dead",
         "2 others after 20 s",
         never_forgotten,
@@ -308,6 +314,23 @@ fn removed() -> String {
     until("the Sentinels to know each other", || field(one, "num-other-sentinels") == "2");
     pause(3_000);
     format!("{}, {} others", compared(before, epoch(one)), field(one, "num-other-sentinels"))
+}
+
+fn two_began_anew() -> String {
+    let (group, before, port) = once_over();
+    let anew = &group.sentinels[..2];
+    for sentinel in anew {
+        sentinel.cli(&["SENTINEL", "REMOVE", NAME]);
+    }
+    for sentinel in anew {
+        Watched::monitor(sentinel, &port.to_string());
+    }
+    let begun = Instant::now();
+    while anew.iter().any(|s| epoch(s) != before) && begun.elapsed() < Duration::from_secs(30) {
+        pause(200);
+    }
+    let epochs = anew.iter().map(|s| format!("{} epoch", compared(before, epoch(s))));
+    epochs.collect::<Vec<_>>().join(", ")
 }
 
 fn never_forgotten() -> String {

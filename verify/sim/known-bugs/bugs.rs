@@ -236,6 +236,9 @@ pub enum Bug {
     /// A renamed history goes on if the server has no second id. That is gone with the next rename,
     /// also if the server has followed another one (quarantine 19).
     SecondIdInstead,
+    /// Keys that a server deleted because its memory was full are not looked for, as long as it has
+    /// its marker (quarantine 21).
+    EvictionsUnseen,
     /// A planned handover leaves the old epoch in the marker, so a quarantine follows
     /// (quarantine 9).
     HandoverForgetsEpoch,

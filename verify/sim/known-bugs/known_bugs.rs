@@ -172,6 +172,7 @@ known_bugs! {
     resetstat_unseen: ResetstatUnseen in PUT_BACKS,
     resetstat_unchanged: ResetstatUnchanged in PUT_BACKS,
     second_id_instead: SecondIdInstead in PUT_BACKS,
+    evictions_unseen: EvictionsUnseen in PUT_BACKS,
     handover_forgets_epoch: HandoverForgetsEpoch in HANDOVERS,
     handover_of_any_epoch: HandoverOfAnyEpoch in RETURNS,
     kept_once: KeptOnce in HANDOVERS,

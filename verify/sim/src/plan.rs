@@ -165,6 +165,8 @@ pub(crate) enum Fault {
     Crash { node: usize, copy: Copy, down: Ms },
     /// `FLUSHALL` runs on the master.
     Flush { node: usize },
+    /// The master deletes all locks and records, because its memory is full.
+    Evict { node: usize },
     /// A server is frozen. Requests that arrive meanwhile are executed after its thaw.
     Freeze { node: usize, server: usize, span: Ms },
     /// A server stops for at most `span`. It stops in the middle of the next batch with two or more
@@ -210,6 +212,7 @@ impl Fault {
             Self::Crash { copy, .. } => copy != Copy::Behind(0),
             Self::Failover { .. }
             | Self::Flush { .. }
+            | Self::Evict { .. }
             | Self::PutBack { .. }
             | Self::Detour { .. } => true,
             Self::Handover { stops, .. } => matches!(stops, Stops::Behind(_)),

@@ -244,6 +244,7 @@ impl Stage {
                 });
             }
             Fault::Flush { node } => self.nodes[node].flush(),
+            Fault::Evict { node } => self.nodes[node].evict(),
             Fault::Freeze { node, server, span } => self.freeze(node, server, span),
             Fault::Halt { node, server, span } => {
                 self.nodes[node].halt(server);

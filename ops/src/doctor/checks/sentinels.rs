@@ -96,6 +96,14 @@ fn alone(group: &Group, sentinel: &Sentinel) -> Answer {
         let fix = wanted::monitor(group, sentinel);
         return Ok(Finding::error("it does not monitor this group", why).fix(fix));
     }
+    if let Err(Unread::Closed(why)) = &sentinel.master {
+        // quarantine 16
+        let message = "its user may not read in which epoch the master is named: a program without \
+                       that right beside one with it costs a second quarantine after each \
+                       failover; allow `+sentinel|master` to the users of all programs \
+                       (users-sentinel.acl in sentinel-conf)";
+        return Ok(Finding::warning(message, why).fix([sentinel.by_hand("ACL LOG 5")]));
+    }
     let odd: Vec<&str> = wanted::without_port(sentinel)
         .filter_map(|other| Some(other.get("ip")?.as_str()))
         .collect();
@@ -396,6 +404,19 @@ mod tests {
         };
         let found = unknown("sentinel-disagreement", closed);
         assert_eq!(found.message, "unknown (SENTINEL CKQUORUM not allowed)");
+    }
+
+    #[test]
+    fn a_user_that_may_not_read_the_epoch_is_told_the_right() {
+        let found = broken("sentinel-disagreement", |f| {
+            let why = "SENTINEL MASTER not allowed";
+            f.groups[0].sentinels[1].master = Err(Unread::Closed(why.into()));
+        });
+        assert_eq!(
+            (found.verdict, &*found.evidence),
+            (Verdict::Warning, "SENTINEL MASTER not allowed")
+        );
+        assert!(found.message.contains("allow `+sentinel|master`"), "{found:?}");
     }
 
     #[test]

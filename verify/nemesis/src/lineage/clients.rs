@@ -107,6 +107,11 @@ pub(super) struct Held {
 }
 
 impl Held {
+    /// Returns true if the lock that is not renewed is held.
+    pub(super) fn is_valid(&self) -> bool {
+        self.job.is_valid()
+    }
+
     pub(super) async fn give_up(self) {
         let _ = self.job.release().await;
         let _ = self.long.release().await;

@@ -1,5 +1,5 @@
-//! Histories of one Sentinel group: a master that returns unchanged, and replicas that copied the
-//! data of another deployment.
+//! Histories of one Sentinel group: a master that returns unchanged, replicas that copied the data
+//! of another deployment, an address that leads to another group, and backups.
 
 use std::future::Future;
 use std::time::Duration;
@@ -9,8 +9,10 @@ use palisade_ops::{Deployment, init};
 use tokio::time::{Instant, sleep};
 
 use super::clients::{Client, Held, Log, Request};
+use super::nights::{self, Nights};
 use crate::groups::{Groups, Member, ask};
 use crate::ordinary::server::Server;
+use crate::switch::Switch;
 use crate::world::{Failure, signal};
 
 /// Maximum time for a step of a history, for example a failover.
@@ -28,7 +30,13 @@ struct Site {
 
 impl Site {
     async fn up(ttl: Duration, log: &Log) -> Result<Self, Failure> {
-        let groups = Groups::up(1, &["--down-after", "3000", "--max-lag", "1"]).await?;
+        Self::beside(0, ttl, log).await
+    }
+
+    /// Starts the group, and this number of others.
+    async fn beside(others: usize, ttl: Duration, log: &Log) -> Result<Self, Failure> {
+        let more = ["--down-after", "3000", "--max-lag", "1"];
+        let groups = Groups::up(1 + others, &more).await?;
         let site = Self { groups, ttl, log: log.clone() };
         // So a replica that comes back with the address of a dead master is led to the new one
         // within six seconds, not fifteen.
@@ -50,6 +58,14 @@ impl Site {
     fn client(&self, name: &'static str) -> Result<Client, Failure> {
         let sentinels = self.groups.groups[0].sentinels.clone();
         let node = SentinelNode::new(self.name(), sentinels)?;
+        let redlock = Redlock::builder().ttl(self.ttl).max_ttl(self.ttl).node(node).build()?;
+        Client::new(name, redlock, &self.log)
+    }
+
+    /// Returns a client for which the address `at` of a server leads to `to`.
+    fn client_by(&self, name: &'static str, at: &str, to: &str) -> Result<Client, Failure> {
+        let node = SentinelNode::builder(self.name(), self.groups.groups[0].sentinels.clone());
+        let node = node.map_address([(at.to_owned(), to.to_owned())]).build()?;
         let redlock = Redlock::builder().ttl(self.ttl).max_ttl(self.ttl).node(node).build()?;
         Client::new(name, redlock, &self.log)
     }
@@ -224,4 +240,48 @@ pub(super) async fn copied(log: &Log) -> Result<(), Failure> {
         client.close().await;
     }
     Ok(())
+}
+
+/// The address of the group's master leads to the master of another group, longer than a lease, and
+/// home again.
+pub(super) async fn elsewhere(log: &Log) -> Result<(), Failure> {
+    let site = Site::beside(1, Duration::from_secs(8), log).await?;
+    let (home, foreign) = (&site.server(0).addr, &site.groups.groups[1].servers[0].addr);
+    let address = Switch::to(home).await?;
+    let client = |name| site.client_by(name, home, address.addr());
+    let (one, two) = (client("one")?, client("two")?);
+    let guard = one.long().await?;
+    let requests = Request::made(false);
+    one.see(&requests).await?;
+    two.see(&requests).await?;
+    let held = one.held(guard).await?;
+
+    let before = marker(foreign).await;
+    address.lead_to(foreign);
+    two.contest(&held, &requests, Instant::now() + site.ttl + Duration::from_secs(2)).await;
+    if marker(foreign).await != before {
+        log.note().changed.insert("the marker of the other group".to_owned());
+    }
+    address.lead_to(home);
+    let end = Instant::now() + site.ttl;
+    tokio::join!(two.contest(&held, &requests, end), one.served(SERVED));
+    finish(&[&one, &two], held).await;
+    for client in [one, two] {
+        client.close().await;
+    }
+    Ok(())
+}
+
+async fn marker(addr: &str) -> String {
+    ask(addr, &["GET", "palisade:generation"]).await
+}
+
+/// Seven nights with a backup of the group's master. Its replicas stay, so it renames nothing.
+pub(super) async fn nights() -> Result<Nights, Failure> {
+    let site = Site::up(nights::TTL, &Log::default()).await?;
+    let node = SentinelNode::new(site.name(), site.groups.groups[0].sentinels.clone())?;
+    let redlock = Redlock::builder().ttl(site.ttl).max_ttl(site.ttl).node(node).build()?;
+    let first = redlock.mutex("first").acquire_timeout(STEP).build()?;
+    let _ = first.acquire().await?.release().await;
+    nights::of(&redlock, &site.server(0).addr, false).await
 }

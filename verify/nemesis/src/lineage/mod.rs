@@ -1,5 +1,5 @@
 //! Clients that meet data which are not those they used, and data that were only renamed, on real
-//! servers on loopback. The rules are *quarantine 1, 2 and 13 to 21*.
+//! servers on loopback. The rules are *quarantine 1, 2 and 13 to 22*.
 //!
 //! ```text
 //! nemesis lineage --runs 20                    each history twenty times
@@ -51,8 +51,11 @@ names! {
         ReturnAlone = "returning master, the third has priority 0",
         ReturnBoth = "returning master, the third dies too",
         Elsewhere = "address of another deployment",
+        ElsewhereGroup = "a group's address of another group",
+        Started = "program that starts with one wrong address",
         Copied = "replicas that copied another deployment",
         Nights = "seven nights with a backup",
+        NightsGroup = "seven nights with a group's backup",
     }
 }
 
@@ -118,8 +121,11 @@ async fn one(history: History) -> Result<Ran, Failure> {
         History::ReturnAlone => Box::pin(group::returning(false, &log)).await?,
         History::ReturnBoth => Box::pin(group::returning(true, &log)).await?,
         History::Elsewhere => Box::pin(lone::elsewhere(&log)).await?,
+        History::ElsewhereGroup => Box::pin(group::elsewhere(&log)).await?,
+        History::Started => Box::pin(lone::started(&log)).await?,
         History::Copied => Box::pin(group::copied(&log)).await?,
         History::Nights => return Ok(Ran::Nights(nights::nights().await?)),
+        History::NightsGroup => return Ok(Ran::Nights(group::nights().await?)),
     }
     let shown = log.note().clone();
     Ok(Ran::Data(shown))

@@ -1,4 +1,4 @@
-//! Seven nights in fast motion: a lone server is backed up once a night, with `redis-cli --rdb`.
+//! Seven nights in fast motion: a master is backed up once a night, with `redis-cli --rdb`.
 //! That is a replica which comes and goes. It loses nothing, so it may cost nothing.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -16,7 +16,7 @@ const NIGHTS: usize = 7;
 /// Length of a day. It is also the retention of the keys, as in ordinary life.
 const DAY: Duration = Duration::from_secs(12);
 /// Longest lease, and so the length of a quarantine.
-const TTL: Duration = Duration::from_secs(2);
+pub(super) const TTL: Duration = Duration::from_secs(2);
 /// A gap between two grants that a busy machine may cause.
 const BUSY: Duration = Duration::from_millis(1_500);
 const BEAT: Duration = Duration::from_millis(25);
@@ -34,11 +34,14 @@ pub(super) struct Nights {
     refused_s: f64,
     executed: usize,
     parked: usize,
+    /// True if the backups have to rename the data.
+    #[serde(skip)]
+    renames: bool,
 }
 
 impl Nights {
     pub(super) fn is_good(&self) -> bool {
-        self.outages == 0 && self.parked == 0 && self.renamed > 0
+        self.outages == 0 && self.parked == 0 && (self.renamed > 0 || !self.renames)
     }
 }
 
@@ -47,6 +50,11 @@ pub(super) async fn nights() -> Result<Nights, Failure> {
     let server = marked(&["--repl-backlog-ttl", "1"]).await?;
     let node = RedisNode::new(server.url())?;
     let redlock = Redlock::builder().ttl(TTL).max_ttl(TTL).node(node).build()?;
+    of(&redlock, &server.addr(), true).await
+}
+
+/// The nights of the master at `addr`, which this handle uses alone.
+pub(super) async fn of(redlock: &Redlock, addr: &str, renames: bool) -> Result<Nights, Failure> {
     let keys = redlock.idempotency("nights").at_most_once().retention(DAY).build()?;
     let (executed, parked) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let end = Instant::now() + DAY * (NIGHTS as u32 + 1);
@@ -86,10 +94,10 @@ pub(super) async fn nights() -> Result<Nights, Failure> {
         for night in 0..=NIGHTS {
             let dawn = Instant::now() + DAY;
             if night > 0 {
-                back_up(&server.addr()).await?;
+                back_up(addr).await?;
             }
             while Instant::now() < dawn {
-                let info = ask(&server.addr(), &["INFO", "replication"]).await;
+                let info = ask(addr, &["INFO", "replication"]).await;
                 let now = info.lines().find_map(|l| l.strip_prefix("master_replid:"));
                 let now = now.unwrap_or_default().trim();
                 renamed += usize::from(!id.is_empty() && now != id);
@@ -110,5 +118,6 @@ pub(super) async fn nights() -> Result<Nights, Failure> {
         refused_s: (refused.as_secs_f64() * 10.0).round() / 10.0,
         executed: executed.into_inner(),
         parked: parked.into_inner(),
+        renames,
     })
 }

@@ -59,6 +59,23 @@ impl Node {
         self.world.tell(Event::Lost { node: self.index, since });
     }
 
+    /// Lets the master delete all locks and records, because its memory is full.
+    pub(crate) fn evict(&self) {
+        let mut state = self.state();
+        let at = state.master;
+        let server = &state.servers[at];
+        if state.down || server.frozen > 0 || server.halted.is_some() {
+            return;
+        }
+        server.memory.evict();
+        // The replicas have the earlier grants, as after a `FLUSHALL`.
+        let granted = std::mem::take(&mut state.granted);
+        state.begin(at);
+        state.granted = granted;
+        drop(state);
+        self.world.tell(Event::Lost { node: self.index, since: 0 });
+    }
+
     /// Lets the address of this node lead to another node, or home.
     pub(crate) fn lead_to(&self, other: Option<Arc<Node>>) {
         self.state().astray = other;

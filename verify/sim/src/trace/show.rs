@@ -40,6 +40,7 @@ impl fmt::Display for Fault {
                 write!(f, "the master of node {node} crashes and is back in {down} ms with {copy}")
             }
             Self::Flush { node } => write!(f, "FLUSHALL on node {node}"),
+            Self::Evict { node } => write!(f, "the memory of node {node} is full"),
             Self::Freeze { node, server, span } => {
                 write!(f, "node {node}/{} freezes for {span} ms", letter(server))
             }
