@@ -15,12 +15,16 @@ use crate::world::{Process, World};
 
 /// Seconds between two ticks.
 const EVERY: i64 = 600;
-/// Seconds after the ttl, which is 2 s, within which another process finds a run interrupted.
-const LAPSE: i64 = 2;
-/// A cell in which a number is closer to a limit than this, in seconds, is left out.
-const CLOSE: i64 = 4;
+/// The longer the leases, the fewer renewals a test of hours has to compute.
+const TTL: Duration = Duration::from_secs(20);
+/// Seconds after a death at which another process may first find a run interrupted: the lease is
+/// renewed each quarter of the ttl.
+const LAPSE: i64 = 15;
+/// A cell in which a number is closer to a limit than this, in seconds, is left out. The rest of a
+/// dead process's lease is not known better.
+const CLOSE: i64 = 6;
 /// Seconds that the scheduler has for one decision, over all of them in a cell.
-const DRIFT: i64 = 8;
+const DRIFT: i64 = 12;
 /// Seconds after the outage for which the job is watched.
 const WATCHED: i64 = 1_400;
 /// Cells that a test runs, out of hundreds.
@@ -234,7 +238,7 @@ fn start(world: &World, cell: Cell) -> Process {
 
 /// Returns what ran in this cell: tick, attempt, whether it was caught up, and when it began.
 async fn ran(cell: Cell, end: i64) -> Vec<(i64, u32, bool, i64)> {
-    let world = World::new();
+    let world = World::with_ttl(TTL);
     let (begins, ends) = cell.outage;
     let until = async |at: i64| {
         let now = world.now().duration_since(UNIX_EPOCH).unwrap();
@@ -276,12 +280,13 @@ fn shuffled(who: Who, overlap: Overlap, seed: u64) -> Vec<Cell> {
         Missed::CatchUp { window: span(2_020), max: 2 },
         Missed::CatchUp { window: span(6_050), max: 100 },
     ];
-    let lengths: &[i64] = if who == Who::Dies { &[LAPSE] } else { &[7, 250, 1_570, 4_930] };
+    // Each outage is longer than the ttl, and a run that it meets longer than what is left of it.
+    let lengths: &[i64] = if who == Who::Dies { &[LAPSE] } else { &[27, 250, 1_570, 4_930] };
     let mut cells = Vec::new();
     for missed in missed {
         for late in [None, Some(1), Some(130), Some(1_300)] {
             for begins in [-40, 20, 90, 640] {
-                for run in [0, 97, 730] {
+                for run in [0, 117, 730] {
                     for length in lengths {
                         let outage = (begins, begins + length);
                         cells.push(Cell { who, missed, overlap, late, outage, run });
