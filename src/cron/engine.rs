@@ -31,9 +31,9 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::watch;
 use tracing::Instrument as _;
 
-use super::job::{Job, Overlap};
+use super::job::{Job, Missed, Overlap};
 use super::keys::Records;
-use super::missed::{Ran, millis, millis_of};
+use super::missed::{Fate, Ran, fate_of, millis, millis_of};
 use super::overlap::{During, Overlaps};
 use super::request;
 use super::schedule::Schedule;
@@ -306,6 +306,12 @@ where
             );
         }
         let is_by_record = requested || has_begun || during != During::NoRun;
+        if due.backfilled
+            && !is_by_record
+            && let Err(e) = self.look_at_next(tick).await
+        {
+            return self.after_error(&e);
+        }
         let late = if is_by_record { Some(false) } else { self.is_late(tick, due) };
         let Some(backfilled) = late else {
             if let Some(guard) = guard {
@@ -371,6 +377,24 @@ where
         }
         let of = (self.job, self.schedule, &self.records);
         self.overlaps.during(of, (tick, self.since().unwrap_or(i64::MIN))).await
+    }
+
+    /// Takes note of the next tick, if it has run while the latest missed one waited for the lock:
+    /// this one is then not run (cron 4).
+    async fn look_at_next(&self, tick: i64) -> Result<(), RunError> {
+        let now = self.now();
+        let next = self.schedule.after(tick).filter(|next| self.job.due(*next) <= now);
+        let Some(next) = next.filter(|_| self.job.missed == Missed::RunLatest) else {
+            return Ok(());
+        };
+        let fate = match self.records.tick(next).lookup::<Run>().await? {
+            Status::Absent | Status::Forgotten { .. } => return Ok(()),
+            Status::Stored(run) if matches!(run.end, End::Skipped(_)) => return Ok(()),
+            Status::Stored(run) => fate_of(&run),
+            _ => Fate::Late,
+        };
+        self.ran.lock().add(self.job.missed, next, fate);
+        Ok(())
     }
 
     /// Claims the tick, runs it unless it is skipped, and completes it.

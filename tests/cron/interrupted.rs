@@ -262,6 +262,30 @@ async fn a_run_that_is_not_run_again_is_said() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_process_that_starts_names_the_interrupted_runs_that_it_leaves() {
+    let log = Log::of_this_thread(LevelFilter::WARN);
+    let world = patient().await;
+    let job = || hourly().interrupted(Interrupted::Leave);
+    let mut ticks = Vec::new();
+    for _ in 0..2 {
+        let process = start(&world, job());
+        ticks.push(until(&world, SECOND * 40).await);
+        drop(process);
+        sleep(MINUTE).await;
+    }
+    let process = start(&world, job());
+    sleep(SECOND).await;
+    assert!(ticks.iter().all(|tick| attempts(&world, *tick) == [1]));
+    let said = log.lines(&["ticks were interrupted and are left", "job=job"]);
+    assert_eq!(said.len(), 2, "{}", log.text());
+    for (n, said) in said.iter().enumerate() {
+        assert!(said.contains(&format!("newest={}", ticks[n])), "{said}");
+        assert!(said.contains(&format!("ticks={}", n + 1)), "{said}");
+    }
+    drop(process);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_handler_that_always_asks_for_another_run_is_asked_for_a_minute() {
     let kinds: [fn() -> Failed; 2] = [|| Failed::retry("later"), || Failed::no_effect("later")];
     for failed in kinds {

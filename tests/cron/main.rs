@@ -3,6 +3,7 @@
 
 mod clocks;
 mod interrupted;
+mod overtaken;
 mod policies;
 mod refused;
 mod requests;
