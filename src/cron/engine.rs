@@ -15,6 +15,7 @@
 //! ```
 
 mod attend;
+mod before;
 mod due;
 mod look_back;
 mod outcome;
@@ -37,7 +38,7 @@ use super::missed::{Fate, Ran, fate_of, millis, millis_of};
 use super::overlap::{During, Overlaps};
 use super::request;
 use super::schedule::Schedule;
-use super::start::start;
+use super::start::{Before, start};
 use super::tick::{End, Run, Skipped, Tick};
 use super::{Cron, CronError, Running};
 use crate::client::WATCH;
@@ -87,8 +88,7 @@ struct Engine<'a, F> {
     /// Lock that this process holds during a run of the job; `None` if runs may overlap.
     lock: Option<Mutex>,
     since: i64,
-    /// The schedule before the last edit, with the beginning and the end of its time.
-    before: Option<(Schedule, (i64, i64))>,
+    before: Option<Before>,
     /// Time at which this process began to run the job, in seconds since 1970.
     began: i64,
     by: String,
@@ -203,10 +203,7 @@ where
         let since = self.since().unwrap_or(seen);
         let new = self.ticks_of(self.schedule, (since.saturating_add(1), seen));
         let mut missed = self.found(&mut due, self.look_back(Ticks::New, new, false).await);
-        if let Some((old, range)) = &self.before {
-            let old = self.ticks_of(old, *range);
-            looking.push(self.look_back(Ticks::OfBefore, old, false));
-        }
+        let mut of_before = std::pin::pin!(self.of_before().fuse());
         loop {
             if !missed.is_empty() {
                 looking.push(self.look_back(Ticks::Missed, std::mem::take(&mut missed), false));
@@ -246,6 +243,9 @@ where
                         _ if rest.is_empty() => {}
                         _ => looking.push(self.look_back(of, rest, true)),
                     }
+                }
+                Some(found) = of_before.next() => {
+                    self.found(&mut due, found);
                 }
                 Some(at) = requests.next() => {
                     due.insert((at, true), Due::requested(self.now()));

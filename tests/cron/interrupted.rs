@@ -46,6 +46,12 @@ async fn until_tick(world: &World, every: u64, after: Duration) -> i64 {
     tick.cast_signed()
 }
 
+/// Returns a schedule without a tick in the next hours.
+fn far(world: &World) -> String {
+    let hours = world.now().duration_since(UNIX_EPOCH).unwrap().as_secs() / 3_600;
+    format!("30 {} * * *", (hours + 12) % 24)
+}
+
 fn attempts(world: &World, tick: i64) -> Vec<u32> {
     world.runs().iter().filter(|run| run.at == tick).map(|run| run.attempt).collect()
 }
@@ -146,10 +152,10 @@ async fn a_tick_older_than_its_retention_is_not_run_again() {
 async fn an_edit_of_the_schedule_does_not_leave_the_run_that_it_interrupts() {
     let world = patient().await;
     let process = start(&world, hourly());
-    let tick = until(&world, 5 * MINUTE).await;
+    let tick = until(&world, 90 * SECOND).await;
     drop(process);
     sleep(40 * SECOND).await;
-    let process = start(&world, Job::new("job", "30 4 * * *"));
+    let process = start(&world, Job::new("job", far(&world)));
     sleep(13 * MINUTE).await;
     assert_eq!(attempts(&world, tick), [1, 2]);
     assert_eq!(world.completed(), [tick]);
@@ -159,18 +165,36 @@ async fn an_edit_of_the_schedule_does_not_leave_the_run_that_it_interrupts() {
 #[tokio::test(start_paused = true)]
 async fn an_edit_does_not_leave_a_run_that_began_after_it_by_the_old_schedule() {
     let world = patient().await;
-    until(&world, 58 * MINUTE).await;
+    until(&world, 59 * MINUTE).await;
     let old = start(&world, hourly());
     sleep(SECOND).await;
-    let daily = || Job::new("job", "30 4 * * *");
-    let new = start(&world, daily());
-    let tick = until(&world, 5 * MINUTE).await;
+    let new = start(&world, Job::new("job", far(&world)));
+    let tick = until(&world, 90 * SECOND).await;
     drop(old);
-    sleep(30 * SECOND).await;
-    let third = start(&world, daily());
-    sleep(15 * MINUTE).await;
+    sleep(MINUTE).await;
     assert_eq!(attempts(&world, tick), [1, 2]);
-    drop((new, third));
+    drop(new);
+}
+
+/// It was due during an earlier run.
+#[tokio::test(start_paused = true)]
+async fn an_edit_does_not_leave_a_run_by_the_old_schedule_that_began_long_after_its_tick() {
+    let world = World::with_ttl(MINUTE);
+    let long = |_: Tick| async {
+        sleep(13 * MINUTE).await;
+        Ok(())
+    };
+    let job = |schedule: &str| Job::new("job", schedule).overlap(Overlap::BufferOne);
+    until_tick(&world, 600, 9 * MINUTE).await;
+    let old = world.process_with(job("*/10 * * * *"), long);
+    sleep(SECOND).await;
+    let new = world.process_with(job(&far(&world)), long);
+    let tick = 600 + until_tick(&world, 600, 16 * MINUTE).await;
+    assert_eq!(attempts(&world, tick), [1]);
+    drop(old);
+    sleep(3 * MINUTE).await;
+    assert_eq!(attempts(&world, tick), [1, 2]);
+    drop(new);
 }
 
 /// Its process takes the attempt back on two nodes, and never on the third.

@@ -84,6 +84,13 @@ impl NextTick {
     }
 }
 
+/// Returns the ticks from the last one back to the first, at most as many as one look back reads.
+pub(super) fn ticks_of(schedule: &Schedule, (first, last): (i64, i64)) -> Vec<i64> {
+    let before = |tick: &i64| schedule.until(tick - 1);
+    let ticks = std::iter::successors(schedule.until(last), before);
+    ticks.take_while(|tick| *tick >= first).take(LOOK_BACK).collect()
+}
+
 impl<F> Engine<'_, F> {
     /// Handles a wall clock that was set back. The ticks that are on time by the new clock are
     /// looked at again. The records show which of these ticks were already run.
@@ -147,10 +154,12 @@ impl<F> Engine<'_, F> {
     /// Returns the ticks from the last one back to the first, as far as their records are kept, and
     /// at most as many as one look back reads.
     pub(super) fn ticks_of(&self, schedule: &Schedule, (first, last): (i64, i64)) -> Vec<i64> {
-        let kept = self.cron.now().saturating_sub(whole(self.job.retention.as_secs()));
-        let before = |tick: &i64| schedule.until(tick - 1);
-        let ticks = std::iter::successors(schedule.until(last), before);
-        ticks.take_while(|tick| *tick >= first.max(kept)).take(LOOK_BACK).collect()
+        ticks_of(schedule, (first.max(self.kept()), last))
+    }
+
+    /// Returns the time since which records are kept, in seconds since 1970.
+    pub(super) fn kept(&self) -> i64 {
+        self.cron.now().saturating_sub(whole(self.job.retention.as_secs()))
     }
 
     /// Takes the result of a check. Returns the ticks that are missed by now.
@@ -300,7 +309,8 @@ impl<F> Engine<'_, F> {
     pub(super) fn found(&self, due: &mut DueTicks, found: LookedBack) -> Vec<i64> {
         let of = found.of;
         let is_left = self.job.interrupted == Interrupted::Leave;
-        for tick in found.begun {
+        let checking = self.checking.lock().clone();
+        for tick in found.begun.into_iter().filter(|tick| !checking.contains(tick)) {
             self.add(due, tick, DecidedBy::OwnRun);
         }
         // The check of a tick that is not run again says so.
