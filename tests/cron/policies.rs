@@ -314,7 +314,7 @@ async fn a_tick_is_not_run_again_by_a_frozen_process_with_the_schedule_of_before
     sleep(Duration::from_millis(3_600_000 + 3_500_000 - into_hour())).await;
     let old = world.process(job("0 * * * *"));
     sleep(SECOND).await;
-    let new = world.process(job("* * * * *"));
+    let new = world.process(job("*/5 * * * *"));
     // The hourly tick is due on both processes, which wait for the jitter of the tick.
     sleep(Duration::from_millis(3_600_000 - into_hour() + 200)).await;
     old.freeze(true);
@@ -323,7 +323,7 @@ async fn a_tick_is_not_run_again_by_a_frozen_process_with_the_schedule_of_before
     sleep(MINUTE).await;
     let mut ticks: Vec<_> = world.runs().iter().map(|run| run.at).collect();
     ticks.sort_unstable();
-    assert!(ticks.len() > 120, "{ticks:?}");
+    assert!(ticks.len() > 24, "{ticks:?}");
     assert!(ticks.windows(2).all(|w| w[0] < w[1]), "a tick twice: {ticks:?}");
     drop((old, new));
 }
