@@ -15,6 +15,7 @@
 //! ```
 
 mod attend;
+mod before;
 mod due;
 mod look_back;
 mod outcome;
@@ -31,13 +32,13 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::watch;
 use tracing::Instrument as _;
 
-use super::job::{Job, Overlap};
+use super::job::{Job, Missed, Overlap};
 use super::keys::Records;
-use super::missed::{Ran, millis, millis_of};
+use super::missed::{Fate, Ran, fate_of, millis, millis_of};
 use super::overlap::{During, Overlaps};
 use super::request;
 use super::schedule::Schedule;
-use super::start::start;
+use super::start::{Before, start};
 use super::tick::{End, Run, Skipped, Tick};
 use super::{Cron, CronError, Running};
 use crate::client::WATCH;
@@ -87,8 +88,7 @@ struct Engine<'a, F> {
     /// Lock that this process holds during a run of the job; `None` if runs may overlap.
     lock: Option<Mutex>,
     since: i64,
-    /// The schedule before the last edit, with the beginning and the end of its time.
-    before: Option<(Schedule, (i64, i64))>,
+    before: Option<Before>,
     /// Time at which this process began to run the job, in seconds since 1970.
     began: i64,
     by: String,
@@ -203,10 +203,7 @@ where
         let since = self.since().unwrap_or(seen);
         let new = self.ticks_of(self.schedule, (since.saturating_add(1), seen));
         let mut missed = self.found(&mut due, self.look_back(Ticks::New, new, false).await);
-        if let Some((old, range)) = &self.before {
-            let old = self.ticks_of(old, *range);
-            looking.push(self.look_back(Ticks::OfBefore, old, false));
-        }
+        let mut of_before = std::pin::pin!(self.of_before().fuse());
         loop {
             if !missed.is_empty() {
                 looking.push(self.look_back(Ticks::Missed, std::mem::take(&mut missed), false));
@@ -246,6 +243,9 @@ where
                         _ if rest.is_empty() => {}
                         _ => looking.push(self.look_back(of, rest, true)),
                     }
+                }
+                Some(found) = of_before.next() => {
+                    self.found(&mut due, found);
                 }
                 Some(at) = requests.next() => {
                     due.insert((at, true), Due::requested(self.now()));
@@ -306,6 +306,12 @@ where
             );
         }
         let is_by_record = requested || has_begun || during != During::NoRun;
+        if due.backfilled
+            && !is_by_record
+            && let Err(e) = self.look_at_next(tick).await
+        {
+            return self.after_error(&e);
+        }
         let late = if is_by_record { Some(false) } else { self.is_late(tick, due) };
         let Some(backfilled) = late else {
             if let Some(guard) = guard {
@@ -371,6 +377,24 @@ where
         }
         let of = (self.job, self.schedule, &self.records);
         self.overlaps.during(of, (tick, self.since().unwrap_or(i64::MIN))).await
+    }
+
+    /// Takes note of the next tick, if it has run while the latest missed one waited for the lock:
+    /// this one is then not run (cron 4).
+    async fn look_at_next(&self, tick: i64) -> Result<(), RunError> {
+        let now = self.now();
+        let next = self.schedule.after(tick).filter(|next| self.job.due(*next) <= now);
+        let Some(next) = next.filter(|_| self.job.missed == Missed::RunLatest) else {
+            return Ok(());
+        };
+        let fate = match self.records.tick(next).lookup::<Run>().await? {
+            Status::Absent | Status::Forgotten { .. } => return Ok(()),
+            Status::Stored(run) if matches!(run.end, End::Skipped(_)) => return Ok(()),
+            Status::Stored(run) => fate_of(&run),
+            _ => Fate::Late,
+        };
+        self.ran.lock().add(self.job.missed, next, fate);
+        Ok(())
     }
 
     /// Claims the tick, runs it unless it is skipped, and completes it.

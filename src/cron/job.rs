@@ -27,11 +27,12 @@ pub enum Missed {
     /// Missed ticks that are at most `window` old are run in order. If there are more than `max`,
     /// only the latest `max` ticks are run. Which ones these are is decided when the nodes can be
     /// reached again, or when a process starts; a tick that is too old when its turn comes is not
-    /// run.
+    /// run. Missed ticks that were run before count only against earlier ones: after a second
+    /// outage within the window, up to `max` later ticks are run again.
     CatchUp {
         /// Largest age of a missed tick that is run.
         window: Duration,
-        /// Largest number of missed ticks that are run.
+        /// Largest number of missed ticks that are run after one outage.
         max: usize,
     },
 }

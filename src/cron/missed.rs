@@ -37,6 +37,10 @@ impl Ran {
             self.0.pop_first();
         }
     }
+
+    pub(crate) fn is_after(&self, tick: i64) -> bool {
+        self.0.last_key_value().is_some_and(|(last, _)| *last > tick)
+    }
 }
 
 /// Returns how a tick was run. If the run began again after an interruption, its record does not

@@ -11,12 +11,13 @@ use super::{Cron, CronError};
 use crate::error::Advice;
 use crate::idempotency::Status;
 
-/// Seconds after an edit of the schedule within which other processes may run the earlier one
-/// (cron 11).
-const BESIDE: i64 = 24 * 3_600;
-
-/// The schedule before an edit, with the first and the last second of its runs.
-type Before = (Schedule, (i64, i64));
+/// The schedule before the last edit. The times are in seconds since 1970.
+#[derive(Debug)]
+pub(super) struct Before {
+    pub(super) schedule: Schedule,
+    pub(super) since: i64,
+    pub(super) edited: i64,
+}
 
 /// Returns the time since which the job has this schedule, in seconds since 1970, and the schedule
 /// before it. If the schedule was edited just now, also logs the gap between the last tick of the
@@ -28,10 +29,10 @@ pub(super) async fn start(
     records: &Records,
 ) -> Result<(i64, Option<Before>), CronError> {
     let revision = since(cron, job, schedule).await?;
-    let before = revision.before.as_ref().and_then(|(old, old_since)| {
+    let before = revision.before.as_ref().and_then(|(old, since)| {
         let (text, zone) = old.rsplit_once(' ')?;
-        let end = cron.now().clamp(revision.since, revision.since.saturating_add(BESIDE));
-        Some((Schedule::parse(text, zone).ok()?, (*old_since, end)))
+        let schedule = Schedule::parse(text, zone).ok()?;
+        Some(Before { schedule, since: *since, edited: revision.since })
     });
     if is_ahead(cron, revision.since) {
         tracing::warn!(
@@ -41,7 +42,7 @@ pub(super) async fn start(
              behind; ticks count from now on"
         );
     } else {
-        report_gap(cron, job, (schedule, before.as_ref()), (&revision, records)).await;
+        report_gap(cron, job, schedule, before.as_ref(), &revision, records).await;
     }
     Ok((revision.since, before))
 }
@@ -74,8 +75,10 @@ async fn since(cron: &Cron, job: &Job, schedule: &Schedule) -> Result<Revision, 
 async fn report_gap(
     cron: &Cron,
     job: &Job,
-    (schedule, before): (&Schedule, Option<&Before>),
-    (revision, records): (&Revision, &Records),
+    schedule: &Schedule,
+    before: Option<&Before>,
+    revision: &Revision,
+    records: &Records,
 ) {
     let Some((old, _)) = &revision.before else { return };
     // Only a process that starts within a minute after the edit of the schedule logs the gap in the
@@ -84,10 +87,10 @@ async fn report_gap(
         return;
     }
     let mut last_run = None;
-    if let Some((old, (from, to))) = before {
-        let first = old.until(*to).filter(|t| t >= from);
-        let earlier = |t: &i64| old.until(t - 1).filter(|t| t >= from);
-        for tick in std::iter::successors(first, earlier).take(BACK) {
+    if let Some(Before { schedule: old, since, edited }) = before {
+        let until = |instant: i64| old.until(instant).filter(|tick| tick >= since);
+        let first = until(cron.now().max(*edited));
+        for tick in std::iter::successors(first, |tick| until(tick - 1)).take(BACK) {
             if let Ok(Status::Stored(_)) = records.tick(tick).lookup::<Run>().await {
                 last_run = Some(tick);
                 break;

@@ -12,6 +12,8 @@ use crate::support::logs::Log;
 use crate::world::{Process, World};
 
 const MINUTE: Duration = Duration::from_secs(60);
+/// Longer than a tick is on time, and than the leases.
+const RUN: Duration = Duration::from_secs(150);
 
 fn hourly() -> Job {
     Job::new("job", "0 * * * *")
@@ -25,10 +27,10 @@ async fn patient() -> World {
     world
 }
 
-/// Starts a process whose runs take ten minutes.
+/// Starts a process whose runs take `RUN`.
 fn start(world: &World, job: Job) -> Process {
     world.process_with(job, |_: Tick| async {
-        sleep(10 * MINUTE).await;
+        sleep(RUN).await;
         Ok(())
     })
 }
@@ -46,6 +48,12 @@ async fn until_tick(world: &World, every: u64, after: Duration) -> i64 {
     tick.cast_signed()
 }
 
+/// Returns a schedule without a tick in the next hours.
+fn far(world: &World) -> String {
+    let hours = world.now().duration_since(UNIX_EPOCH).unwrap().as_secs() / 3_600;
+    format!("30 {} * * *", (hours + 12) % 24)
+}
+
 fn attempts(world: &World, tick: i64) -> Vec<u32> {
     world.runs().iter().filter(|run| run.at == tick).map(|run| run.attempt).collect()
 }
@@ -53,7 +61,7 @@ fn attempts(world: &World, tick: i64) -> Vec<u32> {
 #[tokio::test(start_paused = true)]
 async fn a_run_is_run_again_whenever_its_process_died() {
     for (dies_after, late) in
-        [(SECOND / 2, None), (5 * MINUTE, Some(SECOND)), (599 * SECOND, Some(7 * MINUTE))]
+        [(SECOND / 2, None), (90 * SECOND, Some(SECOND)), (149 * SECOND, Some(7 * MINUTE))]
     {
         let world = patient().await;
         let job = || if let Some(late) = late { hourly().late(late) } else { hourly() };
@@ -61,7 +69,7 @@ async fn a_run_is_run_again_whenever_its_process_died() {
         let tick = until(&world, dies_after).await;
         let by = world.runs()[0].by;
         drop(three.remove(by as usize));
-        sleep(12 * MINUTE).await;
+        sleep(RUN + MINUTE).await;
         assert_eq!(attempts(&world, tick), [1, 2], "after {dies_after:?}, {late:?}");
         assert_eq!(world.completed(), [tick]);
         drop(three);
@@ -73,14 +81,14 @@ async fn a_run_is_run_again_whenever_its_process_died() {
 async fn an_interrupted_run_comes_before_the_ticks_that_were_due_during_it() {
     for overlap in [Overlap::Skip, Overlap::BufferOne] {
         let world = World::with_ttl(MINUTE);
-        let job = || Job::new("job", "*/6 * * * *").late(60 * MINUTE).overlap(overlap);
+        let job = || Job::new("job", "*/2 * * * *").late(60 * MINUTE).overlap(overlap);
         let mut two: Vec<_> = (0..2).map(|_| start(&world, job())).collect();
-        let tick = until_tick(&world, 360, 8 * MINUTE).await;
+        let tick = until_tick(&world, 120, 135 * SECOND).await;
         let by = world.runs()[0].by;
         drop(two.remove(by as usize));
-        sleep(13 * MINUTE).await;
+        sleep(4 * MINUTE).await;
         let ran: Vec<_> = world.runs().iter().map(|run| (run.at - tick, run.attempt)).collect();
-        assert_eq!(ran[..3], [(0, 1), (0, 2), (360, 1)], "{overlap:?}");
+        assert_eq!(ran[..3], [(0, 1), (0, 2), (120, 1)], "{overlap:?}");
         drop(two);
     }
 }
@@ -91,11 +99,11 @@ async fn a_run_whose_lease_is_lost_is_run_again_and_nobody_died() {
         let log = Log::of_this_thread(LevelFilter::WARN);
         let world = patient().await;
         let process = start(&world, hourly().overlap(overlap));
-        let tick = until(&world, 5 * MINUTE).await;
+        let tick = until(&world, 90 * SECOND).await;
         world.cut(true);
         sleep(30 * SECOND).await;
         world.cut(false);
-        sleep(13 * MINUTE).await;
+        sleep(RUN + MINUTE).await;
         assert_eq!(attempts(&world, tick), [1, 2], "{overlap:?}");
         assert_eq!(world.completed(), [tick]);
         assert_eq!(log.lines(&["a run was interrupted", "job"]).len(), 1, "{}", log.text());
@@ -108,22 +116,22 @@ async fn a_process_that_starts_finds_a_run_that_was_interrupted_before_and_one_t
     for away in [30 * SECOND, 50 * MINUTE, 30 * 60 * MINUTE] {
         let world = patient().await;
         let process = start(&world, hourly());
-        let tick = until(&world, 5 * MINUTE).await;
+        let tick = until(&world, 90 * SECOND).await;
         drop(process);
         sleep(away).await;
         let process = start(&world, hourly());
-        sleep(13 * MINUTE).await;
+        sleep(MINUTE).await;
         assert_eq!(attempts(&world, tick), [1, 2], "away {away:?}");
         drop(process);
     }
     // The second process starts during the run, and the first dies later.
     let world = patient().await;
     let first = start(&world, hourly());
-    let tick = until(&world, 2 * MINUTE).await;
+    let tick = until(&world, 30 * SECOND).await;
     let second = start(&world, hourly());
-    sleep(5 * MINUTE).await;
+    sleep(MINUTE).await;
     drop(first);
-    sleep(13 * MINUTE).await;
+    sleep(MINUTE).await;
     assert_eq!(attempts(&world, tick), [1, 2]);
     drop(second);
 }
@@ -133,11 +141,11 @@ async fn a_tick_older_than_its_retention_is_not_run_again() {
     let world = patient().await;
     let job = || hourly().retention(3 * 60 * MINUTE);
     let process = start(&world, job());
-    let tick = until(&world, 5 * MINUTE).await;
+    let tick = until(&world, 90 * SECOND).await;
     drop(process);
     sleep(4 * 60 * MINUTE).await;
     let process = start(&world, job());
-    sleep(13 * MINUTE).await;
+    sleep(MINUTE).await;
     assert_eq!(attempts(&world, tick), [1]);
     drop(process);
 }
@@ -146,11 +154,11 @@ async fn a_tick_older_than_its_retention_is_not_run_again() {
 async fn an_edit_of_the_schedule_does_not_leave_the_run_that_it_interrupts() {
     let world = patient().await;
     let process = start(&world, hourly());
-    let tick = until(&world, 5 * MINUTE).await;
+    let tick = until(&world, 90 * SECOND).await;
     drop(process);
     sleep(40 * SECOND).await;
-    let process = start(&world, Job::new("job", "30 4 * * *"));
-    sleep(13 * MINUTE).await;
+    let process = start(&world, Job::new("job", far(&world)));
+    sleep(RUN + MINUTE).await;
     assert_eq!(attempts(&world, tick), [1, 2]);
     assert_eq!(world.completed(), [tick]);
     drop(process);
@@ -159,18 +167,36 @@ async fn an_edit_of_the_schedule_does_not_leave_the_run_that_it_interrupts() {
 #[tokio::test(start_paused = true)]
 async fn an_edit_does_not_leave_a_run_that_began_after_it_by_the_old_schedule() {
     let world = patient().await;
-    until(&world, 58 * MINUTE).await;
+    until(&world, 59 * MINUTE).await;
     let old = start(&world, hourly());
     sleep(SECOND).await;
-    let daily = || Job::new("job", "30 4 * * *");
-    let new = start(&world, daily());
-    let tick = until(&world, 5 * MINUTE).await;
+    let new = start(&world, Job::new("job", far(&world)));
+    let tick = until(&world, 90 * SECOND).await;
     drop(old);
-    sleep(30 * SECOND).await;
-    let third = start(&world, daily());
-    sleep(15 * MINUTE).await;
+    sleep(MINUTE).await;
     assert_eq!(attempts(&world, tick), [1, 2]);
-    drop((new, third));
+    drop(new);
+}
+
+/// It was due during an earlier run.
+#[tokio::test(start_paused = true)]
+async fn an_edit_does_not_leave_a_run_by_the_old_schedule_that_began_long_after_its_tick() {
+    let world = World::with_ttl(MINUTE);
+    let long = |_: Tick| async {
+        sleep(13 * MINUTE).await;
+        Ok(())
+    };
+    let job = |schedule: &str| Job::new("job", schedule).overlap(Overlap::BufferOne);
+    until_tick(&world, 600, 9 * MINUTE).await;
+    let old = world.process_with(job("*/10 * * * *"), long);
+    sleep(SECOND).await;
+    let new = world.process_with(job(&far(&world)), long);
+    let tick = 600 + until_tick(&world, 600, 16 * MINUTE).await;
+    assert_eq!(attempts(&world, tick), [1]);
+    drop(old);
+    sleep(3 * MINUTE).await;
+    assert_eq!(attempts(&world, tick), [1, 2]);
+    drop(new);
 }
 
 /// Its process takes the attempt back on two nodes, and never on the third.
@@ -204,10 +230,10 @@ async fn an_attempt_that_was_taken_back_is_no_interrupted_run() {
 async fn an_interrupted_run_that_was_due_during_an_earlier_one_is_left_with_that_reason() {
     let log = Log::of_this_thread(LevelFilter::WARN);
     let world = patient().await;
-    let job = |overlap| Job::new("job", "*/6 * * * *").overlap(overlap);
+    let job = |overlap| Job::new("job", "*/2 * * * *").overlap(overlap);
     let process = start(&world, job(Overlap::Allow));
     // The run of the first tick has ended, and that of the second one has not.
-    let tick = until_tick(&world, 360, 11 * MINUTE).await + 360;
+    let tick = until_tick(&world, 120, 165 * SECOND).await + 120;
     drop(process);
     let process = start(&world, job(Overlap::Skip));
     sleep(MINUTE).await;
@@ -224,11 +250,11 @@ async fn a_run_that_is_not_run_again_is_said() {
     let world = patient().await;
     let job = || hourly().interrupted(Interrupted::Leave);
     let two = [start(&world, job()), start(&world, job())];
-    let tick = until(&world, 5 * MINUTE).await;
+    let tick = until(&world, 90 * SECOND).await;
     world.cut(true);
     sleep(30 * SECOND).await;
     world.cut(false);
-    sleep(13 * MINUTE).await;
+    sleep(MINUTE).await;
     assert_eq!(attempts(&world, tick), [1]);
     let said = log.lines(&["the tick is left as it is", &format!("tick={tick}")]);
     assert!((1..=2).contains(&said.len()), "{}", log.text());
@@ -240,7 +266,7 @@ async fn a_run_that_is_not_run_again_is_said() {
     let world = patient().await;
     let job = || hourly().overlap(Overlap::CancelPrevious);
     let process = start(&world, job());
-    let tick = until(&world, 5 * MINUTE).await;
+    let tick = until(&world, 90 * SECOND).await;
     drop(process);
     sleep(70 * MINUTE).await;
     let process = start(&world, job());
@@ -258,6 +284,30 @@ async fn a_run_that_is_not_run_again_is_said() {
         _ => false,
     };
     assert!(skipped(&report[1].state), "{report:?}");
+    drop(process);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_starts_names_the_interrupted_runs_that_it_leaves() {
+    let log = Log::of_this_thread(LevelFilter::WARN);
+    let world = patient().await;
+    let job = || hourly().interrupted(Interrupted::Leave);
+    let mut ticks = Vec::new();
+    for _ in 0..2 {
+        let process = start(&world, job());
+        ticks.push(until(&world, SECOND * 40).await);
+        drop(process);
+        sleep(MINUTE).await;
+    }
+    let process = start(&world, job());
+    sleep(SECOND).await;
+    assert!(ticks.iter().all(|tick| attempts(&world, *tick) == [1]));
+    let said = log.lines(&["ticks were interrupted and are left", "job=job"]);
+    assert_eq!(said.len(), 2, "{}", log.text());
+    for (n, said) in said.iter().enumerate() {
+        assert!(said.contains(&format!("newest={}", ticks[n])), "{said}");
+        assert!(said.contains(&format!("ticks={}", n + 1)), "{said}");
+    }
     drop(process);
 }
 
@@ -287,25 +337,25 @@ async fn a_handler_that_always_asks_for_another_run_is_asked_for_a_minute() {
 async fn the_tick_that_was_due_during_a_long_run_is_run_after_it() {
     // The run begins with its tick, some time after it, and in the end of its jitter.
     for (jitter, seconds, restarts) in
-        [(0, 900, false), (2, 900, true), (22, 700, false), (0, 1_190, true)]
+        [(0, 400, false), (2, 400, true), (22, 390, false), (0, 590, true)]
     {
         let world = patient().await;
-        let every = Job::new("job", "*/10 * * * *").overlap(Overlap::BufferOne);
+        let every = Job::new("job", "*/5 * * * *").overlap(Overlap::BufferOne);
         let job = || every.clone().jitter(SECOND * jitter);
         let long = move |_: Tick| async move {
             sleep(SECOND * seconds).await;
             Ok(())
         };
         let mut two = vec![world.process_with(job(), long), world.process_with(job(), long)];
-        let tick = until_tick(&world, 600, SECOND * 620).await;
+        let tick = until_tick(&world, 300, SECOND * 310).await;
         if restarts {
             // The one that does not run the tick is replaced after the next tick.
             let by = world.runs()[0].by as usize;
             drop(std::mem::replace(&mut two[1 - by], world.process_with(job(), long)));
         }
-        sleep(SECOND * 620).await;
+        sleep(SECOND * 310).await;
         let runs: Vec<_> = world.runs().iter().map(|run| run.at - tick).collect();
-        assert_eq!(runs[..2], [0, 600], "{jitter} s, {seconds} s, {restarts}: {runs:?}");
+        assert_eq!(runs[..2], [0, 300], "{jitter} s, {seconds} s, {restarts}: {runs:?}");
         drop(two);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::super::job::{Interrupted, Overlap};
+use super::super::job::{Interrupted, Missed, Overlap};
 use super::super::missed::{
     Fate, LATE, LOOK_BACK, Ran, fate_of, fates, first_during, is_in_window, is_on_time, millis,
     millis_of, was_due_during, whole,
@@ -84,6 +84,13 @@ impl NextTick {
     }
 }
 
+/// Returns the ticks from the last one back to the first, at most as many as one look back reads.
+pub(super) fn ticks_of(schedule: &Schedule, (first, last): (i64, i64)) -> Vec<i64> {
+    let before = |tick: &i64| schedule.until(tick - 1);
+    let ticks = std::iter::successors(schedule.until(last), before);
+    ticks.take_while(|tick| *tick >= first).take(LOOK_BACK).collect()
+}
+
 impl<F> Engine<'_, F> {
     /// Handles a wall clock that was set back. The ticks that are on time by the new clock are
     /// looked at again. The records show which of these ticks were already run.
@@ -147,10 +154,12 @@ impl<F> Engine<'_, F> {
     /// Returns the ticks from the last one back to the first, as far as their records are kept, and
     /// at most as many as one look back reads.
     pub(super) fn ticks_of(&self, schedule: &Schedule, (first, last): (i64, i64)) -> Vec<i64> {
-        let kept = self.cron.now().saturating_sub(whole(self.job.retention.as_secs()));
-        let before = |tick: &i64| schedule.until(tick - 1);
-        let ticks = std::iter::successors(schedule.until(last), before);
-        ticks.take_while(|tick| *tick >= first.max(kept)).take(LOOK_BACK).collect()
+        ticks_of(schedule, (first.max(self.kept()), last))
+    }
+
+    /// Returns the time since which records are kept, in seconds since 1970.
+    pub(super) fn kept(&self) -> i64 {
+        self.cron.now().saturating_sub(whole(self.job.retention.as_secs()))
     }
 
     /// Takes the result of a check. Returns the ticks that are missed by now.
@@ -167,12 +176,14 @@ impl<F> Engine<'_, F> {
         let is_back = is_answer && self.waits.swap(false, Ordering::Relaxed);
         let is_judged = is_back || matches!(result, CheckResult::Judge { .. });
         let pause = match result {
-            CheckResult::Over(run) => {
-                if let Some(run) = run.filter(|_| !d.requested) {
-                    self.has_run(due, (tick, &run), true);
+            CheckResult::Over(run) if !d.requested => {
+                match run {
+                    Some(run) => self.has_run(due, (tick, &run), true),
+                    None => self.ran.lock().add(self.job.missed, tick, Fate::Late),
                 }
                 None
             }
+            CheckResult::Over(_) => None,
             CheckResult::Again(pause) => Some(pause),
             CheckResult::Begun(pause) => {
                 d.by = DecidedBy::OwnRun;
@@ -219,11 +230,12 @@ impl<F> Engine<'_, F> {
         let mut ran = self.ran.lock().clone();
         let buffered = self.may_be_buffered(due);
         for ((tick, _), d) in due.iter().filter(|(_, d)| !d.requested) {
-            if d.by == DecidedBy::OwnRun || self.is_retried_in_time(*tick, *d, now) {
+            let may_be_run = d.by == DecidedBy::Age && buffered.contains(tick);
+            if d.by == DecidedBy::OwnRun || may_be_run || self.is_retried_in_time(*tick, *d, now) {
                 let is_on_time = is_on_time(self.job, self.schedule, *tick, now);
                 let fate = if is_on_time { Fate::OnTime } else { Fate::Late };
                 ran.add(self.job.missed, *tick, fate);
-            } else if d.by == DecidedBy::Age && !buffered.contains(tick) {
+            } else if d.by == DecidedBy::Age {
                 absent.push(*tick);
             }
         }
@@ -270,7 +282,8 @@ impl<F> Engine<'_, F> {
         if is_on_time(self.job, self.schedule, tick, now) {
             return Some(false);
         }
-        let is_run = d.backfilled && is_in_window(self.job, tick, now);
+        let is_overtaken = self.job.missed == Missed::RunLatest && self.ran.lock().is_after(tick);
+        let is_run = d.backfilled && !is_overtaken && is_in_window(self.job, tick, now);
         (is_run || self.is_retried_in_time(tick, d, now)).then_some(d.backfilled)
     }
 
@@ -296,17 +309,22 @@ impl<F> Engine<'_, F> {
     pub(super) fn found(&self, due: &mut DueTicks, found: LookedBack) -> Vec<i64> {
         let of = found.of;
         let is_left = self.job.interrupted == Interrupted::Leave;
-        for tick in found.begun {
+        let checking = self.checking.lock().clone();
+        for tick in found.begun.into_iter().filter(|tick| !checking.contains(tick)) {
             self.add(due, tick, DecidedBy::OwnRun);
         }
-        for tick in found.lapsed {
-            // The check of a tick that is not run again says so.
-            if !is_left || of == Ticks::Missed || tick > self.began {
-                self.add(due, tick, DecidedBy::OwnRun);
-            } else {
-                self.ran.lock().add(self.job.missed, tick, Fate::Late);
-            }
+        // The check of a tick that is not run again says so.
+        let (left, lapsed): (Vec<_>, Vec<_>) = found
+            .lapsed
+            .into_iter()
+            .partition(|tick| is_left && of != Ticks::Missed && *tick <= self.began);
+        for tick in lapsed {
+            self.add(due, tick, DecidedBy::OwnRun);
         }
+        for tick in left.iter().chain(&found.unclear) {
+            self.ran.lock().add(self.job.missed, *tick, Fate::Late);
+        }
+        self.report_left(&left);
         if of == Ticks::Missed {
             self.report_missed(&found.absent);
         }
@@ -327,6 +345,16 @@ impl<F> Engine<'_, F> {
         let missed: Vec<_> = missed.into_iter().filter(|tick| *tick > self.began).collect();
         self.report_missed(&missed);
         rest
+    }
+
+    /// Logs the ticks that were interrupted before this process began to run the job.
+    fn report_left(&self, ticks: &[i64]) {
+        let Some(newest) = ticks.iter().max() else { return };
+        tracing::warn!(
+            target: "palisade::cron",
+            job = %self.job.name, newest, ticks = ticks.len(), policy = ?self.job.interrupted,
+            "ticks were interrupted and are left as they are"
+        );
     }
 
     fn report_missed(&self, ticks: &[i64]) {

@@ -32,6 +32,8 @@ pub(super) struct LookedBack {
     pub(super) lapsed: Vec<i64>,
     pub(super) runs: Vec<(i64, Run)>,
     pub(super) absent: Vec<i64>,
+    /// Their runs are over or have begun, and what became of them cannot be read.
+    pub(super) unclear: Vec<i64>,
     /// Too few nodes answered, or the tick is in the future.
     pub(super) unread: Vec<i64>,
 }
@@ -42,8 +44,8 @@ impl<F> Engine<'_, F> {
             tokio::time::sleep(AGAIN).await;
         }
         let (begun, lapsed, runs) = (Vec::new(), Vec::new(), Vec::new());
-        let (absent, unread) = (Vec::new(), Vec::new());
-        let mut found = LookedBack { of, begun, lapsed, runs, absent, unread };
+        let (absent, unclear, unread) = (Vec::new(), Vec::new(), Vec::new());
+        let mut found = LookedBack { of, begun, lapsed, runs, absent, unclear, unread };
         let reads = stream::iter(ticks.clone());
         let reads = reads.map(|tick: i64| self.records.tick(tick).lookup::<Run>());
         let mut reads = std::pin::pin!(reads.buffered(READS));
@@ -60,12 +62,13 @@ impl<F> Engine<'_, F> {
                 Ok(Status::Running { .. } | Status::Unsettled) => found.begun.push(tick),
                 Ok(Status::Lapsed { .. }) => found.lapsed.push(tick),
                 Ok(Status::Absent | Status::Forgotten { .. }) => found.absent.push(tick),
-                Ok(Status::NotKept | Status::Mismatch) => {}
+                Ok(Status::NotKept | Status::Mismatch) => found.unclear.push(tick),
                 // After a step back of the clock, a tick may be in the future.
                 Err(RunError::NoQuorum { .. } | RunError::Config { .. }) => found.unread.push(tick),
                 Err(why) => {
                     let job = &self.job.name;
                     tracing::warn!(target: "palisade::cron", %job, tick, %why, "cannot be read");
+                    found.unclear.push(tick);
                 }
             }
         }
