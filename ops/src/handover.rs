@@ -232,7 +232,8 @@ impl Handover {
         let taken_over = async {
             let note = promotion.demote(&new, &closed).await.map_err(Unfinished::Failed)?;
             tell(&format!("{} is its replica{note}", master.at));
-            let epoch = promotion.epoch(&new, &closed).await.map_err(Unfinished::Failed)?;
+            let epoch =
+                promotion.epoch(&new, self.until(&closed)).await.map_err(Unfinished::Failed)?;
             self.finish(&taken, epoch).await
         };
         let closed_for = match taken_over.await {

@@ -248,25 +248,12 @@ impl Lower {
             });
             let looks = join_all(looks).await;
             let now = Instant::now();
-            let patient = now < over(begun, now) + PATIENCE;
-            let mut is_silent = false;
-            for (one, looked) in begun.iter_mut().zip(looks) {
-                let Ok(node) = one else { continue };
-                match looked {
-                    Ok(left) => node.over = now + left,
-                    Err(why) => {
-                        let why = format!("{}: {why}", node.master.at);
-                        if patient {
-                            tell(&format!("{why}; asking again"));
-                            is_silent = true;
-                        } else {
-                            *one = Err(NodeLowered::Unreachable(why));
-                        }
-                    }
-                }
+            let silent = heard(begun, looks, now);
+            for why in &silent {
+                tell(&format!("{why}; asking again"));
             }
             let left = over(begun, now).saturating_duration_since(now);
-            if left.is_zero() && !is_silent {
+            if left.is_zero() && silent.is_empty() {
                 return;
             }
             if left.is_zero() {
@@ -344,6 +331,34 @@ impl Lower {
     }
 }
 
+/// Takes in what the servers said at `now`. Returns the causes of those that are asked again.
+fn heard(
+    begun: &mut [Result<Begun<'_>, NodeLowered>],
+    looks: Vec<Result<Duration, String>>,
+    now: Instant,
+) -> Vec<String> {
+    let patient = now < over(begun, now) + PATIENCE;
+    let mut silent = Vec::new();
+    for (one, looked) in begun.iter_mut().zip(looks) {
+        let Ok(node) = one else { continue };
+        match looked {
+            // A wait that is over has one end: moved on with the clock, it would prolong the
+            // patience with the others.
+            Ok(Duration::ZERO) => node.over = node.over.min(now),
+            Ok(left) => node.over = now + left,
+            Err(why) => {
+                let why = format!("{}: {why}", node.master.at);
+                if patient {
+                    silent.push(why);
+                } else {
+                    *one = Err(NodeLowered::Unreachable(why));
+                }
+            }
+        }
+    }
+    silent
+}
+
 /// Returns the end of the longest wait; `now` if there is none.
 fn over(begun: &[Result<Begun<'_>, NodeLowered>], now: Instant) -> Instant {
     begun.iter().flatten().map(|one| one.over).max().unwrap_or(now)
@@ -381,9 +396,8 @@ mod tests {
         assert_eq!(of(&[done, NodeLowered::CameBack("x".into())]), 2);
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_server_that_stays_silent_is_asked_again_and_the_last_cause_is_named() {
-        let master = Master {
+    fn master() -> Master {
+        Master {
             at: "127.0.0.1:1".to_owned(),
             target: Endpoint::parse("redis://127.0.0.1:1").unwrap(),
             replicas: Vec::new(),
@@ -397,14 +411,21 @@ mod tests {
             allows_eviction: false,
             appends_nothing: false,
             keeps_nothing: false,
-        };
+        }
+    }
+
+    fn begun(master: &Master, over: Instant) -> Begun<'_> {
         let replid = ReplicationId::parse(&"0".repeat(40)).unwrap();
         let before = Marker { quarantine: 10_000, ..Marker::born(1, 2, 3, replid) };
         let lowering = Lowering::new(before, 0, 5_000, 0, None).unwrap().unwrap();
-        let started = Instant::now();
+        Begun { master, window: Duration::ZERO, lowering, longest: 0, over }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_stays_silent_is_asked_again_and_the_last_cause_is_named() {
+        let (master, started) = (master(), Instant::now());
         let over = started + Duration::from_secs(10);
-        let one = Begun { master: &master, window: Duration::ZERO, lowering, longest: 0, over };
-        let mut begun: [Result<Begun<'_>, NodeLowered>; 1] = [Ok(one)];
+        let mut begun: [Result<Begun<'_>, NodeLowered>; 1] = [Ok(begun(&master, over))];
         let asked = std::cell::Cell::new(0_usize);
         let tell = |step: &str| asked.set(asked.get() + usize::from(step.contains("asking again")));
         Lower::new(Deployment::new()).wait(&mut begun, &tell).await;
@@ -412,6 +433,26 @@ mod tests {
         assert!(why.starts_with("127.0.0.1:1: "), "{why}");
         let waited = started.elapsed().as_secs();
         assert!((40..=45).contains(&waited) && asked.get() >= 5, "{waited}, {asked:?}");
+    }
+
+    #[test]
+    fn servers_that_answer_do_not_prolong_the_patience_with_one_that_is_silent() {
+        let (master, started, second) = (master(), Instant::now(), Duration::from_secs(1));
+        let mut all: [Result<Begun<'_>, NodeLowered>; 3] =
+            [12_u32, 10, 11].map(|left| Ok(begun(&master, started + left * second)));
+        let mut given_up = None;
+        for now in (0..100_u32).map(|s| s * second) {
+            let left = |end: u32| Ok((end * second).saturating_sub(now));
+            let looks = vec![left(12), Err("no answer".to_owned()), left(11)];
+            let silent = heard(&mut all, looks, started + now);
+            if silent.is_empty() {
+                given_up.get_or_insert(now);
+            }
+        }
+        assert_eq!(given_up, Some(12 * second + PATIENCE));
+        let answers = [&all[0], &all[2]];
+        assert!(answers.iter().all(|one| one.as_ref().is_ok_and(|one| one.over > started)));
+        assert!(matches!(&all[1], Err(NodeLowered::Unreachable(why)) if why.contains("no answer")));
     }
 
     #[tokio::test]

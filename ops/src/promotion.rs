@@ -1,5 +1,6 @@
 //! The steps of a planned handover by which a replica becomes the master of its group.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -16,6 +17,9 @@ use super::handover::{Closed, Handover, LOOK};
 use super::masters::{self, Master};
 use palisade::internal::Endpoint;
 use palisade::internal::MARKER;
+
+#[cfg(test)]
+mod tests;
 
 /// Longest wait until all servers follow the new master.
 const TOGETHER: Duration = Duration::from_secs(30);
@@ -176,25 +180,42 @@ impl Promotion<'_> {
     /// epoch, about a second after the promotion, and returns that epoch. Clients hear it before
     /// they use the new master: a marker below it would begin a quarantine, and one above it would
     /// hide a later promotion (quarantine 16). `None` if the Sentinels show no epochs.
-    pub(super) async fn epoch(&self, new: &str, closed: &Closed) -> Result<Option<u64>, String> {
+    pub(super) async fn epoch(&self, new: &str, until: Instant) -> Result<Option<u64>, String> {
         let Master { sentinels, known, epoch: Some(before), .. } = self.master else {
             return Ok(None);
         };
-        let mut heard = Vec::new();
+        // Each Sentinel's last word: one that was asked between two promotions says more later.
+        let mut heard = BTreeMap::new();
         let majority = async {
-            let mut looks: FuturesUnordered<_> =
-                sentinels.iter().map(|at| self.named(at, new, *before)).collect();
-            loop {
-                match looks.next().await {
-                    Some(epoch) => heard.push(epoch),
-                    None => std::future::pending().await,
+            let ask = |at: &String, pause| {
+                let at = at.clone();
+                async move {
+                    sleep(pause).await;
+                    let names = self.names(&at).await;
+                    (at, names)
                 }
-                if let Some(epoch) = masters::agreed_epoch(&heard, *known) {
+            };
+            let mut looks: FuturesUnordered<_> =
+                sentinels.iter().map(|at| ask(at, Duration::ZERO)).collect();
+            while let Some((at, names)) = looks.next().await {
+                looks.push(ask(&at, LOOK));
+                match names {
+                    Some((master, epoch)) if master == new && epoch > *before => {
+                        heard.insert(at, epoch);
+                    }
+                    Some(_) => {
+                        heard.remove(&at);
+                    }
+                    None => {}
+                }
+                let epochs: Vec<_> = heard.values().copied().collect();
+                if let Some(epoch) = masters::agreed_epoch(&epochs, *known) {
                     return epoch;
                 }
             }
+            std::future::pending().await
         };
-        let agreed = timeout_at(self.of.until(closed), majority).await;
+        let agreed = timeout_at(until, majority).await;
         agreed.map(Some).map_err(|_| {
             format!(
                 "only {} of {known} known Sentinels named {new} in the epoch of its promotion in \
@@ -203,16 +224,6 @@ impl Promotion<'_> {
                 heard.len()
             )
         })
-    }
-
-    /// Waits until a Sentinel names this master in an epoch above `before`. Returns the epoch.
-    async fn named(&self, at: &str, new: &str, before: u64) -> u64 {
-        loop {
-            match self.names(at).await {
-                Some((master, epoch)) if master == new && epoch > before => return epoch,
-                _ => sleep(LOOK).await,
-            }
-        }
     }
 
     /// Returns the address and the configuration epoch that a Sentinel names now.

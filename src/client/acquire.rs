@@ -191,13 +191,18 @@ impl Attempt for LockAttempt<'_> {
     }
 
     fn prospect(&mut self, loss: &Loss, deadline: &mut Option<Moment>) -> Option<Prospect> {
+        let is_refused = match loss {
+            Loss::NoQuorum(outcomes) => self.core.is_refused(outcomes),
+            Loss::Taken(_) => true,
+        };
+        let prospect = Prospect::after(loss, is_refused);
         if let Loss::NoQuorum(outcomes) = loss {
             let why = self.core.no_quorum(outcomes.clone());
             if is_hopeless(&why) {
                 return None;
             }
             if let Some(fair) = &mut self.fair {
-                if Prospect::after(loss) == Prospect::NotDurable {
+                if prospect == Prospect::NotDurable {
                     fair.not_durable();
                 } else {
                     fair.unanswered(self.core.env.now());
@@ -216,7 +221,7 @@ impl Attempt for LockAttempt<'_> {
         {
             return Some(Prospect::Ticketed);
         }
-        Some(Prospect::after(loss))
+        Some(prospect)
     }
 }
 

@@ -88,7 +88,7 @@ impl Fair<'_> {
         }
     }
 
-    /// Drops the call's ticket, because the nodes do not reach its durability (fair 4).
+    /// Drops the call's ticket, because it is out of reach of its durability (fair 4).
     pub(super) fn not_durable(&mut self) {
         self.ticket = None;
     }

@@ -92,7 +92,7 @@ struct State {
     longest_renewal: Duration,
     /// True if the renewer renews the lease no more, because its holder hands it over.
     sealed: bool,
-    /// True if a node refused the last renewal, and no majority confirmed it.
+    /// True if the last renewal was refused, and more time had not helped it.
     refused: bool,
     /// Runtime on which the lease was granted, for the renewer; `None` once that runtime has ended.
     runtime: Option<Handle>,
@@ -301,6 +301,10 @@ impl Lease {
         self.state.lock().refused
     }
 
+    pub(crate) fn set_refused(&self, refused: bool) {
+        self.state.lock().refused = refused;
+    }
+
     pub(crate) fn runtime_besides(&self, ended: Id) -> Option<Handle> {
         let mut s = self.state.lock();
         s.runtime = s.runtime.take().filter(|runtime| runtime.id() != ended);
@@ -349,7 +353,6 @@ impl Lease {
     /// Logs the first failed renewal, and the first successful renewal after that.
     pub(crate) fn renewed(&self, now: Moment, failed: Option<&NoQuorum>) {
         let mut s = self.state.lock();
-        s.refused = failed.is_some_and(NoQuorum::is_refused);
         if failed.is_none()
             && let Some(began) = s.renewing.take()
         {

@@ -140,7 +140,6 @@ impl NodeQueue {
         &self.node
     }
 
-    /// Returns the numbers of unanswered requests and unconfirmed releases of this queue.
     pub(crate) fn load(&self) -> &Load {
         &self.load
     }
@@ -204,6 +203,7 @@ impl NodeQueue {
             ),
             settings: self.settings.clone(),
             counters: Arc::clone(&self.counters),
+            load: Arc::clone(&self.load),
             look: Arc::clone(&self.look),
             incoming,
             again: VecDeque::new(),
@@ -243,8 +243,8 @@ struct Worker {
     monitor: NodeMonitor,
     settings: QueueSettings,
     counters: Arc<Counters>,
-    /// Notified to make the node queue's task request the node's facts (clock, identity, data
-    /// history).
+    load: Arc<Load>,
+    /// Notified to make the node queue's task request the node's facts.
     look: Arc<Notify>,
     incoming: Incoming,
     /// Requests that the task took from the queue before. They did not fit into the batch, or the

@@ -7,6 +7,7 @@
 //! a degraded guard (its work runs without the lock), and [`Outage::ended`] counts the end of that
 //! guard.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::error::{Advice, NoQuorum, NodeOutcome, Reach};
@@ -19,6 +20,8 @@ const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// Age above which the result of a failed attempt is not used. If no operation has sent a request
 /// for this time, the nodes may be available again.
 const STALE: Duration = Duration::from_secs(5);
+/// Most locks whose holders are remembered.
+const HELD_MAX: usize = 1_024;
 
 /// Finding of an attempt that no majority of the nodes answered. The finding decides if the
 /// operation may continue without the lock. The first two variants permit it. If the nodes'
@@ -86,6 +89,8 @@ pub(crate) struct Outage {
     period: Option<Period>,
     /// Number of degraded guards (their work runs without a lock) that exist now.
     guards: usize,
+    /// Locks of which a majority said that another owner has them, with the end of its lease.
+    held: BTreeMap<Box<str>, Moment>,
 }
 
 /// Failed attempts in a row, which no majority of the nodes answered. The time is from the start of
@@ -171,6 +176,28 @@ impl Outage {
     pub(crate) fn answered(&mut self, at: Moment) -> Option<Period> {
         self.heard(at);
         self.period.take()
+    }
+
+    /// Records what a majority said at `at`: another owner may have this lock until `till`, or
+    /// nobody else has it.
+    pub(crate) fn taken(&mut self, keys: &LockKeys, at: Moment, till: Option<Moment>) {
+        let Some(till) = till else {
+            self.held.remove(keys.lock());
+            return;
+        };
+        if self.held.len() >= HELD_MAX {
+            self.held.retain(|_, end| *end > at);
+        }
+        if self.held.len() < HELD_MAX {
+            let end = self.held.entry(keys.lock().into()).or_default();
+            *end = till.max(*end);
+        }
+    }
+
+    /// Returns the time until which another owner may have this lock, by the last answers of
+    /// majorities to any operation.
+    pub(crate) fn held_until(&self, keys: &LockKeys) -> Moment {
+        self.held.get(keys.lock()).copied().unwrap_or_default()
     }
 
     fn heard(&mut self, at: Moment) {

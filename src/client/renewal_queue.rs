@@ -5,8 +5,8 @@
 //! can answer in that time, the queue of requests to the node would refuse the rest, and all of
 //! these renewals would be tried again together. So the limit allows only as many renewals in
 //! flight as the nodes answer. The other leases wait in this queue. The lease that ends first is in
-//! front. Leases whose last renewal a node refused, for example because replicas are missing, stand
-//! behind all others.
+//! front. Leases whose last renewal was refused so that more time had not helped, for example
+//! because replicas are missing, stand behind all others.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const LIMITS: (usize, usize) = (32, 512);
 /// Position of a lease in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Turn {
-    /// True if a node refused the last renewal.
+    /// True if the last renewal was refused, and more time had not helped it.
     pub(super) refused: bool,
     pub(super) until: Moment,
     pub(super) owner: OwnerToken,

@@ -349,7 +349,7 @@ fn due(core: &Core, lease: &Lease, from: Moment) -> Moment {
 }
 
 /// Renews a lease once, and schedules the next renewal. Returns false if the renewal got too few
-/// answers in time; a refusal is an answer.
+/// answers in time; a refusal that more time had not changed is an answer.
 async fn renew(core: Weak<Core>, lease: Arc<Lease>) -> bool {
     let Some(core) = core.upgrade() else { return true };
     let started = core.env.now();
@@ -364,6 +364,7 @@ async fn renew(core: Weak<Core>, lease: Arc<Lease>) -> bool {
     match core.extend_in(&lease, operation, true).await {
         Ok(until) => {
             tracing::trace!(of = %lease.resource(), token = %lease.token, ?until, "renewed");
+            lease.set_refused(false);
             lease.renewed(core.env.now(), None);
             let due = due(&core, &lease, started);
             core.renewer.schedule(Arc::clone(&lease), due);
@@ -381,12 +382,14 @@ async fn renew(core: Weak<Core>, lease: Arc<Lease>) -> bool {
             let left = lease.until().since(now);
             let of = lease.resource();
             tracing::debug!(%of, token = %lease.token, ?left, %why, "not renewed");
+            let is_refused = core.is_refused(why.nodes.iter().map(|(_, outcome)| outcome));
+            lease.set_refused(is_refused);
             lease.renewed(now, Some(&why));
             // A failed renewal is tried again several times before the lease ends. The pause
             // between two tries prevents a busy loop.
             let pause = (left / 8).max(Duration::from_millis(1));
             core.renewer.schedule(Arc::clone(&lease), now + pause);
-            why.is_refused()
+            is_refused
         }
     }
 }

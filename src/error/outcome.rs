@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Advice, Began, Commands, ConfigError, NodeError, NodeFault, Reach, Resource};
+use super::{Advice, Began, Commands, ConfigError, NodeError, NodeFault, Resource};
 use crate::op::{Holder, Queued, Reply};
 use crate::token::OwnerToken;
 
@@ -149,16 +149,6 @@ impl NoQuorum {
         // Without a fault, all nodes were silent. Then the advice is the same as for a time-out.
         let silence = Advice::RetryAfter(Duration::from_millis(500));
         wait.map(Advice::RetryAfter).or(seen).unwrap_or(silence)
-    }
-
-    /// Returns true if so many nodes answered and did not grant that more time had not helped.
-    pub(crate) fn is_refused(&self) -> bool {
-        let may_grant = |(_, outcome): &&(_, NodeOutcome)| match outcome {
-            NodeOutcome::Granted | NodeOutcome::Silent => true,
-            NodeOutcome::Failed(e) => !matches!(e.reach(), Reach::Answered | Reach::Refused),
-            _ => false,
-        };
-        self.nodes.iter().filter(may_grant).count() < self.needed
     }
 
     /// Returns true if the call had failed for certain: even with the votes of all silent nodes,
@@ -419,12 +409,6 @@ mod tests {
             let found = no_quorum(cells).quarantine().map(|d| d.as_secs());
             assert_eq!(found, secs, "{cells}");
         }
-    }
-
-    #[test]
-    fn one_refusal_of_three_decides_nothing() {
-        let is = |cells| no_quorum(cells).is_refused();
-        assert!(!is("h . .") && !is("5 g g") && is("h h .") && is("5 h g") && is("h"));
     }
 
     #[test]

@@ -136,7 +136,8 @@ impl DegradingMutex {
     /// # Errors
     /// The errors of [`Mutex::acquire`]. The call returns an error and no degraded guard if an
     /// answer shows that the lock may be held, or if the cause is not an outage:
-    /// - another owner has the lock, or one of the nodes that answer reports another owner
+    /// - another owner has the lock, or one of the nodes that answer reports another owner, or a
+    ///   majority reported one to an earlier call of the handle, whose lease may not be over
     /// - a node is in quarantine, closed for a handover, or answers and refuses in another way, for
     ///   example because replicas are missing ([`Reach`](crate::error::Reach))
     /// - the settings of a node, of its user or of this program are wrong, for example a password
@@ -223,7 +224,11 @@ impl DegradingAttempt<'_> {
             core.outage().failed(keys, (sent, now), outcomes, finding);
             return;
         }
-        let period = core.outage().answered(now);
+        let period = {
+            let mut outage = core.outage();
+            outage.taken(keys, now, lost.map(|loss| held_until(loss, now)));
+            outage.answered(now)
+        };
         if let Some(period) = period {
             let (for_secs, guards) = (now.since(period.since).as_secs(), period.guards);
             tracing::info!(
@@ -266,7 +271,9 @@ impl Attempt for DegradingAttempt<'_> {
         let prospect = self.acquire.prospect(loss, deadline)?;
         if let Loss::NoQuorum(outcomes) = loss {
             let permits = Finding::of(&core.no_quorum(outcomes.clone())).permits();
-            self.degrades = permits && now >= self.held_until && core.outage().lasts(self.after);
+            let outage = core.outage();
+            let held_until = self.held_until.max(outage.held_until(self.acquire.keys));
+            self.degrades = permits && now >= held_until && outage.lasts(self.after);
         }
         (!self.degrades).then_some(prospect)
     }

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::support::memory::Timed;
-use crate::support::wrap::Wrap;
+use crate::support::wrap::{Wrap, refused};
 
 /// Returns a memory node that executes its batches one after the other, and needs the time `takes`
 /// for each. `acquires` counts the acquires that the node receives.
@@ -117,17 +117,37 @@ async fn locks_that_are_held_come_before_new_ones() {
     assert!(held.iter().all(LockGuard::is_valid));
 }
 
+/// What becomes of a second node, beside one whose replica dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Second {
+    Absent,
+    Refuses,
+    Silent,
+}
+
 /// A replica dies, so the leases that need it cannot be renewed. The others are renewed as ever,
 /// and new locks that need no replica are acquired.
-#[tokio::test(start_paused = true)]
-async fn leases_that_cannot_be_renewed_hinder_no_others() {
-    for (others, durable) in [(20, 400), (300, 700), (1_000, 1_000)] {
-        let world = Timed::new(1);
-        let lacks = Arc::<AtomicBool>::default();
-        let lacking = Arc::clone(&lacks);
-        let node = slow(world.nodes[0].clone(), Duration::from_millis(2), &Arc::default());
+async fn hinder_no_others(others: usize, durable: usize, second: Second) {
+    let world = Timed::new(if second == Second::Absent { 1 } else { 3 });
+    let ttl = Duration::from_secs(if second == Second::Absent { 5 } else { 20 });
+    let dies = Arc::<AtomicBool>::default();
+    let mut settings = world.settings().ttl(ttl);
+    for (i, node) in world.nodes.iter().enumerate() {
+        let (away, lacking) = (Arc::clone(&dies), Arc::clone(&dies));
+        let node = Wrap::new(node.clone(), move |inner, batch, deadline| {
+            let is_away = i == 1 && away.load(Ordering::Relaxed);
+            async move {
+                if is_away && second == Second::Refuses {
+                    return refused(&batch, NodeFault::Unreachable);
+                } else if is_away {
+                    std::future::pending::<()>().await;
+                }
+                sleep(Duration::from_millis(2)).await;
+                inner.call(batch, deadline).await
+            }
+        });
         let node = node.barrier(move |_| {
-            let lacking = lacking.load(Ordering::Relaxed);
+            let lacking = i == 0 && lacking.load(Ordering::Relaxed);
             async move {
                 if lacking {
                     sleep(Duration::from_millis(250)).await;
@@ -136,29 +156,45 @@ async fn leases_that_cannot_be_renewed_hinder_no_others() {
                 Ok(1)
             }
         });
-        let redlock = world.settings().node(node).ttl(Duration::from_secs(5)).build().unwrap();
-        let (held, _) = hold(&redlock, others).await;
-        let mut all = JoinSet::new();
-        for n in 0..durable {
-            let mutex = redlock.mutex(format!("durable-{n}")).durability(Durability::Replicas(1));
-            let mutex = mutex.build().unwrap();
-            all.spawn(async move { mutex.acquire().await.expect("a replica has it") });
+        settings = settings.node(node);
+    }
+    let redlock = settings.build().unwrap();
+    let (held, _) = hold(&redlock, others).await;
+    let mut all = JoinSet::new();
+    for n in 0..durable {
+        let mutex = redlock.mutex(format!("durable-{n}")).durability(Durability::Replicas(1));
+        let mutex = mutex.build().unwrap();
+        all.spawn(async move { mutex.acquire().await.expect("a replica has it") });
+    }
+    let durable = all.join_all().await;
+    dies.store(true, Ordering::Relaxed);
+    let begun = Instant::now();
+    for n in 0.. {
+        let lost = held.iter().filter(|guard| !guard.is_valid()).count();
+        assert_eq!(lost, 0, "of {others} after {:?}, {second:?}", begun.elapsed());
+        let new = redlock.mutex(format!("new-{n}")).build().unwrap();
+        let tried = new.try_acquire().await;
+        assert!(matches!(tried, Ok(TryAcquire::Acquired(_))), "{second:?}: {tried:?}");
+        if begun.elapsed() > ttl + Duration::from_secs(7) {
+            break;
         }
-        let durable = all.join_all().await;
-        lacks.store(true, Ordering::Relaxed);
-        let begun = Instant::now();
-        for n in 0.. {
-            let lost = held.iter().filter(|guard| !guard.is_valid()).count();
-            assert_eq!(lost, 0, "of {others} after {:?}", begun.elapsed());
-            let new = redlock.mutex(format!("new-{n}")).build().unwrap();
-            let tried = new.try_acquire().await;
-            assert!(matches!(tried, Ok(TryAcquire::Acquired(_))), "{tried:?}");
-            if begun.elapsed() > Duration::from_secs(12) {
-                break;
-            }
-            sleep(Duration::from_millis(100)).await;
-        }
-        assert!(durable.iter().all(|guard| !guard.is_valid()), "no replica confirms them");
+        sleep(Duration::from_millis(100)).await;
+    }
+    assert!(durable.iter().all(|guard| !guard.is_valid()), "no replica confirms them");
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_that_cannot_be_renewed_hinder_no_others() {
+    for (others, durable) in [(20, 400), (300, 700), (1_000, 1_000)] {
+        hinder_no_others(others, durable, Second::Absent).await;
+    }
+}
+
+/// The third node and one of the two others would renew each lease that needs no replica.
+#[tokio::test(start_paused = true)]
+async fn leases_that_cannot_be_renewed_for_two_of_three_nodes_hinder_no_others() {
+    for second in [Second::Refuses, Second::Silent] {
+        hinder_no_others(20, 400, second).await;
     }
 }
 

@@ -6,32 +6,29 @@ use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use palisade::error::{AcquireError, NodeError, NodeFault};
+use palisade::error::{AcquireError, NodeFault};
 use palisade::node::spi::{Batch, LockNode as _, Op};
-use palisade::{
-    Durability, MemoryNode, Mutex, OnUnavailable, Owner, Queued, Redlock, RetryPolicy, TryAcquire,
-};
+use palisade::{MemoryNode, Mutex, OnUnavailable, Owner, Queued, Redlock, RetryPolicy, TryAcquire};
 use palisade_testing::fault::{Fault, Odds};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::nodes::Nodes;
-use crate::support::memory::Timed;
 use crate::support::wrap::{Wrap, refused};
 
-const LONG: Duration = Duration::from_secs(240);
+pub(crate) const LONG: Duration = Duration::from_secs(240);
 
-fn fair(redlock: &Redlock) -> Mutex {
+pub(crate) fn fair(redlock: &Redlock) -> Mutex {
     redlock.mutex("plotter").fair(true).acquire_timeout(LONG).build().unwrap()
 }
 
 /// The numbers of the callers, in the order in which they had the lock.
-type Served = Arc<StdMutex<Vec<usize>>>;
+pub(crate) type Served = Arc<StdMutex<Vec<usize>>>;
 
 /// Begins a call that waits for the lock, and returns as soon as the call has reported its position
 /// in the queue. When the call gets the lock, it adds `number` to `served`.
-async fn queue_up(mutex: Mutex, number: usize, served: &Served) -> JoinHandle<()> {
+pub(crate) async fn queue_up(mutex: Mutex, number: usize, served: &Served) -> JoinHandle<()> {
     let (queued, served) = (Arc::new(Notify::new()), Arc::clone(served));
     let task = tokio::spawn({
         let queued = Arc::clone(&queued);
@@ -461,37 +458,4 @@ async fn two_hundred_waiters_are_served_in_order_though_ten_end() {
         let own = served.iter().filter(|number| *number % HANDLES == handle);
         assert!(own.is_sorted(), "callers of one handle are served in their order: {served:?}");
     }
-}
-
-/// Four callers of other handles want the lock again and again, beside one whose durability the
-/// node does not reach.
-#[tokio::test(start_paused = true)]
-async fn a_caller_that_cannot_succeed_is_not_the_head_of_the_line_again() {
-    let world = Timed::new(1);
-    let handle = || {
-        let slow = Wrap::new(world.nodes[0].clone(), |inner, batch, deadline| async move {
-            sleep(Duration::from_millis(1)).await;
-            inner.call(batch, deadline).await
-        });
-        let slow = slow.barrier(|_| async {
-            sleep(Duration::from_millis(250)).await;
-            Err(NodeError::maybe_executed(NodeFault::NotDurable, "no replica"))
-        });
-        world.settings().node(slow).build().unwrap()
-    };
-    let turns = Arc::new([const { AtomicUsize::new(0) }; 4]);
-    for caller in 0..4 {
-        let (mutex, turns) = (fair(&handle()), Arc::clone(&turns));
-        tokio::spawn(async move {
-            loop {
-                mutex.acquire().await.unwrap().release().await.unwrap();
-                turns[caller].fetch_add(1, SeqCst);
-            }
-        });
-    }
-    let durable = handle().mutex("plotter").fair(true).durability(Durability::Replicas(1));
-    let durable = durable.acquire_timeout(Duration::from_secs(8)).build().unwrap();
-    assert!(durable.acquire().await.is_err());
-    let turns = turns.each_ref().map(|turns| turns.load(SeqCst));
-    assert!(turns.iter().all(|turns| *turns > 50), "{turns:?} in 8 s");
 }

@@ -11,6 +11,7 @@ mod degrade;
 mod end;
 mod extensions;
 mod fair;
+mod fair_durable;
 mod full;
 mod hand_over;
 mod logs;

@@ -9,6 +9,7 @@ mod lying;
 mod min_replicas;
 mod node;
 mod replicas;
+mod reset;
 mod returning;
 mod stale;
 #[path = "../support/mod.rs"]

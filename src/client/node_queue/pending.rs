@@ -3,7 +3,8 @@
 //! release is kept until the node has confirmed it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
@@ -15,15 +16,33 @@ use crate::quorum::Answer;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Two counts for one node queue: the requests without an answer, and the requests that are
-/// repeated until the node confirms them.
+/// Time after which a node that has answered nothing counts as away. A node that is well answers
+/// the heartbeat of an idle queue, which is sent every two seconds.
+const AWAY: Duration = Duration::from_secs(3);
+
+/// Two counts for one node queue, the requests without an answer and the requests that are repeated
+/// until the node confirms them, and the time of the node's last answer.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
     unanswered: AtomicUsize,
     owed: AtomicUsize,
+    /// Nanoseconds of a [`Moment`]; zero before the first answer.
+    heard: AtomicU64,
 }
 
 impl Load {
+    /// Notes an answer of the node.
+    pub(super) fn hear(&self, at: Moment) {
+        self.heard.store(at.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Returns true if the node has answered lately, so that a request without an answer only
+    /// lacked time.
+    pub(crate) fn answers(&self, now: Moment) -> bool {
+        let heard = self.heard.load(Ordering::Relaxed);
+        heard > 0 && now.since(Moment::from_nanos(heard)) < AWAY
+    }
+
     /// Returns the number of requests, mostly releases, that are repeated until the node confirms
     /// them.
     pub(crate) fn owed(&self) -> usize {

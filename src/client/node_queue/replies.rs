@@ -58,6 +58,9 @@ impl Worker {
             self.observe(&timed);
         }
         self.in_touch = replies.facts.is_some();
+        if self.in_touch {
+            self.load.hear(received);
+        }
         let timed = replies.facts.map(|facts| TimedFacts { facts, sent, received });
         let objection = timed.as_ref().and_then(|timed| self.observe(timed));
         let facts = timed.as_ref().map(|timed| &timed.facts);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::client::Core;
 use crate::error::{NodeFault, NodeOutcome, Reach, Taken};
 use crate::quorum::acquire::Loss;
 use crate::quorum::majority;
@@ -25,18 +26,20 @@ pub(crate) enum Prospect {
     /// Too few nodes gave an answer that counts. `crowded` is true if some requests were not sent,
     /// because too many requests wait in a node queue.
     NoQuorum { crowded: bool },
-    /// So many nodes granted the lock without the durability of the call that the others were too
-    /// few. Other calls of the handle may have more success.
+    /// A node granted the lock without the durability of the call, and with more time the others
+    /// had been too few. Other calls of the handle may have more success.
     NotDurable,
 }
 
 impl Prospect {
     /// Returns the prospect that a further attempt gets the lock, after an attempt that failed with
-    /// the reason `loss`.
-    pub(crate) fn after(loss: &Loss) -> Self {
+    /// the reason `loss`. `is_refused` is the answer of [`Core::is_refused`].
+    pub(crate) fn after(loss: &Loss, is_refused: bool) -> Self {
         match loss {
             Loss::Taken(taken) => Self::of_taken(taken),
-            Loss::NoQuorum(outcomes) if cannot_be_durable(outcomes) => Self::NotDurable,
+            Loss::NoQuorum(outcomes) if is_refused && outcomes.iter().any(is_not_durable) => {
+                Self::NotDurable
+            }
             Loss::NoQuorum(outcomes) => Self::NoQuorum { crowded: outcomes.iter().any(is_crowded) },
         }
     }
@@ -70,28 +73,35 @@ pub(crate) fn is_crowded(outcome: &NodeOutcome) -> bool {
     matches!(outcome, NodeOutcome::Failed(e) if e.reach() == Reach::NotAsked)
 }
 
-/// Returns true if the nodes that do not reach the durability of the call leave no majority.
-fn cannot_be_durable(outcomes: &[NodeOutcome]) -> bool {
-    let fault = |outcome: &NodeOutcome| match outcome {
-        NodeOutcome::Failed(e) => Some(e.fault()),
-        _ => None,
-    };
-    let fails = outcomes.iter().filter(|outcome| fault(outcome) == Some(NodeFault::NotDurable));
-    fails.count() + majority(outcomes.len()) > outcomes.len()
+fn is_not_durable(outcome: &NodeOutcome) -> bool {
+    matches!(outcome, NodeOutcome::Failed(e) if e.fault() == NodeFault::NotDurable)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::error::NodeError;
-
-    #[test]
-    fn a_node_without_the_durability_decides_only_with_others() {
-        let fails = |fault| NodeOutcome::Failed(NodeError::maybe_executed(fault, "x"));
-        let bad = || fails(NodeFault::NotDurable);
-        let down = || fails(NodeFault::Disconnected);
-        assert!(!cannot_be_durable(&[bad(), down(), NodeOutcome::Granted]));
-        assert!(cannot_be_durable(&[bad(), bad(), NodeOutcome::Granted]));
-        assert!(cannot_be_durable(&[bad()]));
+impl Core {
+    /// Returns true if a round got no majority because nodes refused it: with more time, those that
+    /// granted and those that only were slow had been too few (renewal 12, fair 4).
+    pub(crate) fn is_refused<'o>(
+        &self,
+        outcomes: impl IntoIterator<Item = &'o NodeOutcome>,
+    ) -> bool {
+        let now = self.env.now();
+        let (mut may_grant, mut refusals) = (0, 0);
+        for (node, outcome) in outcomes.into_iter().enumerate() {
+            match outcome {
+                NodeOutcome::Granted | NodeOutcome::Silent => may_grant += 1,
+                NodeOutcome::Failed(e) => match e.reach() {
+                    Reach::NotAsked => may_grant += 1,
+                    Reach::Answered | Reach::Refused => refusals += 1,
+                    Reach::Unreachable => {
+                        let is_cut =
+                            matches!(e.fault(), NodeFault::Timeout | NodeFault::Disconnected);
+                        let is_slow = is_cut && self.queues[node].load().answers(now);
+                        may_grant += usize::from(is_slow);
+                    }
+                },
+                _ => refusals += 1,
+            }
+        }
+        refusals > 0 && may_grant < majority(self.n())
     }
 }

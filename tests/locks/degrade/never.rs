@@ -177,3 +177,28 @@ async fn a_holder_that_was_seen_is_respected_until_its_lease_is_over() {
     assert!(waits.await.unwrap().unwrap().is_degraded());
     assert!((5 * S..6 * S).contains(&begun.elapsed()), "{:?}", begun.elapsed());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_that_an_earlier_call_saw_is_respected_until_its_lease_is_over() {
+    let world = World::new(1);
+    let (redlock, other) = (world.process(), world.process());
+    let brief = other.mutex("m").ttl(10 * S).auto_renew(false).build().unwrap();
+    let blocker = brief.acquire().await.unwrap();
+    let begun = Instant::now();
+    let e = local(&redlock, "m").acquire().await.unwrap_err();
+    assert!(matches!(e, AcquireError::TimedOut { .. }), "{e}");
+    world.cut([0]);
+    drop(degraded(&proceed(&redlock, "another lock")).await);
+    let e = proceed(&redlock, "m").acquire().await.unwrap_err();
+    assert!(matches!(e, AcquireError::NoQuorum(_)) && blocker.is_valid(), "{e}");
+    let patient = redlock.mutex("m").acquire_timeout(20 * S).build().unwrap();
+    drop(degraded(&patient.on_unavailable(OnUnavailable::Local)).await);
+    assert!((10 * S..11 * S).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+
+    // A majority that grants it says that nobody else has it.
+    world.heal();
+    sleep(2 * S).await;
+    drop(held(&local(&redlock, "m")).await);
+    world.cut([0]);
+    drop(degraded(&local(&redlock, "m")).await);
+}
