@@ -52,4 +52,13 @@ impl<V: Perish> Shelf<V> {
         }
         self.map.entry(Arc::from(key)).or_default()
     }
+
+    /// Puts `value` in the place of the entry, or removes the entry if nothing of `value` is left.
+    pub(super) fn put(&mut self, key: &str, mut value: V, now: u64) {
+        if value.refresh(now) {
+            *self.open(key, now) = value;
+        } else {
+            self.map.remove(key);
+        }
+    }
 }
