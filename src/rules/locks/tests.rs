@@ -67,8 +67,8 @@ fn waiter(text: &str) -> Waiter {
     Waiter { mode, place: place(num(parts[0]), Duration::ZERO), since, is_fair, fresh_till }
 }
 
-fn place(waiter: u64, waited: Duration) -> Place {
-    Place { waiter, waited, needs: Duration::from_millis(20) }
+fn place(number: u64, waited: Duration) -> Place {
+    Place { waiter: number, waited, needs: Duration::from_millis(20) }
 }
 
 fn row(h: &Header, words: &str) -> Row {
