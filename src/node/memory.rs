@@ -4,17 +4,13 @@
 //! The node answers at once, and its entries expire by the clock of its [`Env`].
 
 mod builder;
-mod fair;
 #[cfg(feature = "test-util")]
 mod faults;
 mod lists;
 mod locks;
-mod many;
 mod quarantine;
-mod readers;
 mod records;
 mod shelf;
-mod slots;
 #[cfg(test)]
 mod tests;
 
@@ -28,7 +24,7 @@ pub use self::builder::MemoryNodeBuilder;
 #[cfg(feature = "test-util")]
 pub use self::faults::MemorySnapshot;
 use self::lists::Lists;
-use self::locks::{Locks, Wake};
+use self::locks::Locks;
 use self::quarantine::{Clock, Kept, Nature, Windows};
 use self::records::Records;
 use super::{BoxFuture, LockNode, NodeSignal};
@@ -37,8 +33,9 @@ use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::name::LockKeys;
 use crate::node::lineage::{Process, ReplicationId};
-use crate::op::{Ballot, Batch, Claim, LockMode, Op, Replies, Reply};
+use crate::op::{Ballot, Batch, Claim, Op, Replies, Reply};
 use crate::rules::header::Header;
+use crate::rules::locks::Wake;
 #[cfg(feature = "test-util")]
 pub use crate::rules::records::RecordChange;
 use crate::sync::SyncMutex;
@@ -209,60 +206,22 @@ impl State {
 
 impl Data {
     fn is_foreign(&mut self, h: &Header, key: &str) -> bool {
-        let value = self.locks.0.live(key, h.now).and_then(|entry| entry.held.as_ref());
-        value.is_some_and(|held| held.owner.is_none())
+        self.locks.is_foreign(key, h.now)
     }
 
     fn apply(&mut self, h: &Header, op: &Op, hints: &mut Vec<NodeSignal>) -> Reply {
         match op {
-            Op::Acquire { mode, keys, owner, ttl, proposal, if_held } => {
-                let asked = (*proposal, *if_held);
-                match mode {
-                    _ if keys.is_many() => self.locks.acquire_all(h, (keys, *owner), *ttl, asked),
-                    LockMode::Exclusive => self.locks.acquire(h, keys, *owner, *ttl, asked),
-                    LockMode::Shared => self.locks.acquire_shared(h, keys, *owner, *ttl, asked),
-                    LockMode::Slot(slots) => {
-                        let who = (*owner, *slots);
-                        let (reply, wake) = self.locks.acquire_slot(h, keys, who, *ttl, asked);
-                        wake_up(hints, keys, wake);
-                        reply
-                    }
-                }
-            }
-            Op::Raise { keys, owner, token, slot: Some(slot) } => {
-                self.locks.raise_slot(h, keys, (*owner, *slot), *token)
-            }
-            Op::Raise { keys, owner, token, slot: None } => {
-                self.locks.raise(h, keys, *owner, *token)
-            }
-            Op::Extend { mode, keys, owner, ttl, token, meta, reassert } => {
-                let (lease, claims) = ((*ttl, *token), (meta.as_ref(), *reassert));
-                let (reply, wake) = match mode {
-                    LockMode::Exclusive => self.locks.extend(h, keys, *owner, lease, claims),
-                    LockMode::Shared => self.locks.extend_shared(h, keys, *owner, lease, *reassert),
-                    LockMode::Slot(slots) => {
-                        self.locks.extend_slot(h, keys, (*owner, *slots), lease, *reassert)
-                    }
-                };
-                wake_up(hints, keys, wake);
-                reply
-            }
-            Op::Release { keys, owner, .. } if keys.is_many() => {
-                let (reply, woken) = self.locks.release_all(h, keys, *owner);
-                for (keys, wake) in woken {
-                    wake_up(hints, &keys, wake);
+            Op::Acquire { keys, .. }
+            | Op::Raise { keys, .. }
+            | Op::Extend { keys, .. }
+            | Op::Release { keys, .. }
+            | Op::Inspect { keys, .. } => {
+                let (reply, wakes) = self.locks.execute(h, keys, op);
+                for (name, wake) in keys.all().zip(wakes) {
+                    wake_up(hints, name, wake);
                 }
                 reply
             }
-            Op::Release { mode, keys, owner, meta } => {
-                let (reply, wake) = match mode.slots() {
-                    Some(slots) => self.locks.release_slots(h, keys, *owner, slots),
-                    None => self.locks.release(h, keys, *owner, (*mode, *meta)),
-                };
-                wake_up(hints, keys, wake);
-                reply
-            }
-            Op::Inspect { keys, wait } => self.locks.inspect(h, keys, *wait),
             Op::Enlist(enlist) => {
                 hints.extend(enlist.news.then(|| NodeSignal::Changed(Arc::clone(&enlist.key))));
                 self.lists.enlist(h, enlist)
@@ -282,9 +241,6 @@ impl Data {
     }
 }
 
-/// Adds the hints (messages) for the handles (clients) that have to wake up: the first handle in
-/// the queue of the lock, or the readers at the head of the queue, and all handles that watch the
-/// lock.
 fn wake_up(hints: &mut Vec<NodeSignal>, keys: &LockKeys, Wake { watchers, waiters }: Wake) {
     let key = || Arc::from(keys.lock());
     hints.extend(waiters.into_iter().map(|waiter| NodeSignal::Turn { key: key(), waiter }));

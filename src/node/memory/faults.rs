@@ -4,7 +4,6 @@
 
 use std::time::Duration;
 
-use super::locks::Held;
 use super::quarantine::{Clock, Windows};
 use super::{Data, MemoryNode, RecordChange, State};
 use crate::node::NodeEvent;
@@ -194,7 +193,7 @@ impl MemoryNode {
         let mut state = self.state();
         let now = self.clock(&state).now;
         let till = ttl.map(|d| (Moment::from_nanos(now) + d).as_nanos());
-        state.data.locks.0.open(key, now).held = Some(Held { owner: None, till, meta: None });
+        state.data.locks.row(key, now).put_foreign(till);
     }
 
     /// Runs `SET key value NX PX ttl` as another program. Returns true if that program has the lock
@@ -203,11 +202,10 @@ impl MemoryNode {
     pub fn set_foreign(&self, key: &str, ttl: Duration) -> bool {
         let mut state = self.state();
         let now = self.clock(&state).now;
-        let entry = state.data.locks.0.open(key, now);
-        let is_free = entry.is_free() && entry.reserved.is_none();
+        let row = state.data.locks.row(key, now);
+        let is_free = row.is_empty();
         if is_free {
-            let till = Some((Moment::from_nanos(now) + ttl).as_nanos());
-            entry.held = Some(Held { owner: None, till, meta: None });
+            row.put_foreign(Some((Moment::from_nanos(now) + ttl).as_nanos()));
         }
         is_free
     }
@@ -218,9 +216,7 @@ impl MemoryNode {
     pub fn delete_foreign(&self, key: &str) {
         let mut state = self.state();
         let now = self.clock(&state).now;
-        if let Some(entry) = state.data.locks.0.live(key, now) {
-            entry.held.take_if(|held| held.owner.is_none());
-        }
+        state.data.locks.delete_foreign(key, now);
     }
 
     /// Changes the record of an idempotency key as `palisade idem rerun` and `purge` do, if the

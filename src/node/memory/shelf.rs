@@ -52,4 +52,15 @@ impl<V: Perish> Shelf<V> {
         }
         self.map.entry(Arc::from(key)).or_default()
     }
+
+    /// Puts `value` in the place of the entry, or removes the entry if nothing of `value` is left.
+    pub(super) fn put(&mut self, key: &str, mut value: V, now: u64) {
+        if !value.refresh(now) {
+            self.map.remove(key);
+        } else if let Some(entry) = self.map.get_mut(key) {
+            *entry = value;
+        } else {
+            *self.open(key, now) = value;
+        }
+    }
 }
