@@ -7,12 +7,12 @@ use serde::ser::{
 };
 use serde_json::Error;
 
-/// Checks that JSON keeps the numbers of a value and, with `nulls`, what its options hold.
+/// Numbers and, with `nulls`, what options hold.
 pub(crate) fn check<T: Serialize + ?Sized>(value: &T, nulls: bool) -> Result<(), Error> {
     value.serialize(Check { nulls }).map(drop)
 }
 
-/// Serializer that writes nothing. Its result is true if JSON would be `null`.
+/// Writes nothing. Its result is true if JSON would be `null`.
 #[derive(Clone, Copy)]
 struct Check {
     nulls: bool,
@@ -22,7 +22,6 @@ fn finite(is_finite: bool) -> Result<bool, Error> {
     if is_finite { Ok(false) } else { Err(Error::custom("JSON has no NaN and no infinity")) }
 }
 
-/// Implements the methods for values that are never `null`.
 macro_rules! never_null {
     ($($method:ident: $type:ty),* $(,)?) => {$(
         fn $method(self, _: $type) -> Result<bool, Error> {
@@ -31,7 +30,6 @@ macro_rules! never_null {
     )*};
 }
 
-/// Implements a trait for the parts of a compound value.
 macro_rules! parts {
     ($($part:ident: $method:ident($($name:ident)?)),* $(,)?) => {$(
         impl $part for Check {

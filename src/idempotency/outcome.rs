@@ -76,8 +76,6 @@ impl<T> Outcome<T> {
     }
 }
 
-/// Writes what became of the call, in one line and without its result. The line of a parked key has
-/// the command with which an operator acts.
 impl<T> fmt::Display for Outcome<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -117,10 +115,9 @@ pub struct Parked {
     /// `losses` of data (`palisade idem decide`). A later call may then have another outcome. False
     /// after a decision to park, and for [`Lapsed`](ParkedReason::Lapsed).
     pub undecided: bool,
-    /// The commands with which an operator acts on the nodes.
     pub commands: Commands,
-    /// Nodes that gave no grant and may remember the key, if that is the only reason: operators
-    /// have decided to run the keys of all its losses. A later call runs when these nodes answer.
+    /// Nodes that gave no grant and may remember the key, if that is the only reason. A later call
+    /// runs when they answer.
     pub unheard: Vec<Arc<str>>,
 }
 
@@ -147,7 +144,7 @@ impl fmt::Display for Parked {
 }
 
 impl Parked {
-    /// Returns the losses of data in parentheses; an empty text if there are none.
+    /// In parentheses; an empty text if there are none.
     fn spans(&self) -> String {
         if self.losses.is_empty() {
             return String::new();
@@ -156,8 +153,7 @@ impl Parked {
         format!(" ({})", losses.join("; "))
     }
 
-    /// Returns the operator's next step for a forgotten key (nodes lost data, so an earlier use is
-    /// possible), as a part of the sentence of this report.
+    /// As a part of the sentence of this report.
     fn next_step(&self) -> String {
         if self.losses.is_empty() {
             return "find out whether it took effect, then resolve the key or rerun it".to_owned();
@@ -180,8 +176,7 @@ impl Parked {
                 self.commands.incidents()
             )
         } else {
-            // The text does not contain `palisade idem rerun`. That command changes a record, and a
-            // forgotten key has no record, because nodes lost data.
+            // Not `palisade idem rerun`: it changes a record, and a forgotten key has none.
             format!(
                 "decided: park; find out whether it took effect, then resolve the key or rerun it \
                  in its program, or have all such keys run: `{}`",
