@@ -39,8 +39,7 @@ impl Ran {
     }
 }
 
-/// Returns how a tick was run. If the run began again after an interruption, its record does not
-/// say how it first began.
+/// If the run began again after an interruption, its record does not say how it first began.
 pub(crate) fn fate_of(run: &Run) -> Fate {
     if run.backfilled || run.attempt > 1 { Fate::Late } else { Fate::OnTime }
 }
@@ -96,7 +95,7 @@ fn fate((job, schedule): (&Job, &Schedule), tick: i64, later: Later, now: u64) -
     if is_run { Fate::Late } else { Fate::Missed }
 }
 
-/// By default, a tick is on time until the next one is due, at most for a minute.
+/// By default, until the next one is due, at most for a minute.
 pub(crate) fn is_on_time((job, schedule): (&Job, &Schedule), tick: i64, now: u64) -> bool {
     let is_due = |next: i64| job.due(next) <= now;
     let is_newest = || schedule.after(tick).is_none_or(|next| !is_due(next));
@@ -104,7 +103,7 @@ pub(crate) fn is_on_time((job, schedule): (&Job, &Schedule), tick: i64, now: u64
         && (job.late.is_some() || is_newest())
 }
 
-/// Returns false for a missed tick that is older than the window of [`Missed::CatchUp`].
+/// False if older than the window of [`Missed::CatchUp`].
 pub(crate) fn is_in_window(job: &Job, tick: i64, now: u64) -> bool {
     match job.missed {
         Missed::CatchUp { window, .. } => now.saturating_sub(job.due(tick)) <= millis_of(window),
@@ -112,7 +111,7 @@ pub(crate) fn is_in_window(job: &Job, tick: i64, now: u64) -> bool {
     }
 }
 
-/// Returns the first tick that was due during `run`, the run of the tick `own` (cron 5).
+/// Of the run of the tick `own` (cron 5).
 pub(crate) fn first_during(schedule: &Schedule, own: i64, run: &Run) -> Option<i64> {
     if matches!(run.end, End::Skipped(_)) {
         return None;
@@ -124,14 +123,12 @@ pub(crate) fn first_during(schedule: &Schedule, own: i64, run: &Run) -> Option<i
     (millis(first) < run.ended).then_some(first)
 }
 
-/// Returns true if the tick was due during this run. Returns false if `run` is the record of a
-/// skipped tick.
+/// False if `run` is the record of a skipped tick.
 pub(crate) fn was_due_during(run: &Run, tick: i64) -> bool {
     let due = millis(tick);
     !matches!(run.end, End::Skipped(_)) && run.started <= due && due < run.ended
 }
 
-/// Converts a tick to milliseconds since 1970, the unit of the records of runs.
 pub(crate) fn millis(tick: i64) -> u64 {
     tick.unsigned_abs().saturating_mul(1_000)
 }
@@ -140,7 +137,6 @@ pub(crate) fn millis_of(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Converts seconds since 1970 to the type of a tick.
 pub(crate) fn whole(seconds: u64) -> i64 {
     i64::try_from(seconds).unwrap_or(i64::MAX)
 }
