@@ -13,13 +13,11 @@ use crate::retry_policy::RetryPolicy;
 
 /// A kind of lock that a [`MutexBuilder`] builds.
 pub trait Built: Sized {
-    /// Data of the builder besides the settings that all kinds of locks have.
+    /// What the builder has besides the settings that all kinds of locks have.
     type Of;
 
-    /// Checks the name of the lock, and `of`, the builder's other data.
     fn check(mutex: &Mutex, of: &Self::Of) -> Result<(), ConfigError>;
 
-    /// Makes the lock from checked settings.
     fn make(mutex: Mutex, of: Self::Of) -> Self;
 }
 
