@@ -18,14 +18,13 @@ pub struct Loss {
     /// Time at which the data after the loss began. Together with `from` it identifies the loss.
     pub began: u64,
     /// End of the range: `began` plus the failover window (L), because a server that was replaced
-    /// may have accepted writes until then. During the quarantine (time without grants), a client
-    /// with a longer L moves this end to a later time.
+    /// may have accepted writes until then. During the quarantine, a client with a longer L moves
+    /// this end to a later time.
     pub to: u64,
 }
 
 impl Loss {
-    /// Makes a loss (range of lost writes) without the addition of a failover window (the time in
-    /// which a replaced master may still accept writes).
+    /// Without the addition of a failover window.
     #[cfg(test)]
     pub(crate) const fn between(from: u64, to: u64) -> Self {
         Self { from, began: to, to }
@@ -34,8 +33,7 @@ impl Loss {
     /// Returns the largest possible length of the range, without the error of the clocks that
     /// measured it (2E). Returns `None` if `from` is 0, because then the range has no known start.
     pub fn length(&self) -> Option<Duration> {
-        // Both times are truncated to milliseconds, so the last millisecond may contain writes,
-        // too.
+        // Both times are truncated, so the last millisecond may contain writes, too.
         let length = self.to.saturating_sub(self.from).saturating_add(1);
         (self.from > 0).then(|| Duration::from_millis(length))
     }
@@ -48,8 +46,6 @@ impl Loss {
         utc(self.began).chars().filter(digits).collect::<String>().replace('T', "-")
     }
 
-    /// Returns the numbers of the losses without duplicates, with commas between them: the name by
-    /// which an operator decides about exactly these losses.
     pub fn names(losses: &[Self]) -> String {
         let mut numbers: Vec<String> = losses.iter().map(Self::number).collect();
         numbers.sort_unstable();
@@ -62,8 +58,7 @@ impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.length() {
             Some(length) => {
-                // If the clock was set back between the readings `from` and `to`, `to` is before
-                // `from`.
+                // If the clock was set back, `to` is before `from`.
                 let to = self.to.max(self.from);
                 write!(f, "lost at most {} of writes, {}", AtMost(length), span_utc(self.from, to))
             }

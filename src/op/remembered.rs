@@ -2,7 +2,7 @@
 
 use super::Facts;
 
-/// Highest number of a data history, as wide as its field in the marker; 1 comes next.
+/// As wide as its field in the marker; 1 comes next.
 const GENERATIONS: u64 = 999_999;
 
 /// Which data a node has, and how far they are written.
@@ -17,13 +17,12 @@ pub struct Lineage {
     pub generation: u64,
     /// Random identifier of the data history.
     pub history: u64,
-    /// Number of writes that count in this history (rule quarantine 18 in docs/design).
+    /// Number of writes that count in this history (quarantine 18).
     pub seq: u64,
     /// The server's clock at the last of these writes, in milliseconds since 1970.
     pub note: u64,
 }
 
-/// What a client's handle remembers of one node and sends with each batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Remembered {
     /// Reading of the node's clock (µs since 1970) at the first answer; `None` before it.
@@ -35,13 +34,11 @@ pub struct Remembered {
     pub is_shared: bool,
 }
 
-/// Returns the number of the history after the one with this number.
 pub(crate) fn next_generation(generation: u64) -> u64 {
     generation % GENERATIONS + 1
 }
 
-/// Returns true if the history with the first number comes before the one with the second, by the
-/// shorter way round. 0 stands for no history and comes before all.
+/// By the shorter way round. 0 stands for no history and comes before all.
 pub(crate) fn precedes(first: u64, second: u64) -> bool {
     if first == 0 || second == 0 {
         return first < second;
@@ -51,12 +48,11 @@ pub(crate) fn precedes(first: u64, second: u64) -> bool {
 }
 
 impl Remembered {
-    /// What a handle knows before the first answer. `deployment` is 0 if its settings name none.
     pub(crate) fn of(deployment: u64) -> Self {
         Self { newest: Lineage { deployment, ..Lineage::default() }, ..Self::default() }
     }
 
-    /// What it says about data of this vote (rule quarantine 22 in docs/design).
+    /// `deployment` is 0 if the handle's settings name none.
     pub(crate) fn about(self, vote: u64) -> Self {
         if self.is_shared && self.newest.vote != vote {
             Self::of(self.newest.deployment)
@@ -65,7 +61,6 @@ impl Remembered {
         }
     }
 
-    /// Keeps the newer of what is remembered and what a node has answered.
     pub fn learn(&mut self, facts: &Facts) {
         let is_other =
             self.newest.vote != 0 && ![0, self.newest.vote].contains(&facts.lineage.vote);
