@@ -115,9 +115,10 @@ pub struct Parked {
     /// `losses` of data (`palisade idem decide`). A later call may then have another outcome. False
     /// after a decision to park, and for [`Lapsed`](ParkedReason::Lapsed).
     pub undecided: bool,
+    /// The commands with which an operator acts on the nodes.
     pub commands: Commands,
-    /// Nodes that gave no grant and may remember the key, if that is the only reason. A later call
-    /// runs when they answer.
+    /// Nodes that gave no grant and may remember the key, if that is the only reason: operators
+    /// have decided to run the keys of all its losses. A later call runs when these nodes answer.
     pub unheard: Vec<Arc<str>>,
 }
 

@@ -203,6 +203,8 @@ impl Permit {
 }
 
 contains_guard! {
+    /// Returns the inner guard, for code that takes a guard of any kind. A hand-over of this guard
+    /// ([`LockGuard::hand_over`]) returns an error.
     Permit, guard
 }
 

@@ -27,6 +27,8 @@ pub struct Batch {
     /// the fault [`PastDeadline`](crate::error::NodeFault::PastDeadline), except releases of locks
     /// and of claims, which are executed at any time. `None` if there is no deadline.
     pub not_after: Option<NotAfter>,
+    /// What this client has seen of the node's data. A node whose data are older than that begins a
+    /// new history, and one with another vote's data refuses the batch.
     pub remembers: Remembered,
     /// Ops, in the order in which they must take effect.
     pub ops: Vec<Op>,

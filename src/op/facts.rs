@@ -16,7 +16,9 @@ pub struct Facts {
     /// Random identifier of the data history, the sequence of writes that the server's data come
     /// from. It stays when the server only renames its data.
     pub history_id: u64,
+    /// Digest of `master_replid`, the name that the server gives to its data.
     pub replication: u64,
+    /// Whose data these are, and how far they are written.
     pub lineage: Lineage,
     /// Time at which the quarantine at the start of this data history began, by the node's clock
     /// and in the node's own unit; zero if the node never had a quarantine.
@@ -37,6 +39,8 @@ pub struct Facts {
     pub quarantine_raised: bool,
     /// True if this batch was the first in a new data history, and wrote its marker.
     pub new_history: bool,
+    /// True if the server has given another name to its data, and this batch proved that nothing
+    /// was lost. So no history began.
     pub renamed: bool,
     /// True if the node had no marker before this batch: it is new, or has lost its data.
     pub marker_missing: bool,

@@ -46,6 +46,8 @@ impl Loss {
         utc(self.began).chars().filter(digits).collect::<String>().replace('T', "-")
     }
 
+    /// Returns the numbers of the losses without duplicates, with commas between them: the name by
+    /// which an operator decides about exactly these losses.
     pub fn names(losses: &[Self]) -> String {
         let mut numbers: Vec<String> = losses.iter().map(Self::number).collect();
         numbers.sort_unstable();

@@ -23,6 +23,7 @@ pub struct Lineage {
     pub note: u64,
 }
 
+/// What a client's handle remembers of one node and sends with each batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Remembered {
     /// Reading of the node's clock (µs since 1970) at the first answer; `None` before it.
@@ -61,6 +62,7 @@ impl Remembered {
         }
     }
 
+    /// Keeps the newer of what is remembered and what a node has answered.
     pub fn learn(&mut self, facts: &Facts) {
         let is_other =
             self.newest.vote != 0 && ![0, self.newest.vote].contains(&facts.lineage.vote);
