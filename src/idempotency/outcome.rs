@@ -76,6 +76,8 @@ impl<T> Outcome<T> {
     }
 }
 
+/// Writes what became of the call, in one line and without its result. The line of a parked key has
+/// the command with which an operator acts.
 impl<T> fmt::Display for Outcome<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
