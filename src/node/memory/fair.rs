@@ -7,14 +7,12 @@ use crate::op::{Place, Queued};
 use crate::rules::header::Header;
 use crate::token::OwnerToken;
 
-/// Largest ticket, the number that orders fair waiters. The script computes with doubles, which
-/// represent every whole number up to this number.
+/// The script computes with doubles, which represent every whole number up to this.
 const TICKET_MAX: u64 = 1 << 53;
 
 impl Entry {
-    /// Returns the ticket of a fair waiter on this node, and the number of other fair waiters ahead
-    /// of it in the queue whose places are fresh: their clients asked in the last 3 s (rules fair 1
-    /// to 3). Also returns the time until none of these places is fresh any more.
+    /// The ticket on this node, the number of fresh fair places ahead (fair 1 to 3), and the time
+    /// until none of these is fresh.
     pub(super) fn standing(
         &self,
         h: &Header,
@@ -34,8 +32,7 @@ impl Entry {
         (queued, ahead.into_iter().max().map(|till| h.until(till)))
     }
 
-    /// Removes the place of a fair waiter from the queue. `value` is the token that the node stores
-    /// in place of an owner's token while the lock is reserved for this waiter.
+    /// `value` stands in an owner's place while the lock is reserved for this waiter.
     pub(super) fn give_up(&mut self, value: OwnerToken) {
         self.queue.retain(|w| !w.is_fair || OwnerToken::reserved_for(w.place.waiter) != value);
     }

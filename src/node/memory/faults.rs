@@ -1,6 +1,5 @@
-//! Faults and operator actions (restart, flush, failover, stepped clock) as methods of a node in
-//! memory, so that tests and simulations see the same quarantines (times without grants after a
-//! loss of data) as production.
+//! Faults and operator actions (restart, flush, failover, stepped clock), so that tests and
+//! simulations see the same quarantines as production.
 
 use std::time::Duration;
 
@@ -24,11 +23,10 @@ impl MemorySnapshot {
     }
 }
 
-/// Methods that cause faults. They need the feature `test-util`.
+/// They need the feature `test-util`.
 impl MemoryNode {
-    /// Restarts the node without its data. It begins a quarantine (a time without grants), and
-    /// gives no fence (fencing token) below a new floor, which is above all fences that it may have
-    /// given before.
+    /// Restarts the node without its data. It begins a quarantine, and gives no fence below a new
+    /// floor, which is above all fences that it may have given before.
     pub fn restart_empty(&self) {
         self.reborn(|state| state.data = Data::default());
     }
@@ -42,7 +40,7 @@ impl MemoryNode {
     }
 
     /// Restarts the node with all its data. Nothing is lost, but no client can know that, so a
-    /// quarantine (a time without grants) begins.
+    /// quarantine begins.
     pub fn restart_keeping(&self) {
         self.reborn(|_| ());
     }
@@ -64,7 +62,7 @@ impl MemoryNode {
     }
 
     /// Completes a planned handover: another server takes over in a new data history, with data
-    /// that are certainly complete, so no quarantine (time without grants) begins.
+    /// that are certainly complete, so no quarantine begins.
     pub fn hand_over(&self) {
         let clock = self.clock(&self.state());
         self.reborn(|_| ());
@@ -75,9 +73,8 @@ impl MemoryNode {
         }
     }
 
-    /// Returns the time until which the node is closed for a planned handover, as its marker (facts
-    /// about its data) states it, even if this time has passed. [`Self::open`] and
-    /// [`Self::finish_handover`] identify the closing by this time.
+    /// The time until which the node is closed for a planned handover, by its marker and even if it
+    /// has passed. [`Self::open`] and [`Self::finish_handover`] identify the closing by it.
     #[doc(hidden)]
     pub fn closing(&self) -> Option<u64> {
         match self.state().data.kept.marker?.handover {
@@ -86,9 +83,8 @@ impl MemoryNode {
         }
     }
 
-    /// Opens the node again, if its marker (the stored facts about its data history) states
-    /// `closing` as the time until which it is closed. If the node was promoted after it was
-    /// closed, a quarantine begins with the next batch.
+    /// Opens the node, if its marker states `closing`. If it was promoted since, a quarantine
+    /// begins with the next batch.
     #[doc(hidden)]
     pub fn open(&self, closing: u64) {
         if let Some(marker) = &mut self.state().data.kept.marker {
@@ -96,11 +92,9 @@ impl MemoryNode {
         }
     }
 
-    /// Does the last step of a planned handover on the server that was promoted. This server
-    /// continues without a quarantine (time without grants) at the state of the closed server.
-    /// Returns false if its marker does not state `closing` as the time until which it is closed,
-    /// or if less than `apart` (the largest difference between two clocks) is left until the
-    /// closing ends.
+    /// The last step of a planned handover, on the promoted server: it goes on without a
+    /// quarantine. False if its marker does not state `closing`, or less than `apart` is left until
+    /// then.
     #[doc(hidden)]
     #[must_use = "it may begin a quarantine"]
     pub fn finish_handover(&self, closing: u64, apart: Duration) -> bool {
@@ -135,9 +129,8 @@ impl MemoryNode {
         self.state().offset += forwards;
     }
 
-    /// Sets the failover windows (L: time for which a replaced server may still grant) for the next
-    /// batches. `read` is the longest window of the servers whose settings the client has read,
-    /// `unread` the longest window of the servers whose settings it has not read.
+    /// For the next batches. `read` is the longest of the servers whose settings the client has
+    /// read, `unread` of the others.
     #[doc(hidden)]
     pub fn set_failover_windows(&self, read: Duration, unread: Duration) {
         self.state().windows = Windows { read, longest: read.max(unread) };
@@ -223,10 +216,8 @@ impl MemoryNode {
         }
     }
 
-    /// Changes the record of an idempotency key as `palisade idem rerun` and `purge` do, if the
-    /// highest ballot (fencing token of a claim) in the record is still `seen`. Returns false if
-    /// the change is refused: the node is closed for a planned handover, the ballot is another one,
-    /// a claim runs, or the record has a result.
+    /// As `palisade idem rerun` and `purge`, if the highest ballot is still `seen`. False if the
+    /// node is closed, the ballot is another one, a claim runs, or the record has a result.
     #[doc(hidden)]
     pub fn change_record(&self, key: &str, seen: u64, change: RecordChange) -> bool {
         let mut state = self.state();

@@ -12,43 +12,37 @@ use crate::op::{Holder, IfHeld, LockMode, Place, QuarantineId, Reply};
 use crate::rules::header::Header;
 use crate::token::{FencingToken, OwnerToken};
 
-/// Largest number of handles (clients) in the queue of one lock. Further handles have no place in
-/// the queue, and ask again from time to time.
+/// Further handles have no place in the queue, and ask again from time to time.
 const PLACES: usize = 64;
-/// Longest waiting time that counts for the place of a handle (client) in the queue of a lock.
+/// Longest wait that counts for a place.
 const WAITED_MAX: Duration = Duration::from_secs(3600);
 
-/// Time after a waiter's last request in which it keeps others out: an exclusive waiter later
-/// readers, a fair waiter those with larger tickets (rules readers 9, fair 3 in docs/design).
+/// For how long after its last request a waiter keeps others out (readers 9, fair 3).
 const FRESH: Duration = Duration::from_secs(3);
 
-/// Reason for which a lock is not granted: the time until it may be free (`None` if its value has
-/// no expiry), and true if another program has it.
+/// Until it may be free (`None`: its value has no expiry), and true if another program has it.
 pub(super) type Busy = (Option<Duration>, bool);
 
-/// Handles (clients) to notify because a lock has changed: with `watchers` all handles that watch
-/// the lock, and in `waiters` the first handle of the queue, or the readers at its head.
+/// All that watch, and in `waiters` the first of the queue, or the readers at its head.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wake {
     pub(super) watchers: bool,
     pub(super) waiters: Vec<u64>,
 }
 
-/// A handle (client) that waits in the queue of a lock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiter {
     pub(super) mode: LockMode,
     pub(super) place: Place,
-    /// Start of the wait by the node's wall clock, in µs; for a fair waiter, its ticket instead.
+    /// By the node's wall clock, in µs; for a fair waiter, its ticket.
     pub(super) since: u64,
     pub(super) is_fair: bool,
-    /// End of the time for which this waiter keeps out waiters that come later.
+    /// Until then it keeps out waiters that come later.
     fresh_till: u64,
 }
 
 impl Waiter {
-    /// Returns the end of the time for which this waiter keeps out waiters that come later. It is
-    /// at most `FRESH` from now, even if the node's clock has stepped back since the waiter asked.
+    /// At most `FRESH` from now, even if the node's clock has stepped back since.
     pub(super) fn fresh_till(&self, h: &Header) -> u64 {
         self.fresh_till.min(h.after(FRESH))
     }
@@ -57,44 +51,39 @@ impl Waiter {
         self.mode == LockMode::Exclusive && self.fresh_till > now
     }
 
-    /// Returns true if the waiter keeps its place. Readers and fair waiters lose their places when
-    /// they have stopped asking, so that other clients find a place in the queue.
+    /// Readers and fair waiters that have stopped asking lose their places, so that others find
+    /// one.
     fn stays(&self, now: u64) -> bool {
         !(self.mode.is_shared() || self.is_fair) || self.fresh_till > now
     }
 }
 
-/// All data under one lock's keys.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entry {
-    /// The exclusive grant, if the lock has one.
     pub(super) held: Option<Held>,
-    /// The shared grants, each with its end, in the order in which they were first given. Grants
-    /// that have ended may be in the list until the next acquire or release.
+    /// Each with its end, in the order in which they were first given. Ended ones may be in it
+    /// until the next acquire or release.
     pub(super) readers: Vec<(OwnerToken, u64)>,
-    /// The slots of a semaphore. They expire with the fence (last fencing token).
+    /// They expire with the fence.
     pub(super) slots: Vec<Slot>,
     pub(super) fence: u64,
     fence_till: u64,
-    /// Time until which a client watches the lock.
     watched_till: u64,
-    /// Queue of the handles (clients) that wait; the longest wait first.
+    /// The longest wait first.
     pub(super) queue: Vec<Waiter>,
-    /// Time until which the queue is kept. Each request of a waiting handle (client) sets a later
-    /// time.
+    /// Each request of a waiting handle sets a later time.
     queue_till: u64,
-    /// Value in the owner's place while the lock is reserved for a handle (client) or for readers,
-    /// and the end of the reservation. A reserved lock has no holder.
+    /// What stands in the owner's place, and the end of the reservation. A reserved lock has no
+    /// holder.
     pub(super) reserved: Option<(OwnerToken, u64)>,
-    /// Set while the free lock is kept for its old holder after a planned handover, because its
-    /// lease may have ended too early by this server's clock: the data history in which the lock
-    /// was first kept, and the time until which no other owner gets the lock.
+    /// Kept for its old holder after a planned handover: the data history in which it was first
+    /// kept, and until when no other owner gets it (quarantine 11).
     kept: Option<(u64, u64)>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Held {
-    /// Owner token; `None` if another program wrote the value of the lock's key.
+    /// `None` if another program wrote the key.
     pub(super) owner: Option<OwnerToken>,
     pub(super) till: Option<u64>,
     pub(super) meta: Option<Arc<[u8]>>,
@@ -125,7 +114,6 @@ impl Perish for Entry {
 }
 
 impl Entry {
-    /// Returns true if there is neither an exclusive nor a shared grant, and no slots.
     pub(super) fn is_free(&self) -> bool {
         self.held.is_none() && self.readers.is_empty() && self.slots.is_empty()
     }
@@ -134,10 +122,9 @@ impl Entry {
         self.held.as_ref().is_some_and(|h| h.owner == Some(owner))
     }
 
-    /// Returns true if the lock is to be transferred to `asker` by [`IfHeld::TakeFrom`] or
-    /// [`IfHeld::TakeOnly`]: it is held by the owner from which it is taken, or already by `asker`
-    /// because the request was repeated, and its remaining time is at most `ttl`. So no transfer
-    /// shortens the time for which the lock is held.
+    /// For [`IfHeld::TakeFrom`] or [`IfHeld::TakeOnly`]: held by the owner from which it is taken,
+    /// or by `asker` because the request was repeated; for at most `ttl`, so no transfer shortens
+    /// the hold.
     pub(super) fn is_given(
         &self,
         h: &Header,
@@ -169,7 +156,6 @@ impl Entry {
         self.watched_till = self.watched_till.max(h.fence_till());
     }
 
-    /// Returns the time for which the fence (last fencing token) and the slots are still kept.
     pub(super) fn fence_left(&self, h: &Header) -> Duration {
         h.until(self.fence_till)
     }
@@ -186,8 +172,7 @@ impl Entry {
         self.kept_till(h).map(|till| h.until(till))
     }
 
-    /// Returns the time until which the free lock is kept for the holder from before the planned
-    /// handover. If no acquire has asked for it since, this is the time that one would set now.
+    /// If no acquire has asked for it since the handover, the time that one would set now.
     fn kept_till(&self, h: &Header) -> Option<u64> {
         if !h.settling || !self.is_free() || self.fence_till <= h.now {
             return None;
@@ -200,8 +185,7 @@ impl Entry {
         self.kept.and_then(|_| self.kept_till(h)).map(|till| h.until(till))
     }
 
-    /// Returns the time for which the lock is reserved for a waiter other than the caller; `None`
-    /// if the lock is not reserved for another waiter.
+    /// `None` if the lock is not reserved for another waiter.
     pub(super) fn reserved(
         &self,
         h: &Header,
@@ -219,8 +203,7 @@ impl Entry {
         (own != Some(waiter)).then(|| h.until(till))
     }
 
-    /// Returns what keeps out every acquire of the lock: an exclusive grant, or the permits of a
-    /// semaphore under the same key.
+    /// An exclusive grant, or permits under the same key.
     pub(super) fn closed(&self, h: &Header) -> Option<Busy> {
         match &self.held {
             Some(held) => Some((held.till.map(|t| h.until(t)), held.owner.is_none())),
@@ -229,8 +212,8 @@ impl Entry {
         }
     }
 
-    /// Returns what keeps out an exclusive acquire, apart from reservations and fair callers.
-    /// `None` if the owner has the lock already, or if the lock is to be transferred to it.
+    /// Apart from reservations and fair callers. `None` if the owner has the lock, or it is to be
+    /// transferred to it.
     pub(super) fn busy(
         &mut self,
         h: &Header,
@@ -246,8 +229,6 @@ impl Entry {
         self.closed(h).or(readers).or_else(|| self.kept(h).map(kept))
     }
 
-    /// Refuses an acquire, and registers the caller for the hint (wake-up message) that its
-    /// `if_held` asks for.
     pub(super) fn refuse(
         &mut self,
         h: &Header,
@@ -270,8 +251,7 @@ impl Entry {
         Reply::Held { remaining, foreign }
     }
 
-    /// Gives the handle (client) a place in the queue by its ticket, or else by the time for which
-    /// it has waited. Any place that it had before is removed. Returns false if the queue is full.
+    /// By its ticket, or else by its wait, in place of an earlier one. False if the queue is full.
     fn queue(&mut self, h: &Header, mode: LockMode, place: Place, ticket: Option<u64>) -> bool {
         let (since, is_fair) = (ticket.unwrap_or_else(|| since(h, &place)), ticket.is_some());
         self.queue.retain(|other| other.place.waiter != place.waiter && other.stays(h.now));
@@ -286,10 +266,8 @@ impl Entry {
         at < PLACES
     }
 
-    /// Returns the handles (clients) to wake because the lock is free. Takes the first waiter out
-    /// of the queue, unless it is a fair one, and reserves the lock for it. If the first waiter is
-    /// a reader, takes out all readers before the first exclusive waiter that has asked in the last
-    /// 3 s, and reserves the lock for readers.
+    /// The first waiter leaves the queue, unless it is a fair one, and the lock is reserved for it.
+    /// If it is a reader, so do all readers before the first fresh exclusive waiter.
     pub(super) fn wake(&mut self, h: &Header) -> Wake {
         let watchers = self.was_watched(h);
         self.queue.retain(|waiter| !waiter.is_fair || waiter.stays(h.now));
@@ -314,7 +292,7 @@ impl Entry {
     }
 }
 
-/// Returns the time at which the handle (client) began to wait, in µs by the node's wall clock.
+/// In µs by the node's wall clock.
 pub(super) fn since(h: &Header, place: &Place) -> u64 {
     h.facts.node_micros.saturating_sub(place.waited.min(WAITED_MAX).as_micros() as u64)
 }
@@ -355,7 +333,6 @@ impl Locks {
         }
         entry.held.take_if(|_| given);
         if entry.is_owned_by(owner) {
-            // The request was repeated: this attempt has the lock already.
             return Reply::Granted { fence: entry.fence };
         }
         if let Some(IfHeld::Fair { place, ticket }) = if_held {
@@ -373,7 +350,7 @@ impl Locks {
         Reply::Granted { fence }
     }
 
-    /// Raises the lock's fence (last fencing token) to `token`. For several locks: all, or none.
+    /// For several locks: all, or none.
     pub(super) fn raise(
         &mut self,
         h: &Header,
@@ -384,7 +361,7 @@ impl Locks {
         if h.is_quarantined() {
             return h.quarantined();
         }
-        // If the fence (last token) is larger, refuse: another owner may have got the lock since.
+        // The fence is larger: another owner may have got the lock since.
         let may = keys.all().all(|name| {
             self.0.live(name.lock(), h.now).is_some_and(|e| {
                 let is_read = !keys.is_many() && e.is_read_by(owner, h.now);
@@ -400,8 +377,7 @@ impl Locks {
         Reply::Done
     }
 
-    /// Extends a lock, or several locks together, all or none. Returns the answer, and the handles
-    /// (clients) to wake because the metadata changed.
+    /// Several locks: all, or none. Also the handles to wake because the metadata changed.
     pub(super) fn extend(
         &mut self,
         h: &Header,
@@ -436,8 +412,6 @@ impl Locks {
         (Reply::Done, wake)
     }
 
-    /// Releases a lock. Returns the answer, and the handles (clients) to wake because the lock is
-    /// free.
     pub(super) fn release(
         &mut self,
         h: &Header,

@@ -1,5 +1,5 @@
-//! Requests (ops) for several locks together, on a node in memory: all names get one owner and one
-//! fencing token, or none is granted.
+//! Ops for several locks, on a node in memory: all names get one owner and one fencing token, or
+//! none is granted.
 
 use std::time::Duration;
 
@@ -9,14 +9,13 @@ use crate::op::{IfHeld, LockMode, Reply};
 use crate::rules::header::Header;
 use crate::token::OwnerToken;
 
-/// Names whose locks are free now, each with the handles (clients) to wake.
 pub(super) type Woken = Vec<(LockKeys, Wake)>;
 
 fn takes(if_held: Option<IfHeld>) -> bool {
     matches!(if_held, Some(IfHeld::TakeFrom(_)))
 }
 
-/// Returns the refusal of an acquire of several names. It states the latest end of the busy names.
+/// With the latest end of the busy names.
 fn refuse_all(busy: &[Busy]) -> Reply {
     let ends = || busy.iter().map(|(rest, _)| *rest);
     let remaining = if ends().any(|rest| rest.is_none()) { None } else { ends().max().flatten() };
@@ -25,8 +24,7 @@ fn refuse_all(busy: &[Busy]) -> Reply {
 }
 
 impl Locks {
-    /// Acquires several names: grants all of them, or none (rules multi_lock 1, 2,
-    /// 6 in docs/design).
+    /// All, or none (multi_lock 1, 2, 6).
     pub(super) fn acquire_all(
         &mut self,
         h: &Header,
@@ -39,9 +37,8 @@ impl Locks {
         }
         let busy = keys.all().filter_map(|name| {
             let entry = self.0.open(name.lock(), h.now);
-            // A call that has collected names one by one now takes them over together (`takes`). It
-            // is not refused because a name is reserved for a waiter
-            // (rule multi_lock 6 in docs/design).
+            // A call that takes over what it has collected (`takes`) is not refused because a name
+            // is reserved (multi_lock 6).
             let rest = entry.reserved(h, LockMode::Exclusive, None).filter(|_| !takes(if_held));
             let reserved = rest.map(|rest| (Some(rest), false));
             let busy = reserved.or_else(|| entry.busy(h, owner, (ttl, if_held)));
@@ -59,8 +56,7 @@ impl Locks {
         let fences: Vec<_> = entries().map(|lock| self.0.open(lock, h.now).fence).collect();
         let most = fences.iter().copied().max().unwrap_or(0);
         let mut is_owned = |lock| self.0.open(lock, h.now).is_owned_by(owner);
-        // A repeated takeover is granted again, with a new fence (fencing token), as a takeover of
-        // one name is.
+        // A repeated takeover is granted again, with a new fence, as a takeover of one name is.
         let is_repeated = !takes(if_held) && entries().all(&mut is_owned);
         let fence = if is_repeated { most } else { h.next_fence(most, proposal) };
         for lock in entries() {
@@ -76,7 +72,6 @@ impl Locks {
         Reply::Granted { fence }
     }
 
-    /// Releases the names that the owner has.
     pub(super) fn release_all(
         &mut self,
         h: &Header,

@@ -9,16 +9,13 @@ use crate::op::{IfHeld, LockMode, MAX_LISTED, QuarantineId, Readers, Reply, Shar
 use crate::rules::header::Header;
 use crate::token::{FencingToken, OwnerToken};
 
-/// Largest number of readers of one lock.
 const READERS_MAX: usize = 4_096;
 
 impl Entry {
-    /// Returns true if the owner holds the lock as a reader (has a shared grant) at `now`.
     pub(super) fn is_read_by(&self, owner: OwnerToken, now: u64) -> bool {
         self.readers.iter().any(|(reader, till)| *reader == owner && *till > now)
     }
 
-    /// Gives the owner a shared grant until `till`, in place of an earlier one.
     pub(super) fn read_until(&mut self, owner: OwnerToken, till: u64) {
         match self.readers.iter_mut().find(|(reader, _)| *reader == owner) {
             Some(reader) => reader.1 = till,
@@ -26,8 +23,7 @@ impl Entry {
         }
     }
 
-    /// Returns the time for which this reader gets no grant, because exclusive waiters began to
-    /// wait earlier. `None` if there are no such waiters.
+    /// Exclusive waiters began to wait earlier; `None` if there are none.
     pub(super) fn writers_ahead(&self, h: &Header, if_held: Option<IfHeld>) -> Option<Duration> {
         let since = if_held
             .as_ref()
@@ -37,7 +33,6 @@ impl Entry {
         ahead.map(|writer| h.until(writer.fresh_till(h))).max()
     }
 
-    /// Returns the shared grants for the answer to `Inspect`.
     pub(super) fn readers(&self, h: &Header) -> Readers {
         let live = self.readers.iter().filter(|(_, till)| *till > h.now);
         let mut listed: Vec<_> = live
@@ -49,8 +44,7 @@ impl Entry {
         Readers { fence: self.fence, count, listed }
     }
 
-    /// Removes the owner's shared grant, and the shared grants that have ended
-    /// (rule readers 7 in docs/design).
+    /// And those that have ended (readers 7).
     pub(super) fn release_shared(&mut self, h: &Header, owner: OwnerToken) -> (Reply, Wake) {
         let before = self.readers.len();
         self.readers.retain(|(reader, _)| *reader != owner);
@@ -59,8 +53,7 @@ impl Entry {
         (reply, if self.readers.is_empty() { self.wake(h) } else { Wake::default() })
     }
 
-    /// Removes the first readers from the queue and returns them: all readers before the first
-    /// exclusive waiter that has asked in the last 3 s.
+    /// All readers before the first fresh exclusive waiter leave the queue.
     pub(super) fn first_readers(&mut self, h: &Header) -> Vec<Waiter> {
         let writer = self.queue.iter().position(|waiter| waiter.is_fresh_writer(h.now));
         let end = writer.unwrap_or(self.queue.len());
@@ -69,7 +62,7 @@ impl Entry {
 }
 
 impl Locks {
-    /// Grants or refuses a shared acquire (rules readers 1, 2, 4 in docs/design).
+    /// Grants or refuses (readers 1, 2, 4).
     pub(super) fn acquire_shared(
         &mut self,
         h: &Header,
@@ -83,7 +76,6 @@ impl Locks {
         }
         let (entry, asked) = (self.0.open(keys.lock(), h.now), (LockMode::Shared, if_held));
         if entry.is_read_by(owner, h.now) {
-            // The owner already has a shared grant, because this request was repeated.
             return Reply::Granted { fence: entry.fence };
         }
         if let Some(rest) = entry.reserved(h, LockMode::Shared, if_held) {
@@ -113,7 +105,7 @@ impl Locks {
         Reply::Granted { fence }
     }
 
-    /// Extends a shared grant, or makes an exclusive one shared (rule readers 6 in docs/design).
+    /// Or makes an exclusive grant shared (readers 6).
     pub(super) fn extend_shared(
         &mut self,
         h: &Header,

@@ -1,4 +1,4 @@
-//! The ops of permits on a node in memory: grants of the numbered slots of a semaphore.
+//! The ops of permits on a node in memory.
 
 use std::time::Duration;
 
@@ -8,21 +8,18 @@ use crate::op::{IfHeld, LockMode, Place, QuarantineId, Reply, SlotGrant, Slots};
 use crate::rules::header::Header;
 use crate::token::{FencingToken, OwnerToken};
 
-/// A slot of a semaphore.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Slot {
-    /// Owner token, or the value in its place while the slot is reserved for a handle (client);
-    /// `None` after a release.
+    /// Or the value in its place while reserved; `None` after a release.
     owner: Option<OwnerToken>,
-    /// End of the grant or of the reservation.
+    /// Of the grant or of the reservation.
     till: u64,
     fence: u64,
 }
 
 impl Slot {
-    /// Returns the time until which no other owner gets the slot. Soon after a planned handover
-    /// this is 2E (the largest difference between two clocks) after the end of the grant, because
-    /// the grant may have ended too early by this clock.
+    /// Soon after a planned handover 2E after the end of the grant, which may have ended too early
+    /// by this clock.
     fn taken_till(&self, h: &Header) -> u64 {
         let is_grant = self.owner.is_some_and(|owner| !owner.is_ownerless());
         let apart = if h.settling && is_grant { h.apart() } else { Duration::ZERO };
@@ -33,8 +30,7 @@ impl Slot {
         self.owner.is_none() || self.taken_till(h) <= h.now
     }
 
-    /// Returns true if the slot has this owner token, and its time is not over. If the slot is
-    /// reserved, the token is the one that stands for the waiting handle.
+    /// Of a reserved slot, the token stands for the waiting handle.
     fn is_of(&self, owner: OwnerToken, h: &Header) -> bool {
         self.owner == Some(owner) && self.till > h.now
     }
@@ -45,13 +41,12 @@ impl Slot {
 }
 
 impl Entry {
-    /// Adds free slots, so that there are at least `of` slots.
     fn make_slots(&mut self, of: u16) {
         let len = self.slots.len().max(of.into());
         self.slots.resize(len, Slot::default());
     }
 
-    /// Gives the owner the slot, in place of any other that it has.
+    /// In place of any other that it has.
     fn occupy(&mut self, h: &Header, slot: u16, owner: OwnerToken, till: u64) -> &mut Slot {
         self.leave(owner);
         self.keep_fence(h);
@@ -60,8 +55,7 @@ impl Entry {
         slot
     }
 
-    /// Returns the slot that the request gets; `None` if it is refused (rules semaphore 1,
-    /// 2 in docs/design).
+    /// `None` if refused (semaphore 1, 2).
     fn choose(
         &self,
         h: &Header,
@@ -79,8 +73,8 @@ impl Entry {
         of(owner).or(reserved).or_else(free)
     }
 
-    /// Removes the waiter at position `number` from the queue, and reserves the free slot for it.
-    /// Returns the number of the waiter's handle (client).
+    /// The waiter at position `number` leaves the queue, and the slot is reserved for it. Returns
+    /// its handle.
     fn wake_for(&mut self, h: &Header, number: usize, slot: usize) -> u64 {
         let Place { waiter, needs, .. } = self.queue.remove(number).place;
         let needs = needs.min(Place::RESERVED_MAX);
@@ -91,17 +85,15 @@ impl Entry {
         waiter
     }
 
-    /// Frees the owner's slots, and returns their numbers.
+    /// Returns their numbers.
     fn leave(&mut self, owner: OwnerToken) -> Vec<usize> {
         let of_owner = |(_, slot): &(usize, &mut Slot)| slot.owner == Some(owner);
         let slots = self.slots.iter_mut().enumerate().filter(of_owner);
         slots.map(|(i, slot)| (slot.free(), i).1).collect()
     }
 
-    /// Returns the handles (clients) to wake because these slots are free: one waiter for each
-    /// slot, and all that watch the semaphore. A waiter knows the slots below the number of permits
-    /// in its request. It gets the highest free slot that it knows, so that lower slots are left
-    /// for waiters that know fewer slots.
+    /// One waiter for each slot, and all that watch. A waiter gets the highest free slot that it
+    /// knows, so that lower ones are left for waiters that know fewer.
     fn hand_on(&mut self, h: &Header, mut free: Vec<usize>) -> Wake {
         if free.is_empty() {
             return Wake::default();
@@ -117,7 +109,6 @@ impl Entry {
         Wake { watchers: self.was_watched(h), waiters }
     }
 
-    /// Returns the permits for the answer to `Inspect`.
     pub(super) fn permits(&self, h: &Header) -> Vec<SlotGrant> {
         let grant = |(i, slot): (usize, &Slot)| {
             let owner = slot.owner.filter(|owner| !owner.is_ownerless() && slot.till > h.now)?;
@@ -128,14 +119,14 @@ impl Entry {
         self.slots.iter().enumerate().filter_map(grant).collect()
     }
 
-    /// Returns true if the key is that of a lock, and not of a semaphore.
+    /// And not of a semaphore.
     fn is_lock(&self) -> bool {
         self.held.is_some() || !self.readers.is_empty() || self.reserved.is_some()
     }
 }
 
 impl Locks {
-    /// Grants a slot, or refuses the acquire (rules semaphore 1, 2 in docs/design).
+    /// Grants or refuses (semaphore 1, 2).
     pub(super) fn acquire_slot(
         &mut self,
         h: &Header,
@@ -159,15 +150,13 @@ impl Locks {
         entry.make_slots(slots.of);
         let has = entry.slots.iter().position(|slot| slot.is_of(owner, h));
         if let (None, Some(has)) = (slots.slot(), has) {
-            // The owner already has a slot, because this request was repeated.
             let slot = u16::try_from(has).unwrap_or_default();
             return (Reply::Permit { fence: entry.slots[has].fence, slot }, Wake::default());
         }
         let Some(slot) = entry.choose(h, owner, slots, if_held) else {
             let taken = slots.order().map(|i| entry.slots[usize::from(i)].taken_till(h)).min();
             let reply = entry.refuse(h, asked, (taken.map(|till| h.until(till)), false));
-            // A caller that asks for exactly one slot needs no other slot, so its other slots are
-            // freed.
+            // One exact slot: its others are freed.
             let free = if slots.slot().is_some() { entry.leave(owner) } else { Vec::new() };
             return (reply, entry.hand_on(h, free));
         };
@@ -180,7 +169,7 @@ impl Locks {
         (Reply::Permit { fence, slot }, Wake::default())
     }
 
-    /// Raises the fence (last fencing token) of the owner's slot (rule semaphore 3 in docs/design).
+    /// Of the owner's slot (semaphore 3).
     pub(super) fn raise_slot(
         &mut self,
         h: &Header,
@@ -206,9 +195,7 @@ impl Locks {
         }
     }
 
-    /// Extends a permit. The owner then has this slot and no other, or no slot if another owner has
-    /// this one (rule semaphore 4 in docs/design). Returns the answer, and the handles (clients) to
-    /// wake.
+    /// The owner then has this slot and no other, or none if another owner has it (semaphore 4).
     pub(super) fn extend_slot(
         &mut self,
         h: &Header,
@@ -242,8 +229,7 @@ impl Locks {
         (Reply::Done, Wake::default())
     }
 
-    /// Frees the owner's slots. Returns the answer, and the handles (clients) to wake (rule
-    /// semaphore 5).
+    /// Frees and wakes (semaphore 5).
     pub(super) fn release_slots(
         &mut self,
         h: &Header,
