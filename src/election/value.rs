@@ -95,7 +95,7 @@ pub(crate) struct Metadata {
     drain_ms: u64,
     #[serde(default)]
     priority: u8,
-    /// As stored on the nodes.
+    /// Digest of the owner token of the entry in the list of candidates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) candidate: Option<String>,
 }

@@ -49,11 +49,12 @@ pub(crate) fn precedes(first: u64, second: u64) -> bool {
 }
 
 impl Remembered {
+    /// `deployment` is 0 if the handle's settings name none.
     pub(crate) fn of(deployment: u64) -> Self {
         Self { newest: Lineage { deployment, ..Lineage::default() }, ..Self::default() }
     }
 
-    /// `deployment` is 0 if the handle's settings name none.
+    /// What it says about data of this vote (quarantine 22).
     pub(crate) fn about(self, vote: u64) -> Self {
         if self.is_shared && self.newest.vote != vote {
             Self::of(self.newest.deployment)
