@@ -229,7 +229,7 @@ impl Frames {
         Ok(())
     }
 
-    /// And every list and map that it completes.
+    /// Also ends every list and map that it completes.
     fn ended(&mut self) {
         self.at = At::Kind;
         while let Some(left) = self.open.last_mut() {

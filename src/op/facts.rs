@@ -51,7 +51,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// And of the quarantine with which it began.
+    /// Also names the quarantine with which it began.
     pub(crate) fn history(&self) -> QuarantineId {
         QuarantineId { history: self.history_id, since: self.since }
     }

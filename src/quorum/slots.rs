@@ -65,7 +65,7 @@ impl AcquireSlot {
         (0..self.strays.len()).filter(is_stray)
     }
 
-    /// And the number of these nodes. Of several, the slot of the node with the lowest number.
+    /// With the number of these nodes. Of several, that of the node with the lowest number.
     fn favourite(&self) -> Option<(u16, usize)> {
         let slots = || self.first.iter().filter_map(|answer| slot_of(answer.as_ref()));
         let votes = |slot| slots().filter(|other| *other == slot).count();

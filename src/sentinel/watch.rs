@@ -96,7 +96,7 @@ impl Watch {
         }
     }
 
-    /// And the time just before the question.
+    /// With the time just before the question.
     pub(crate) fn named(&self) -> (Option<u64>, Moment) {
         let seen = self.shared.seen.lock();
         (seen.master.as_ref().and_then(|master| master.epoch), seen.confirmed)

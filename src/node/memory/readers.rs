@@ -44,7 +44,7 @@ impl Entry {
         Readers { fence: self.fence, count, listed }
     }
 
-    /// And those that have ended (readers 7).
+    /// Also removes those that have ended (readers 7).
     pub(super) fn release_shared(&mut self, h: &Header, owner: OwnerToken) -> (Reply, Wake) {
         let before = self.readers.len();
         self.readers.retain(|(reader, _)| *reader != owner);
@@ -105,7 +105,7 @@ impl Locks {
         Reply::Granted { fence }
     }
 
-    /// Or makes an exclusive grant shared (readers 6).
+    /// Also makes an exclusive grant shared (readers 6).
     pub(super) fn extend_shared(
         &mut self,
         h: &Header,

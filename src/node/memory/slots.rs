@@ -10,7 +10,7 @@ use crate::token::{FencingToken, OwnerToken};
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Slot {
-    /// Or the value in its place while reserved; `None` after a release.
+    /// While reserved, the value in the place of a token; `None` after a release.
     owner: Option<OwnerToken>,
     /// Of the grant or of the reservation.
     till: u64,
@@ -119,7 +119,7 @@ impl Entry {
         self.slots.iter().enumerate().filter_map(grant).collect()
     }
 
-    /// And not of a semaphore.
+    /// A semaphore is none.
     fn is_lock(&self) -> bool {
         self.held.is_some() || !self.readers.is_empty() || self.reserved.is_some()
     }
