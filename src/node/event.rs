@@ -1,5 +1,4 @@
-//! Events that a node reports, and the log lines of these events. Events may be lost, so the
-//! correctness of the library does not depend on them.
+//! Events that a node reports, and their log lines. They may be lost: nothing depends on them.
 
 use std::fmt;
 use std::pin::Pin;
@@ -16,8 +15,8 @@ use tokio::sync::broadcast::error::RecvError;
 use crate::error::Commands;
 use crate::op::{Began, Loss};
 
-/// Message of a node to its handle (a client's `Redlock`); see
-/// [`LockNode::events`](crate::node::spi::LockNode::events). Every message may be lost.
+/// Message of a node to its handle; see [`LockNode::events`](crate::node::spi::LockNode::events).
+/// Every message may be lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeSignal {
@@ -25,12 +24,12 @@ pub enum NodeSignal {
     /// released, its holder's metadata changed, a claim ended, or a list of candidates has a new
     /// entry. The value is the main key of the lock, or the key of the record or the list.
     Changed(Arc<str>),
-    /// A lock is free. The handle with the number `waiter` (a client's `Redlock`) is the first in
-    /// the lock's queue of waiting handles ([`Place`](crate::node::spi::Place)).
+    /// A lock is free. The handle with the number `waiter` is the first in the lock's queue of
+    /// waiting handles ([`Place`](crate::node::spi::Place)).
     Turn {
         /// The main key of the lock.
         key: Arc<str>,
-        /// Number of the first handle (client) in the queue of the lock.
+        /// Number of the first handle in the queue of the lock.
         waiter: u64,
     },
     /// An event of the node. Programs receive only this kind of message.
@@ -53,8 +52,7 @@ pub struct NamedEvent {
     pub event: NodeEvent,
 }
 
-/// The events of the nodes of a handle (`Redlock`); see
-/// [`Redlock::events`](crate::Redlock::events).
+/// The events of the nodes of a handle; see [`Redlock::events`](crate::Redlock::events).
 ///
 /// `NodeEvents` is also a [`Stream`] of [`NamedEvent`]s. A reader that is more than 1024 events
 /// behind misses the oldest events.
@@ -68,8 +66,7 @@ impl NodeEvents {
         Self { all: Box::pin(unfold(events, next).fuse()) }
     }
 
-    /// Waits for the next event. Returns `None` after the drop of the handle (`Redlock`) and its
-    /// clones.
+    /// Waits for the next event. Returns `None` after the drop of the handle and its clones.
     ///
     /// # Cancellation safety
     /// If the future is dropped, no event is lost: the next call continues.
@@ -120,8 +117,8 @@ pub enum NodeEvent {
     /// The node cannot be reached, or the connection to the node was lost. Log: `down` with
     /// `cause`, after a failed try to connect.
     Down,
-    /// The node was connected or reconnected, possibly to another server. The handle (`Redlock`)
-    /// then reads the identity of the node's data history. Log: `up`.
+    /// The node was connected or reconnected, possibly to another server. The handle then reads the
+    /// identity of the node's data history. Log: `up`.
     Up,
     /// The node has a new data history: the server restarted, another server took over, or data
     /// were lost. So the node may have forgotten its earlier grants. Log: `history_changed` with
@@ -151,12 +148,11 @@ pub enum NodeEvent {
         /// loss](crate::idempotency::IdempotencyBuilder::accept_loss) do not count as forgotten.
         loss: Option<Loss>,
     },
-    /// The quarantine (a time without grants) has ended, and the node grants again. Sent with the
-    /// node's first reply after the quarantine. Log: `quarantine_ended`.
+    /// The quarantine has ended, and the node grants again. Sent with the node's first reply after
+    /// the quarantine. Log: `quarantine_ended`.
     QuarantineEnded,
-    /// Holders of this handle (`Redlock`) renewed their leases on a node in quarantine, in which
-    /// only leases that the node had confirmed before may be renewed (re-assertions). Log:
-    /// `reasserted` with `leases`.
+    /// Holders of this handle renewed their leases on a node in quarantine, in which only leases
+    /// that the node had confirmed before may be renewed. Log: `reasserted` with `leases`.
     #[non_exhaustive]
     Reasserted {
         /// Number of re-asserted leases (extended during the quarantine) in one batch.
@@ -175,16 +171,15 @@ pub enum NodeEvent {
     /// The clients of this node use different lengths of the quarantine (`max_ttl` and the failover
     /// window, in which a replaced server may still grant), or this client used a longer one
     /// before. The node uses the longest length, and keeps it until a person lowers it by `palisade
-    /// settings --lower` (rule quarantine 7 in docs/design). Set the same `max_ttl` in every
-    /// process. Otherwise a quarantine may end too early: the node has lost all its data, and only
-    /// a client with a shorter `max_ttl` reaches it. Log: `settings_disagree` with `ours_ms` and
-    /// `node_ms`.
+    /// settings --lower` (quarantine 7). Set the same `max_ttl` in every process. Otherwise a
+    /// quarantine may end too early: the node has lost all its data, and only a client with a
+    /// shorter `max_ttl` reaches it. Log: `settings_disagree` with `ours_ms` and `node_ms`.
     #[non_exhaustive]
     SettingsDisagree {
-        /// Length of the quarantine (time without grants) by this handle's settings.
+        /// Length of the quarantine by this handle's settings.
         ours: Duration,
-        /// Length of the quarantine (time without grants) that the node uses. Longer than `ours`,
-        /// or equal to `ours` if this handle has just raised the length.
+        /// Length of the quarantine that the node uses. Longer than `ours`, or equal to `ours` if
+        /// this handle has just raised the length.
         node: Duration,
     },
     /// A majority of the nodes, including this node, began without data or lost data within the
@@ -237,12 +232,12 @@ pub enum HistoryCause {
     /// The node has lost its marker (the key `palisade:generation`), by `FLUSHALL` or by a restart
     /// without data.
     DataLost,
-    /// The node had no data of palisade when the handle (`Redlock`) first reached it: the node is
-    /// new, or it was emptied. The log has this cause as information and not as a warning, because
-    /// the warning `quarantine_begun` follows.
+    /// The node had no data of palisade when the handle first reached it: the node is new, or it
+    /// was emptied. The log has this cause as information and not as a warning, because the warning
+    /// `quarantine_begun` follows.
     FirstUse,
-    /// The handle (`Redlock`) is new to this node, or the same server process has another data
-    /// history than before.
+    /// The handle is new to this node, or the same server process has another data history than
+    /// before.
     Unknown,
 }
 
@@ -258,11 +253,11 @@ impl HistoryCause {
     }
 }
 
-/// Log text for a node that lost its data: the reason for its quarantine (it grants nothing).
+/// In the log, of a node that lost its data.
 const LOST: &str = "its data are lost; what was known of idempotency keys is unknown";
 
 impl NodeEvent {
-    /// Writes the event to the log. An event is a warning if a person may have to act.
+    /// A warning if a person may have to act.
     pub(crate) fn log(&self, node: &str, commands: &Commands) {
         macro_rules! say {
             ($level:ident, $event:literal, $text:literal $(, $field:ident = $value:expr)*) => {
@@ -272,7 +267,7 @@ impl NodeEvent {
             };
         }
         match self {
-            // The connection logs `down`, because only the connection has the cause.
+            // The connection logs `down`, because only it has the cause.
             Self::Down => {}
             Self::Up => say!(info, "up", "node connected"),
             Self::HistoryChanged { cause: cause @ HistoryCause::FirstUse } => say!(

@@ -1,5 +1,5 @@
 //! The marker and the note as text. Every field has a fixed width, with one space between
-//! (rule quarantine 2 in docs/design).
+//! (quarantine 2).
 
 use std::fmt;
 
@@ -7,7 +7,6 @@ use super::losses::LOSSES;
 use super::{Handover, Losses, Marker, Note, Process};
 use crate::op::{Began, Loss};
 
-/// Width of a note.
 pub(crate) const NOTE: usize = 53;
 /// A server that does not count its input.
 const NO_INPUTS: u64 = 9_999_999_999_999_999;
