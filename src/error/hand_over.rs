@@ -39,9 +39,8 @@ impl HandOverError {
     }
 }
 
-/// Returns the advice for an error after which the same call cannot succeed, even after a wait. If
-/// a person has to remove the cause first, the advice names the cause, because the next acquire
-/// would fail for the same reason.
+/// The same call cannot succeed, even after a wait. If a person has to remove the cause first,
+/// names it, because the next acquire would fail for it.
 fn final_advice(why: &NoQuorum) -> Advice {
     match why.advice() {
         Advice::RetryAfter(_) => Advice::GiveUp,
@@ -71,9 +70,9 @@ pub enum ResumeError {
     /// [`Redlock::close`](crate::Redlock::close) was called.
     #[error("{0}: not resumed, the handle was closed; build a new one")]
     Closed(Resource),
-    /// The ticket does not fit this handle (`Redlock`): it has another prefix, or its ttl is above
-    /// the `max_ttl` of this handle. Nothing was sent to the nodes, so another handle may still
-    /// redeem the ticket.
+    /// The ticket does not fit this handle: it has another prefix, or its ttl is above the
+    /// `max_ttl` of this handle. Nothing was sent to the nodes, so another handle may still redeem
+    /// the ticket.
     #[error("not resumed: {0}")]
     Config(ConfigError),
 }
