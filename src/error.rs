@@ -56,7 +56,6 @@ pub trait Advise: std::error::Error {
     fn advice(&self) -> Advice;
 }
 
-/// For errors that have their own method `advice`.
 macro_rules! advise {
     ($($error:ty),+ $(,)?) => {
         $(impl $crate::error::Advise for $error {
@@ -99,7 +98,6 @@ impl ConfigError {
         Self { of: Some(resource).filter(|_| self.field != "name"), ..self }
     }
 
-    /// For example an environment variable.
     pub(crate) fn named(self, field: impl Into<Cow<'static, str>>) -> Self {
         Self { field: field.into(), ..self }
     }
@@ -270,17 +268,14 @@ impl NodeError {
         Self::not_executed(NodeFault::ForeignKey, detail)
     }
 
-    /// It reached the node after its deadline.
     pub(crate) fn past_deadline() -> Self {
         Self::not_executed(NodeFault::PastDeadline, "by the server's own clock")
     }
 
-    /// Of the server that failed.
     pub(crate) fn at(self, place: &str, hint: &str) -> Self {
         Self { detail: format!("at {place}: {}{hint}", self.detail).into(), ..self }
     }
 
-    /// Of the system or the server.
     pub(crate) fn because(self, cause: Option<Cause>) -> Self {
         Self { cause, ..self }
     }

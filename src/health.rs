@@ -102,7 +102,6 @@ impl Ability {
         if rest.is_zero() { Self::Now } else { Self::After(rest) }
     }
 
-    /// The longer wait; `Unknown` if one is unknown.
     fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Unknown, _) | (_, Self::Unknown) => Self::Unknown,

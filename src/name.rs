@@ -33,7 +33,6 @@ const LABELS: [&str; 3] = [ELECTION, RECORD, PERMITS];
 /// Namespace of the decisions of operators about losses of data (idempotency 20).
 pub const DECISIONS: &str = "palisade-decisions";
 
-/// Of the key with a request to the leader to resign.
 const REQUEST: &str = "ask";
 const CANDIDATES: &str = "candidates";
 
@@ -58,7 +57,6 @@ fn is_blank(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\u{200b}'..='\u{200d}' | '\u{2060}' | '\u{feff}')
 }
 
-/// Like [`check_name`], but allows the empty text.
 pub(crate) fn check_text(field: &'static str, text: &str) -> Result<(), ConfigError> {
     if text.len() > NAME_MAX {
         let shown: String = text.chars().take(16).collect();
@@ -254,7 +252,6 @@ impl LockKeys {
         Self::new(&format!("{prefix}{PERMITS}{name}"))
     }
 
-    /// Of requests to the leader of this election to resign.
     pub(crate) fn request(&self) -> Self {
         Self::new(&self.beside(REQUEST))
     }
@@ -310,7 +307,6 @@ impl LockKeys {
         std::iter::once(self).chain(self.0.more.iter())
     }
 
-    /// Of all keys of all locks.
     pub(crate) fn bytes(&self) -> usize {
         self.all().map(|keys| keys.0.text.len()).sum()
     }

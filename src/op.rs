@@ -282,7 +282,6 @@ impl Op {
             || matches!(self, Self::Raise { .. } | Self::RaiseClaim { .. })
     }
 
-    /// It names the node's quarantine.
     pub(crate) fn reasserts(&self) -> bool {
         matches!(
             self,
@@ -308,7 +307,6 @@ impl Op {
         }
     }
 
-    /// A result, steps, metadata or a list.
     pub(crate) fn shows_result(&self) -> bool {
         matches!(
             self,
@@ -467,7 +465,6 @@ impl Reply {
         }
     }
 
-    /// A result, steps, metadata or a list.
     pub(crate) fn shows_result(&self) -> bool {
         match self {
             Self::Completed(_) => true,

@@ -240,7 +240,6 @@ pub struct RedlockBuilder {
     clock_error: Option<Duration>,
     deployment: Option<String>,
     env: Arc<dyn Env>,
-    /// The metrics have the names of locks as labels.
     metrics_by_lock: bool,
 }
 

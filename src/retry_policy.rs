@@ -44,7 +44,6 @@ impl RetryPolicy {
         Ok(Self { min, max, factor })
     }
 
-    /// The same seed gives the same pauses.
     pub(crate) fn delays(&self, seed: u64) -> Delays {
         let builder = ExponentialBuilder::default()
             .with_min_delay(self.min)
@@ -57,7 +56,6 @@ impl RetryPolicy {
     }
 }
 
-/// Endless.
 #[derive(Debug)]
 pub(crate) struct Delays {
     inner: ExponentialBackoff,

@@ -7,12 +7,10 @@ use std::fmt::{self, Write as _};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Characters that are shown of a text from outside.
 pub(crate) const MOST: usize = 200;
 /// Largest number of characters that are shown of a sentence that palisade wrote and that contains
 /// text from outside, such as a server's message.
 pub const SENTENCE_MAX: usize = 2_000;
-/// The same length for every secret.
 const MARK: &str = "***";
 /// In bytes, of the pieces of a password that are searched for in a text from outside.
 const PART: usize = 4;

@@ -31,7 +31,6 @@ use crate::time::{Moment, valid_until};
 use crate::token::{FencingToken, OwnerToken};
 
 const WAIT: Duration = Duration::from_secs(30);
-/// For two attempts after the end of a quarantine, and for the rounding of clocks.
 pub(crate) const AFTER_QUARANTINE: Duration = Duration::from_secs(1);
 
 pub(crate) struct LockAttempt<'a> {
@@ -43,7 +42,6 @@ pub(crate) struct LockAttempt<'a> {
     pub(crate) level: Durability,
     pub(crate) meters: Arc<LeaseMeters>,
     pub(crate) operation: &'a Call,
-    /// True if the call waits for the end of quarantines, even past its own deadline.
     pub(crate) waits_for_quarantine: bool,
     /// True if an attempt waits for all nodes even when no majority can answer any more.
     pub(crate) awaits_all: bool,

@@ -279,7 +279,6 @@ impl Core {
         }
     }
 
-    /// A result counts only if it has the durability level of `terms`.
     pub(crate) async fn look(&self, terms: &ClaimTerms) -> Found {
         let look = Op::Lookup {
             key: Arc::clone(&terms.key),

@@ -13,7 +13,6 @@ use crate::span::Call;
 use crate::time::{Moment, valid_until};
 
 impl Core {
-    /// `automatic` is true if the renewer extends the lease, and false if its holder does.
     pub(crate) async fn extend_in(
         &self,
         lease: &Arc<Lease>,

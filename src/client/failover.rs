@@ -84,7 +84,6 @@ impl Verdicts {
         self.failovers
     }
 
-    /// `failovers` is the number of failovers at the sending of the renewal.
     pub(super) fn renewed(&mut self, failovers: u64, confirmed: bool) {
         if confirmed && failovers > self.kept {
             self.kept = failovers;

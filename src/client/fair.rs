@@ -52,7 +52,6 @@ impl<'a> Fair<'a> {
         self.line.answered(Answered { at, level, loss });
     }
 
-    /// Returns true if the call has got its ticket by this attempt.
     pub(super) fn refused(&mut self, queued: Queued, now: Moment) -> bool {
         self.heard = now;
         let Some(ticket) = self.ticket else {

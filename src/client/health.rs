@@ -21,7 +21,6 @@ use crate::token::OwnerToken;
 /// The handle's prefix is put in front of it. If another client holds this lock, that also shows
 /// that the node grants locks.
 const NAME: &str = "palisade:health";
-/// If the release is lost, the lock ends by this ttl.
 const TTL: Duration = Duration::from_secs(1);
 
 pub(crate) struct NodeReport {

@@ -37,8 +37,6 @@ const SPARE: Duration = Duration::from_millis(2);
 /// Largest number of attempts that the waiters for one key, except the first, make together during
 /// one pause of the first.
 const CROWD: f64 = 64.0;
-/// The waiters of one kind for one key share a place in the nodes' queues. Callers that only watch
-/// the key count as exclusive waiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     Exclusive,
@@ -174,7 +172,6 @@ impl Entry {
     }
 }
 
-/// All readers that wait now are woken, and also the next one that begins to wait.
 fn wake(callers: &Turns, line: Line) {
     if line == Line::Shared {
         callers.wake_all();
@@ -354,8 +351,6 @@ impl Waiting {
         Arc::clone(&self.all).notified_owned()
     }
 
-    /// The nodes removed the handle from their queues when they woke it. The waiter's attempt puts
-    /// it into the queues again, even if it is refused.
     pub(crate) fn wake_next(&self) {
         wake(&self.turn, self.line);
     }

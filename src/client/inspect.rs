@@ -96,9 +96,6 @@ impl Core {
         answers
     }
 
-    /// Returns the list on which a majority agrees. `read` returns the content of an entry and its
-    /// number, larger for a newer entry of the same candidate. If the future is dropped, the entry
-    /// may have been written, and ends with its ttl.
     pub(crate) async fn enlist<W>(
         &self,
         op: Enlist,

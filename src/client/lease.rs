@@ -49,7 +49,6 @@ pub(crate) struct Lease {
     pub(crate) drain: Duration,
     /// Before this the lease must not be released, but only end by its ttl (locks 13).
     pub(crate) lapses_before: Moment,
-    /// From `max_hold`.
     pub(crate) renew_until: Option<Moment>,
     pub(crate) grant: SharedGrant,
     /// In nanoseconds of a [`Moment`], readable without the mutex. Zero after the end of the lease.
@@ -66,7 +65,6 @@ struct State {
     until: Moment,
     meta: Option<Arc<[u8]>>,
     verdicts: Verdicts,
-    /// Key of the lease in the renewer.
     slot: Option<(Moment, u64)>,
     /// `None` while the lease is held.
     over: Option<Over>,
@@ -142,7 +140,6 @@ impl Lease {
         }
     }
 
-    /// Ends the validity for the holder earlier than the nodes end the lease, by `drain`.
     pub(crate) fn with_drain(self, drain: Duration) -> Self {
         let until = self.until() - drain;
         self.state.lock().until = until;
@@ -240,7 +237,6 @@ impl Lease {
         self.renew_until.is_none_or(|end| now < end) && !self.is_sealed()
     }
 
-    /// Requests of an earlier renewal may still be under way.
     pub(crate) fn seal(&self) {
         self.state.lock().sealed = true;
     }

@@ -104,7 +104,6 @@ const FORGETFUL_SLACK: Duration = Duration::from_secs(60);
 /// wait for a permit, in the order of their calls.
 const ATTEMPTS_MAX: usize = 1_024;
 
-/// After that a slow subscriber misses the oldest events.
 const EVENTS: usize = 1_024;
 
 impl fmt::Debug for Core {
@@ -220,7 +219,6 @@ impl Core {
         }
     }
 
-    /// One loss of data is reported once.
     pub(crate) fn keys_forgotten(&self, nodes: impl Iterator<Item = (usize, Duration)>) {
         let now = self.env.now();
         for (node, remaining) in nodes {
@@ -239,8 +237,6 @@ impl Core {
         }
     }
 
-    /// `read` returns the holder's metadata and their number, larger for newer ones. If the future
-    /// is dropped, the nodes keep nothing but, with `wait`, the registration for a hint.
     pub(crate) async fn inspect<W: Clone>(
         &self,
         keys: &LockKeys,

@@ -56,7 +56,6 @@ use crate::quorum::vote::Deployments;
 use crate::sync::SyncMutex;
 use crate::time::{Drift, Moment, NodeClock};
 
-/// Time after a request's deadline for which the queue still waits for the answer.
 pub(crate) const GRACE: Duration = Duration::from_millis(250);
 /// Interval of empty batches of an idle queue: they read the node's clock, show whether the server
 /// is the same, and make it renew its note (quarantine 13).
@@ -135,7 +134,6 @@ impl NodeQueue {
         self.look.notify_one();
     }
 
-    /// The inbox receives the answer, or an error if the queue refused the request.
     pub(crate) fn submit(&self, mut pending: Pending) {
         pending.count(&self.load);
         let full = || format!("{QUEUE_MAX} requests wait already");
@@ -204,7 +202,6 @@ fn refuse(pending: Pending, fault: NodeFault, detail: impl Into<Arc<str>>, now: 
     pending.answer(Err(NodeError::not_executed(fault, detail)), &Origin::local(now));
 }
 
-/// By the durability level that they need.
 type Unconfirmed = BTreeMap<Durability, Vec<(Pending, Reply)>>;
 
 struct Worker {
@@ -315,7 +312,6 @@ impl Worker {
         true
     }
 
-    /// Returns the batch and its deadline.
     fn next_batch(&mut self, now: Moment, most: usize) -> Option<(Vec<Pending>, Moment)> {
         // A time-out closes the connection, which all callers share: so at least `node_deadline`
         // from now, even if a caller has an earlier deadline.

@@ -26,9 +26,7 @@ pub(crate) enum Finding {
     Free,
     /// A node reports another holder, or an error that does not show whether there is one.
     Held,
-    /// This process has too many requests or closed the handle.
     NotAsked,
-    /// A node answers and refuses every lock, or a person has to change a setting.
     Refused,
 }
 
@@ -62,9 +60,7 @@ impl Finding {
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
     streak: Option<Streak>,
-    /// Only if its finding permits to continue without a lock.
     last: Option<Failure>,
-    /// From then on the next operation sends requests again.
     next_probe: Moment,
     heard: Option<Moment>,
     period: Option<Period>,
@@ -140,7 +136,6 @@ impl Outage {
         }
     }
 
-    /// Ends the period of degraded guards, if there is one, and returns it.
     pub(crate) fn answered(&mut self, at: Moment) -> Option<Period> {
         self.heard(at);
         self.period.take()

@@ -11,7 +11,6 @@ use std::time::Duration;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Smallest and largest limit. The largest is what a node queue has in flight.
 const LIMITS: (usize, usize) = (32, 512);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

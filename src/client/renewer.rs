@@ -309,8 +309,6 @@ impl Run {
     }
 }
 
-/// After a quarter of the ttl, minus a random time of up to a quarter of that, which spreads leases
-/// that began together.
 fn due(core: &Core, lease: &Lease, from: Moment) -> Moment {
     let span = renew_every(lease.ttl);
     let share = f64::from(core.env.random() as u16) / f64::from(u16::MAX);

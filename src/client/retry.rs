@@ -161,7 +161,6 @@ struct Retry<'a> {
     /// A wake-up was taken, and no majority has answered since. The nodes took the handle out of
     /// their queues with it, so if the call ends, it is for the next waiter.
     owes_wake_up: bool,
-    /// Used only with [`Wait::Answer`].
     limit: RateLimit,
     /// Without a release, by the answer to the last attempt.
     expires: Moment,
@@ -369,7 +368,6 @@ impl<'a> Retry<'a> {
         }
     }
 
-    /// Waits for a random time, whose longest grows with the number of collisions in a row.
     async fn part_ways(&mut self) {
         let apart = spread(self.core.env.random(), self.round_trip, self.collisions);
         if apart >= TICK {

@@ -138,7 +138,6 @@ impl Core {
     }
 }
 
-/// For the log, without the contents of the answer.
 fn word(answer: &Answer) -> &'static str {
     match answer {
         Ok(reply) if reply.is_grant() => "yes",
@@ -219,7 +218,6 @@ impl Inbox {
         Arc::new(Self { level, of, state: SyncMutex::new(state) })
     }
 
-    /// The node queues enforce it.
     pub(crate) fn level(&self) -> Durability {
         self.level
     }

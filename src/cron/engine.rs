@@ -51,21 +51,17 @@ use crate::time::Moment;
 use due::{DecidedBy, Due, DueTicks, NextTick, next_check, ready};
 use look_back::Ticks;
 
-/// Where the runs of a job may overlap: at the same time in this process.
 const AT_ONCE: usize = 64;
 /// Before the next check, if the last one could not decide.
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// The spans are pauses before the next check.
 enum CheckResult {
-    /// With the record of its run.
     Over(Option<Run>),
     Again(Duration),
-    /// A run of the tick has begun, and may have been interrupted.
     Begun(Duration),
     /// The handler failed, and asks for another run.
     Retry(Duration),
-    /// Too few nodes answered.
     Wait(Duration),
     /// The tick is not on time, or the nodes answer again: it has to be decided which ticks are
     /// missed, and by what this one is decided.
@@ -85,7 +81,6 @@ struct Engine<'a, F> {
     /// `None` if runs may overlap.
     lock: Option<Mutex>,
     since: i64,
-    /// With the beginning and the end of its time.
     before: Option<(Schedule, (i64, i64))>,
     /// When this process began to run the job, in seconds since 1970.
     began: i64,
@@ -158,7 +153,6 @@ where
     }
 }
 
-/// By more than two correct clocks can differ.
 pub(super) fn is_ahead(cron: &Cron, instant: i64) -> bool {
     let apart = 2 * cron.core().config.clock_error;
     millis(instant) > cron.core().env.wall_micros() / 1_000 + millis_of(apart)

@@ -11,7 +11,6 @@ use super::{HOUR, YEAR};
 use crate::error::ConfigError;
 use crate::name::check_name;
 
-/// Longer than the interval of a weekly job.
 const RETENTION: Duration = Duration::from_secs(8 * 24 * 3_600);
 
 /// Policy for missed ticks. A tick is missed if no process ran it within [`Job::late`], for example
@@ -159,7 +158,6 @@ impl Job {
         self
     }
 
-    /// Largest delay with which a tick is on time.
     pub(super) fn latest(&self) -> Duration {
         self.late.unwrap_or(LATE)
     }

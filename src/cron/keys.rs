@@ -32,7 +32,6 @@ impl Records {
         self.keys.key(format!("{}/run/{}", self.id, slot(at))).created_at(tick::at(at))
     }
 
-    /// The sign of one day: that the job allows requests.
     pub(super) fn sign(&self, day: i64) -> Call {
         self.keys.key(format!("{}/on-request/{day}", self.id)).created_at(tick::at(day * DAY))
     }

@@ -10,18 +10,15 @@ use super::tick::{End, Run};
 
 /// Largest delay with which a tick counts as on time, unless the job sets another one.
 pub(crate) const LATE: Duration = Duration::from_secs(60);
-/// Largest number of ticks whose records are read in one look back.
 pub(crate) const LOOK_BACK: usize = 10_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     OnTime,
-    /// Missed, and run late by the policy of the job.
     Late,
     Missed,
 }
 
-/// How ticks were run whose records are known, as far as that can decide about earlier ticks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ran(BTreeMap<i64, Fate>);
 
@@ -44,11 +41,9 @@ pub(crate) fn fate_of(run: &Run) -> Fate {
     if run.backfilled || run.attempt > 1 { Fate::Late } else { Fate::OnTime }
 }
 
-/// The ticks after a tick that wait, or have run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Later {
     is_one_on_time: bool,
-    /// Number of missed ticks that are run late.
     late: usize,
 }
 
@@ -103,7 +98,6 @@ pub(crate) fn is_on_time((job, schedule): (&Job, &Schedule), tick: i64, now: u64
         && (job.late.is_some() || is_newest())
 }
 
-/// False if older than the window of [`Missed::CatchUp`].
 pub(crate) fn is_in_window(job: &Job, tick: i64, now: u64) -> bool {
     match job.missed {
         Missed::CatchUp { window, .. } => now.saturating_sub(job.due(tick)) <= millis_of(window),
@@ -123,7 +117,6 @@ pub(crate) fn first_during(schedule: &Schedule, own: i64, run: &Run) -> Option<i
     (millis(first) < run.ended).then_some(first)
 }
 
-/// False if `run` is the record of a skipped tick.
 pub(crate) fn was_due_during(run: &Run, tick: i64) -> bool {
     let due = millis(tick);
     !matches!(run.end, End::Skipped(_)) && run.started <= due && due < run.ended

@@ -332,7 +332,6 @@ impl Candidate {
         }
     }
 
-    /// Returns the reason for the end.
     async fn lead(&mut self, leadership: &Leadership, core: &Core) -> &'static str {
         let stepped = self.step_down.notified();
         *self.lost.lock() = Some(leadership.lost_signal());

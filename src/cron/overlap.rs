@@ -17,10 +17,8 @@ pub(super) const BACK: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum During {
     NoRun,
-    /// The tick was due during an earlier run, and is run after it.
     Waited,
     Skipped(Skipped),
-    /// Interrupted a moment ago: its claim goes on for this long.
     Interrupted(Duration),
 }
 

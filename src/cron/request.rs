@@ -20,7 +20,6 @@ use crate::error::ConfigError;
 use crate::idempotency::{Call, Context, Failed, Outcome, Resolved, RunError, Status};
 use crate::name::check_name;
 
-/// Interval at which the leader looks for requests.
 const LOOK: Duration = Duration::from_secs(2);
 /// Intervals `LOOK` between two reads by a process that does not lead.
 const SELDOM: u32 = 5;
@@ -30,7 +29,6 @@ pub(super) const SLOT: i64 = 10;
 pub(super) const LATEST: i64 = 60;
 /// Interval in seconds at which a process stores the sign that its job allows requests.
 pub(super) const DAY: i64 = 86_400;
-/// Between two reads of a record by [`Cron::request_run`].
 const AGAIN: Duration = Duration::from_millis(250);
 
 /// A request to run a job now.
@@ -96,7 +94,6 @@ pub(super) fn slot(at: i64) -> i64 {
     at.div_euclid(SLOT)
 }
 
-/// If too few nodes answered, some may have stored the request.
 fn not_confirmed(request: &RunRequest, error: RunError) -> CronError {
     let until = request.until();
     match error {
@@ -219,7 +216,6 @@ struct Looks<'a> {
     cron: &'a Cron,
     job: &'a str,
     records: &'a Records,
-    /// Their slots.
     found: BTreeSet<i64>,
     /// Found, and not returned by the stream yet.
     next: Vec<i64>,
@@ -259,7 +255,6 @@ pub(super) fn requests<'a>(
 }
 
 impl Looks<'_> {
-    /// Also stores the sign that the job allows requests.
     async fn look(&mut self) -> Result<(), RunError> {
         let (now, records, job) = (self.cron.now(), self.records, self.job);
         // Two correct clocks differ by at most twice the clock error. One second more, because the

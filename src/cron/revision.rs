@@ -12,16 +12,13 @@ use crate::idempotency::{Outcome, Status};
 
 /// In seconds. Records of schedules are kept for a year.
 const QUARTER: i64 = 7_889_238;
-/// Earlier quarters that are searched. A job without a revision in them is new.
 const BACK: i64 = 2;
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Revision {
-    /// The cron expression and its time zone.
     pub(crate) schedule: String,
     /// In seconds since 1970.
     pub(crate) since: i64,
-    /// With the time since which the job had it.
     pub(crate) before: Option<(String, i64)>,
 }
 

@@ -14,7 +14,6 @@ const EXAMINED: i64 = 1_767_225_600;
 /// In seconds. Weekdays and leap years repeat every 28 years.
 const CYCLE: i64 = 28 * 366 * DAY;
 const DAY: i64 = 24 * 3_600;
-/// Ticks between which the shortest pause is searched.
 const EXAMINED_TICKS: usize = 1_000;
 /// In the search for the longest pause. A step is at least the job's retention: with an hour, the
 /// steps cover more than a year.
@@ -48,7 +47,6 @@ impl Schedule {
         Ok(schedule)
     }
 
-    /// The same in all processes with the same schedule.
     pub(crate) fn name(&self) -> String {
         format!("{} {}", self.text, self.zone.name())
     }
@@ -68,7 +66,6 @@ impl Schedule {
         (before <= instant).then_some(before)
     }
 
-    /// As far as the schedule is examined.
     pub(crate) fn shortest_pause(&self) -> Option<Duration> {
         let ticks = std::iter::successors(self.after(EXAMINED), |tick| self.after(*tick));
         let pauses = ticks.take(EXAMINED_TICKS).map_while(|tick| Some(self.after(tick)? - tick));

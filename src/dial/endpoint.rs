@@ -16,7 +16,6 @@ use crate::error::ConfigError;
 use crate::safe_text::Secrets;
 use crate::tls::Tls;
 
-/// The largest that a server's settings allow.
 const DB_MAX: i64 = i32::MAX as i64;
 
 /// The address of one server, with a login. A clone is cheap.
@@ -91,7 +90,6 @@ impl Endpoint {
         Self { place: Place::Tcp(host.into(), port), ..like.clone() }
     }
 
-    /// With scheme and database, without the login.
     pub(crate) fn url(&self) -> String {
         let scheme = match (&self.place, self.is_tls()) {
             (Place::Unix(_), _) => "unix",
@@ -167,14 +165,12 @@ impl Endpoint {
         secrets(&self.login)
     }
 
-    /// If it differs from the host of the address. `field` is the setting with the name.
     #[cfg(feature = "tls")]
     pub(crate) fn tls_name(self, field: &'static str, name: &str) -> Result<Self, ConfigError> {
         crate::tls::server_name(field, name)?;
         Ok(Self { tls_name: Some(name.into()), ..self })
     }
 
-    /// Only together with TLS. `field` is the setting with the name, and `rule` what it needs.
     pub(crate) fn check_tls_name(
         &self,
         field: &'static str,
@@ -268,7 +264,6 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// An error text for a query or fragment that the parser would ignore.
 fn unknown_part(url: &str) -> Option<String> {
     let (scheme, rest) = url.split_once("://")?;
     let (rest, fragment) = rest.split_once('#').map_or((rest, None), |(r, f)| (r, Some(f)));

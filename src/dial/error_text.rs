@@ -18,7 +18,6 @@ pub fn error_text(e: &RedisError, secrets: &Secrets) -> String {
     secrets.clean(text.split(ECHO).next().unwrap_or_default())
 }
 
-/// An instruction for a TLS error, with the cause.
 pub(crate) fn refusal(e: &RedisError, secrets: &Secrets) -> Option<String> {
     let (remedy, cause) = tls::refusal(e)?;
     Some(format!("{remedy}: {}", secrets.clean(&cause)))

@@ -3,7 +3,6 @@
 
 /// In bytes. A number, a word or an error is one line.
 const LINE_MAX: u64 = 64 * 1024;
-/// Levels of lists and maps in an answer.
 const DEPTH_MAX: usize = 16;
 
 /// On a connection without subscriptions, where a correct server sends none.
@@ -11,9 +10,7 @@ const PUSHES_MAX: u64 = 1_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// In one answer.
     pub(crate) bytes: u64,
-    /// In one answer, over all levels.
     pub(crate) items: u64,
     /// Over the whole life of a connection. Without subscriptions they only cost time.
     pub(crate) pushes: u64,
@@ -32,7 +29,6 @@ impl Limits {
     /// Some events for each change of a group. Without `answers`, an endless stream would occupy a
     /// processor.
     pub(crate) const SENTINEL: Self = Self { answers: 256, ..Self::EVENTS };
-    /// For entries of Redis streams.
     pub(crate) const ENTRIES: Self = Self { bytes: 64 << 20, items: 1 << 20, ..Self::WORDS };
 }
 
@@ -74,13 +70,20 @@ pub(crate) struct Frames {
 
 #[derive(Clone, Copy, Debug)]
 enum At {
-    /// The next byte begins a value.
     Kind,
     /// `length` bytes of the line have arrived. Only `\r\n` ends it, as for the parser: ended
     /// earlier, its rest would be taken for other values.
-    Line { length: u64, ending: bool },
-    /// In the length of a text, list or map.
-    Length { kind: u8, digits: u8, value: i64, negative: bool, ended: bool },
+    Line {
+        length: u64,
+        ending: bool,
+    },
+    Length {
+        kind: u8,
+        digits: u8,
+        value: i64,
+        negative: bool,
+        ended: bool,
+    },
     /// Missing bytes of a text, with the line end.
     Text(u64),
 }
@@ -229,7 +232,6 @@ impl Frames {
         Ok(())
     }
 
-    /// Also ends every list and map that it completes.
     fn ended(&mut self) {
         self.at = At::Kind;
         while let Some(left) = self.open.last_mut() {

@@ -28,10 +28,8 @@ use crate::op::Batch;
 use crate::sync::SyncMutex;
 use crate::tls;
 
-/// One value for each command.
 type Answer = RedisResult<Vec<Value>>;
 
-/// A batch that is sent again in its place if the server refuses it as a whole.
 pub(crate) trait Retry: Send {
     fn batch(&self) -> &Batch;
 
@@ -39,7 +37,6 @@ pub(crate) trait Retry: Send {
     fn again(&mut self, answer: &Value) -> Option<Vec<u8>>;
 }
 
-/// Dropping it closes the connection.
 pub(crate) struct Wire(Arc<Shared>);
 
 struct Shared {
@@ -57,7 +54,6 @@ struct State {
     waiters: VecDeque<Waiter>,
     watch: Option<Waker>,
     sent: u64,
-    /// To call after all mutexes are unlocked.
     wake: Vec<Waker>,
     /// Set if this program ended the connection because of it.
     excess: Option<Excess>,
@@ -101,7 +97,6 @@ fn broken(why: &'static str) -> RedisError {
 }
 
 impl Wire {
-    /// `load` returns the command that loads the script, for a server that lacks it.
     pub(super) fn new(socket: Box<dyn Socket>, limits: Limits, load: fn() -> Vec<u8>) -> Self {
         let state = State {
             line: Some(Line::new(socket, limits, load)),
@@ -198,7 +193,6 @@ impl Wire {
         self.0.leave(state);
     }
 
-    /// Requests under way end with an error that contains `why`.
     pub(crate) fn close(&self, why: &'static str) {
         let mut state = self.0.state.lock();
         self.0.end(&mut state, &broken(why));
@@ -247,7 +241,6 @@ impl Shared {
         wake.extend(watch.take());
     }
 
-    /// Selects the future that reads next, and wakes those with an answer.
     fn leave(&self, mut state: MutexGuard<'_, State>) {
         let mut wake = std::mem::take(&mut state.wake);
         {

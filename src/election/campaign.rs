@@ -357,7 +357,6 @@ impl Election {
         self.course.led(now, now + taken.retry_after.unwrap_or_default());
     }
 
-    /// After a step down on request.
     async fn let_others(&self, deadline: Option<Moment>) -> Result<(), CampaignError> {
         let now = self.core.env.now();
         let wait = self.course.campaigns(now, self.ttl);
@@ -379,7 +378,6 @@ impl Election {
         Err(CampaignError::TimedOut { of: self.resource(), waited: until.since(now), taken })
     }
 
-    /// An error if the value is too long, or the handle is closed.
     fn begin(&self, value: &str) -> Result<Operation<'_>, CampaignError> {
         check_value(value).map_err(|e| CampaignError::Config(e.of(self.resource())))?;
         // From now on the metrics include this election, even if it has no terms.
@@ -433,7 +431,6 @@ fn over(operation: Call, result: Result<Option<&Leadership>, &CampaignError>) {
     });
 }
 
-/// Lost at once: the `retry_after` of zero allows the next attempt immediately.
 fn met() -> Taken {
     Taken { retry_after: Some(Duration::ZERO), foreign: false, queued: None }
 }

@@ -169,7 +169,6 @@ impl Entry {
 
 #[derive(Debug, Default)]
 struct Read {
-    /// Eligible candidates of higher priority.
     rivals: Vec<Rival>,
     /// Last announced priority. Zero before the first time, and while not eligible.
     priority: u8,
@@ -181,7 +180,6 @@ pub(super) struct Seat<'a> {
     owner: OwnerToken,
     since: u64,
     value: Option<Arc<str>>,
-    /// Notified after a refused attempt: then `keep` begins to write the entry.
     waits: Notify,
     listed: AtomicBool,
     number: AtomicU64,

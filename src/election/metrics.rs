@@ -43,7 +43,6 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// When a campaign begins and when it is won: adds the counts of the previous term.
     pub(super) fn begin(&mut self, now: Moment, before: Option<&Lease>, drift: Drift) {
         self.absorb(before);
         self.led_until.get_or_insert(now);

@@ -134,7 +134,6 @@ impl Election {
         Resource::Election(Arc::clone(&self.name))
     }
 
-    /// With `wait`, also asks the nodes for a hint at the next change.
     async fn look(&self, wait: bool) -> Result<Option<Leader>, LeaderError> {
         let closed = || LeaderError::Closed(self.resource());
         let _operation = self.core.closing.enter().ok_or_else(closed)?;

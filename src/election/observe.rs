@@ -116,7 +116,6 @@ struct Watch {
     election: Election,
     waiting: Waiting,
     seen: Seen,
-    /// Set with [`Observation::Resynced`], which this item follows.
     next: Option<Observation>,
     limit: RateLimit,
     vacancy: Vacancy,

@@ -7,10 +7,8 @@ use crate::time::Moment;
 
 /// For each higher priority: the ttl divided by the first, but at least the second.
 const STEP: (u32, Duration) = (16, Duration::from_millis(25));
-/// Higher priorities that count.
 const STEPS_MAX: usize = 4;
 
-/// A candidate of higher priority, and when its entry expires.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rival {
     pub(super) priority: u8,

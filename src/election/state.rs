@@ -169,12 +169,10 @@ fn until_change(lease: &Lease, now: Moment) -> Duration {
     (next + Duration::from_nanos(1)).clamp(Duration::from_millis(1), WATCH)
 }
 
-/// Shared by all clones of the `Election`.
 #[derive(Debug)]
 pub(super) struct Course {
     drift: Drift,
     inner: SyncMutex<Inner>,
-    /// Notified after the begin and after the win of a campaign.
     news: Notify,
     eligible: watch::Sender<bool>,
 }
@@ -261,7 +259,6 @@ impl Course {
         self.inner.lock().resign_requested = true;
     }
 
-    /// A later resignation may end this leadership earlier.
     pub(super) fn led(&self, now: Moment, until: Moment) {
         let mut s = self.inner.lock();
         let Inner { lease, sums, .. } = &mut *s;

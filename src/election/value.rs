@@ -127,7 +127,6 @@ impl Metadata {
         Self { priority, candidate, ..self }
     }
 
-    /// Increments the number of the value.
     pub(crate) fn publish(&mut self, value: &str) {
         self.value = value.into();
         self.number += 1;
@@ -159,7 +158,6 @@ impl Metadata {
     }
 }
 
-/// An error if the metadata would be too long.
 pub(crate) fn check_value(value: &str) -> Result<(), ConfigError> {
     let limit = MAX_METADATA - FRAME_MAX;
     // The value is sent as JSON, so its escape sequences count.

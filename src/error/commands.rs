@@ -17,7 +17,6 @@ pub struct Commands {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Parts {
     nodes: String,
-    /// Of the commands about keys, with a leading space: the prefix and the retention.
     keys: String,
 }
 
@@ -104,7 +103,6 @@ impl Commands {
     }
 }
 
-/// As one word of a shell.
 pub(crate) fn quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,@+%=".contains(c);
     if !text.is_empty() && text.chars().all(is_plain) {

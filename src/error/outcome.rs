@@ -37,7 +37,6 @@ pub enum NodeOutcome {
 }
 
 impl NodeOutcome {
-    /// Within the full waiting time of the call.
     pub(crate) fn no_answer() -> Self {
         Self::Failed(NodeError::maybe_executed(NodeFault::Timeout, ""))
     }
@@ -157,7 +156,6 @@ impl NoQuorum {
         self.nodes.iter().filter(may_grant).count() < self.needed
     }
 
-    /// Even with the votes of all silent nodes, too few could have voted.
     fn is_decided(&self) -> bool {
         let may = |outcome: &&(Arc<str>, NodeOutcome)| {
             !matches!(outcome.1, NodeOutcome::Failed(_) | NodeOutcome::Quarantined { .. })

@@ -40,8 +40,6 @@ pub struct Idempotency {
     /// Milliseconds since 1970; `None` if unknown.
     pub(super) in_use_since: Option<u64>,
     pub(super) accepted_loss: Duration,
-    /// True if events, log and metrics report for how long keys without a creation time are
-    /// forgotten.
     pub(super) reports_forgotten: bool,
     pub(super) counters: Arc<Counters>,
     pub(super) decisions: Arc<Decisions>,

@@ -73,7 +73,6 @@ impl Context {
         self.0.steps.unfinished()
     }
 
-    /// `list` has all finished steps. `step` is the name in an error.
     pub(super) async fn store(&self, step: &str, list: &Arc<[u8]>) -> Result<(), Failed> {
         let Err(why) = self.0.core.store_steps(&self.0.lease, &self.0.ballot, list).await else {
             return Ok(());

@@ -15,10 +15,8 @@ const UNKNOWN: Duration = Duration::from_secs(1);
 /// Shortest and longest pause. A random part is subtracted later. At most half a lease.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(30));
 const MOST: usize = 10_000;
-/// After this time without an *in flight* result, the key's count starts at zero.
 const GONE: Duration = Duration::from_secs(120);
 
-/// Both affect only the pauses of callers.
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
     /// Moving mean of the run times, in microseconds; zero before the first run.

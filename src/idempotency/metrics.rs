@@ -96,7 +96,6 @@ impl Counters {
         }
     }
 
-    /// Returns the outcome's name for logs and spans.
     pub(super) fn over<T>(&self, result: &Result<Outcome<T>, RunError>) -> &'static str {
         let (counter, outcome) = match result {
             Ok(Outcome::Executed { .. }) => (&self.executed, "executed"),
@@ -123,13 +122,11 @@ impl Counters {
         outcome
     }
 
-    /// Each of the reasons in `doubt` has its own counter.
     pub(super) fn started(&self, doubt: &Doubt) {
         self.reruns.add(u64::from(doubt.lapsed > 0));
         self.forgotten_runs.add(u64::from(doubt.forgotten.is_some()));
     }
 
-    /// A negative number subtracts.
     pub(super) fn holds(&self, more: i64) {
         if more != 0 {
             // In two's complement, the addition of a negative number as unsigned is a subtraction.

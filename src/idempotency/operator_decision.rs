@@ -108,7 +108,6 @@ pub enum Record<'a> {
     Without(&'a str),
 }
 
-/// About one loss of data.
 const MOST: u32 = 8;
 
 #[derive(Debug)]

@@ -156,7 +156,6 @@ impl Parked {
         format!(" ({})", losses.join("; "))
     }
 
-    /// As a part of the sentence of this report.
     fn next_step(&self) -> String {
         if self.losses.is_empty() {
             return "find out whether it took effect, then resolve the key or rerun it".to_owned();

@@ -53,10 +53,8 @@ enum Begun {
     Parked(Parked),
 }
 
-/// After the probe or the policies have decided about earlier attempts.
 pub(super) enum ClaimResult<T> {
     Ours(Granted),
-    /// Without a run of the handler.
     Answered(Outcome<T>),
 }
 
@@ -191,7 +189,6 @@ impl Granted {
         true
     }
 
-    /// After an error, ends the claim in the state that the error requires.
     pub(super) async fn finish<T, E>(
         self,
         call: &Call,
@@ -212,7 +209,6 @@ impl Granted {
     }
 }
 
-/// `Executed` becomes `Replayed`.
 fn of_an_earlier_attempt<T>(recorded: Outcome<T>) -> Outcome<T> {
     match recorded {
         Outcome::Executed { value, .. } => Outcome::Replayed(value),
@@ -220,7 +216,6 @@ fn of_an_earlier_attempt<T>(recorded: Outcome<T>) -> Outcome<T> {
     }
 }
 
-/// The kind of the error decides if the attempt counts.
 async fn fail<T>(
     call: &Call,
     held: Held,
@@ -381,7 +376,6 @@ async fn repair(
     })
 }
 
-/// The value is the handler's or the probe's. Returns the result that the nodes have after that.
 async fn record<T>(
     call: &Call,
     terms: &ClaimTerms,

@@ -143,9 +143,7 @@ pub(super) struct Steps(SyncMutex<State>);
 #[derive(Debug)]
 struct State {
     list: List,
-    /// Error of parsing the list of earlier attempts.
     unreadable: Option<CodecError>,
-    /// Leading entries of `list` that this attempt has finished or replayed.
     reached: usize,
     /// True if a majority has `list` under this attempt's ballot, or if it is empty.
     certain: bool,
@@ -222,7 +220,6 @@ impl Steps {
         state.open = false;
     }
 
-    /// Records nothing. The handler may begin the step again.
     fn give_up(&self) {
         self.0.lock().open = false;
     }

@@ -15,7 +15,6 @@ use crate::retry_policy::RetryPolicy;
 
 #[derive(Debug)]
 pub(super) enum Store {
-    /// The candidate is the key's result now.
     Ours,
     /// The key has this other result, which was not changed. `None`: too large to be kept.
     Other(Option<Arc<[u8]>>),

@@ -33,7 +33,6 @@ impl Doubt {
 pub(super) enum Past<T> {
     /// No earlier effect is possible, or a repeat is allowed.
     Clear,
-    /// The probe found the effect of an earlier attempt, with this result.
     Effect(T),
     /// The handler must not run: neither a policy, a probe nor an operator allows a repeat.
     Unknown(Result<Parked, RunError>),
@@ -76,7 +75,6 @@ where
     }
 }
 
-/// With `runs` false, the key is parked even after a decision to run.
 pub(super) async fn by_decision<T>(call: &Call, doubt: &Doubt, runs: bool) -> Past<T> {
     let none = (&[][..], &[][..]);
     let known = doubt.forgotten.as_ref();

@@ -13,7 +13,6 @@ use crate::retry_policy::RetryPolicy;
 
 /// A kind of lock that a [`MutexBuilder`] builds.
 pub trait Built: Sized {
-    /// What the builder has besides the settings that all kinds of locks have.
     type Of;
 
     fn check(mutex: &Mutex, of: &Self::Of) -> Result<(), ConfigError>;

@@ -201,13 +201,11 @@ impl DegradingMutex {
 struct DegradingAttempt<'a> {
     acquire: LockAttempt<'a>,
     after: Duration,
-    /// By the nodes' answers to this call.
     held_until: Moment,
     degrades: bool,
 }
 
 impl DegradingAttempt<'_> {
-    /// To the handle's `Outage`.
     fn report(&self, began: Moment, lost: Option<&Loss>) {
         let LockAttempt { core, keys, .. } = self.acquire;
         let now = core.env.now();
@@ -230,7 +228,6 @@ impl DegradingAttempt<'_> {
     }
 }
 
-/// The same as for the leases of all locks.
 const TARGET: &str = "palisade::lease";
 
 impl Attempt for DegradingAttempt<'_> {

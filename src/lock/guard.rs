@@ -216,7 +216,6 @@ impl LockGuard {
         self.core.release(&self.lease, held).await
     }
 
-    /// In the background, after the lease has ended.
     pub(super) fn undo(&self, now: Moment) {
         if let Some(op) = self.lease.release_op(now) {
             let until = self.core.forgotten_at(now, self.lease.on_nodes());
@@ -237,8 +236,6 @@ impl Drop for LockGuard {
     }
 }
 
-/// Waits for the next failover of a node that had confirmed the lease; returns whether a majority
-/// still does.
 pub(crate) async fn failover(core: &Core, lease: &Lease) -> Failover {
     let over = || is_lost(core, lease);
     loop {
@@ -250,7 +247,6 @@ pub(crate) async fn failover(core: &Core, lease: &Lease) -> Failover {
     }
 }
 
-/// Lost, ended by its holder, or past its deadline.
 pub(crate) async fn lost(core: &Core, lease: &Lease) {
     loop {
         let now = core.env.now();

@@ -26,7 +26,6 @@ use crate::span::{Call, operation};
 use crate::time::Moment;
 use crate::token::{FencingToken, OwnerToken};
 
-/// Of the serialized form.
 const VERSION: u8 = 1;
 
 /// Ticket for a lock that its holder hands over to another process, which redeems it with
@@ -42,7 +41,6 @@ const VERSION: u8 = 1;
 #[must_use = "the lock stays taken until the ticket is redeemed or the ttl is over"]
 pub struct HandOver {
     name: Arc<str>,
-    /// Main key on the nodes, which shows that both handles have the same prefix.
     key: Arc<str>,
     owner: OwnerToken,
     token: FencingToken,
@@ -54,7 +52,6 @@ pub struct HandOver {
     /// ttl is at least the rest of the earlier lease. The new guard adds the drift of its own
     /// clock.
     closed: Duration,
-    /// After the redemption: the rest of the old guard's `max_hold`.
     max_hold: Option<Duration>,
     renew: bool,
     level: Durability,

@@ -23,7 +23,6 @@ use crate::span::Call;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Time of attempts at all names together.
 const TOGETHER: Duration = Duration::from_millis(250);
 /// Smallest limit on the hold of collected names while waiting for the next. Not won within it, the
 /// limit is doubled, up to the ttl.
@@ -62,7 +61,6 @@ impl Drop for Collected<'_> {
 
 enum Stop {
     GivenUp(GivenUp<Loss>),
-    /// The deadline passed between two waits, or the handle is being closed.
     Over,
 }
 

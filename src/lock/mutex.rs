@@ -38,7 +38,6 @@ use crate::time::Moment;
 pub struct Mutex {
     pub(super) core: Arc<Core>,
     pub(super) name: Arc<str>,
-    /// A lock, or a semaphore whose settings this mutex has.
     pub(super) kind: fn(Arc<str>) -> Resource,
     pub(super) keys: LockKeys,
     pub(super) ttl: Duration,
@@ -280,7 +279,6 @@ impl Mutex {
         }
     }
 
-    /// Locks in this process only.
     pub(super) async fn wait_locally(
         &self,
         locks: &Arc<LocalLocks>,

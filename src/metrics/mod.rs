@@ -106,7 +106,6 @@ impl<T> Family<T> {
 }
 
 pub(crate) struct Meters {
-    /// The names of locks are labels.
     by_lock: bool,
     /// Used if the names of locks are no labels.
     all_locks: Arc<LockMeters>,
@@ -181,7 +180,6 @@ impl LockMeters {
         }
     }
 
-    /// `after` is the duration of the call.
     pub(crate) fn over(&self, outcome: &str, after: Duration) {
         self.acquires.add(outcome, 1);
         if outcome == "acquired" {
@@ -249,7 +247,6 @@ impl LeaseMeters {
         self.held.add(if more { 1.0 } else { -1.0 });
     }
 
-    /// `left` is the rest of its validity.
     pub(crate) fn lost(&self, left: Duration) {
         self.lost.add(1);
         self.lost_margin.record(left.as_secs_f64());
@@ -285,7 +282,6 @@ impl ElectionMeters {
     }
 }
 
-/// The time without a leader, as one observer of this process sees it.
 #[derive(Debug)]
 pub(crate) struct Vacancy {
     leaderless: Gauge,

@@ -9,7 +9,6 @@ use crate::dial::endpoint::Endpoint;
 use crate::env::{Env, SystemEnv};
 use crate::error::ConfigError;
 
-/// One day, the same limit as for a lease.
 const WINDOW_MAX: Duration = Duration::from_secs(86_400);
 
 pub(super) fn check_window(window: Duration) -> Result<(), ConfigError> {
@@ -30,10 +29,8 @@ pub struct NodeBuilder<S> {
 
 #[derive(Clone, Debug)]
 pub(super) struct NodeSettings<S> {
-    /// For a group, login and transport of the data servers, and the address is a placeholder.
     pub(super) data: Endpoint,
     pub(super) rule: MinReplicasRule,
-    /// Set by `min_replicas_check`.
     check: Option<MinReplicas>,
     trust_fresh: bool,
     allow_eviction: bool,
@@ -67,12 +64,10 @@ impl<S> NodeBuilder<S> {
         Self { settings, env: Arc::new(SystemEnv) }
     }
 
-    /// When their memory is full.
     pub(crate) fn allows_eviction(&self) -> bool {
         self.settings.as_ref().is_ok_and(|settings| settings.allow_eviction)
     }
 
-    /// With the failover window that the user has set.
     pub(crate) fn min_replicas_rule(&self) -> MinReplicasRule {
         self.settings.as_ref().map(|settings| settings.rule).unwrap_or_default()
     }

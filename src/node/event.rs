@@ -253,11 +253,9 @@ impl HistoryCause {
     }
 }
 
-/// In the log, of a node that lost its data.
 const LOST: &str = "its data are lost; what was known of idempotency keys is unknown";
 
 impl NodeEvent {
-    /// A warning if a person may have to act.
     pub(crate) fn log(&self, node: &str, commands: &Commands) {
         macro_rules! say {
             ($level:ident, $event:literal, $text:literal $(, $field:ident = $value:expr)*) => {

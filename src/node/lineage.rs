@@ -134,7 +134,6 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// The same, from who remembers only what is about this vote.
     pub(crate) fn about(&self, vote: u64) -> Self {
         Self { remembers: self.remembers.about(vote), ..*self }
     }
@@ -148,7 +147,6 @@ pub(crate) enum Verdict {
     Goes(Marker, Change),
     /// Another vote's data, or another deployment's.
     Foreign(Lineage),
-    /// Closed for a planned handover, for this time.
     Closed(Duration),
 }
 
@@ -166,7 +164,6 @@ pub(crate) struct Change {
 }
 
 impl Process {
-    /// The counters of a process that has just started.
     pub(crate) fn fresh() -> Self {
         Self { run: 0, inputs: Some(0), calls: 0, was_reset: false }
     }
@@ -346,7 +343,6 @@ fn first(shown: &Shown, asked: &Asked) -> Verdict {
     Verdict::Goes(m, Change { begun: true, missing: true, ..Change::default() })
 }
 
-/// Begins a history whose data lack what was written from `from` on.
 fn begin(mut m: Marker, from: u64, shown: &Shown, asked: &Asked) -> Marker {
     let now = shown.micros / 1_000;
     m.clock_error = m.clock_error.max(micros(asked.clock_error));

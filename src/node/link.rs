@@ -42,16 +42,13 @@ use crate::op::{Batch, Remembered, Replies, Terms, TimedFacts};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// For a slow listener. Older signals are dropped.
 const EVENTS: usize = 1024;
-/// Interval at which the server's facts are read again, for [`Resolver::accept`].
 const JUDGE_EVERY: Duration = Duration::from_secs(10);
 
 /// Unanswered batches on a connection to a server that answers in order. A handle sends fewer at
 /// once.
 pub(crate) const DEPTH: usize = 8;
 
-/// Finds the server of a node, and decides whether its answers count as votes.
 pub(crate) trait Resolver: Send + Sync + 'static {
     /// Must return before `deadline`.
     fn resolve(&self, deadline: Moment) -> BoxFuture<'_, Result<Endpoint, NodeError>>;
@@ -60,12 +57,10 @@ pub(crate) trait Resolver: Send + Sync + 'static {
     /// be used, and unanswered calls on it end as *maybe executed*.
     fn changed(&self) -> watch::Receiver<u64>;
 
-    /// In [`ServerFacts`].
     fn wants_min_replicas_facts(&self) -> bool {
         true
     }
 
-    /// Advice for the error of an unreachable server.
     fn hint(&self) -> &'static str {
         ""
     }
@@ -104,7 +99,6 @@ pub(crate) struct LinkOptions {
     pub(crate) trust_fresh: bool,
     pub(crate) allow_eviction: bool,
     pub(crate) name: Arc<str>,
-    /// To find the address, connect and log in once.
     pub(crate) connect_timeout: Duration,
     pub(crate) env: Arc<dyn Env>,
 }
@@ -119,7 +113,6 @@ struct Shared<R> {
     changed: watch::Receiver<u64>,
     events: broadcast::Sender<NodeSignal>,
     state: SyncMutex<State>,
-    /// Number of ended tries to connect.
     turns: watch::Sender<u64>,
 }
 
@@ -133,10 +126,8 @@ struct State {
     last: Option<(Terms, Remembered)>,
     /// `host:port` of the last connection.
     address: Option<Arc<str>>,
-    /// To which a task is connecting now.
     trying: Option<Arc<str>>,
     connecting: bool,
-    /// A task of `tend` keeps the node connected.
     tended: bool,
     /// `run_id` of the last server process, and its largest number of replicas so far.
     replicas: Option<(Arc<str>, Arc<AtomicU32>)>,
@@ -150,7 +141,6 @@ struct Current {
     session: Arc<Session>,
     at: Arc<str>,
     barriers: Arc<Barriers>,
-    /// The resolver's, when the address was requested.
     version: u64,
     opened: Moment,
 }
@@ -183,7 +173,6 @@ impl<R: Resolver> Link<R> {
         self.shared.state().address.clone()
     }
 
-    /// Its `run_id`.
     pub(crate) fn server(&self) -> Option<Arc<str>> {
         let state = self.shared.state();
         let current = state.current.as_ref().filter(|current| self.shared.is_usable(current))?;
@@ -201,7 +190,6 @@ impl<R: Resolver> Link<R> {
         self.shared.events.subscribe()
     }
 
-    /// After all batches that wait for a connection.
     pub(crate) fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
         if Handle::try_current().is_err() {
             // No runtime yet: sent at the first poll.
@@ -384,7 +372,6 @@ async fn moved_on(changed: &mut watch::Receiver<u64>, version: u64) {
     }
 }
 
-/// For a node with the fields `name` and `link`. Methods with a default can follow after the type.
 macro_rules! node_over_link {
     ($node:ty; $($method:tt)*) => {
         impl $crate::node::LockNode for $node {

@@ -42,7 +42,6 @@ pub use crate::rules::records::RecordChange;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// A listener that falls behind by more signals misses the oldest ones.
 const EVENTS: usize = 1024;
 
 /// A lock server in memory. Cheap to clone; clones refer to the same node, so that several Redlock
@@ -75,10 +74,8 @@ struct State {
     offset: Duration,
     /// All identities and data histories of this node are made from it.
     seed: u64,
-    /// Restarts. Each begins a new data history.
     lives: u64,
     windows: Windows,
-    /// That the client of the next batch was told.
     epoch: Option<u64>,
     replid: ReplicationId,
     process: Process,
@@ -88,7 +85,6 @@ struct State {
     is_known: bool,
 }
 
-/// What a server would keep on disk.
 #[derive(Clone, Debug, Default)]
 struct Data {
     kept: Kept,
@@ -189,7 +185,6 @@ impl State {
         Nature { replid, process, windows, epoch, name: name.wrapping_add(self.lives) }
     }
 
-    /// As a process that starts does.
     fn rename(&mut self) {
         self.replid = ReplicationId::of(self.seed.wrapping_add(self.lives));
         self.process = Process { run: self.seed.wrapping_add(self.lives), ..Process::fresh() };

@@ -66,7 +66,6 @@ impl Last {
 /// Both are `None` for a server without Sentinels.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Group {
-    /// Shortest of any Sentinel.
     pub(crate) down_after: Option<Duration>,
     pub(crate) replicas: Option<u32>,
 }
@@ -105,7 +104,6 @@ impl Judge {
         }
     }
 
-    /// Stores its L and its lag.
     pub(crate) fn accept(
         &self,
         at: &str,

@@ -51,7 +51,6 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Also names the quarantine with which it began.
     pub(crate) fn history(&self) -> QuarantineId {
         QuarantineId { history: self.history_id, since: self.since }
     }
@@ -69,7 +68,6 @@ pub struct TimedFacts {
 }
 
 impl TimedFacts {
-    /// With `run_id`.
     pub(crate) fn clock(&self) -> (NodeClock, Arc<str>) {
         let clock = NodeClock { micros: self.facts.node_micros, read: self.received };
         (clock, Arc::clone(&self.facts.identity))

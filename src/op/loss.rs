@@ -24,7 +24,6 @@ pub struct Loss {
 }
 
 impl Loss {
-    /// Without the addition of a failover window.
     #[cfg(test)]
     pub(crate) const fn between(from: u64, to: u64) -> Self {
         Self { from, began: to, to }

@@ -73,7 +73,6 @@ impl Slots {
         (1..=Self::MAX).contains(&self.of) && self.slot().is_none_or(|slot| slot < self.of)
     }
 
-    /// In which a node looks for a free one.
     pub(crate) fn order(self) -> impl Iterator<Item = u16> {
         let (start, step, n) = match self.want {
             Want::First { start, step } => (start, step, self.of),

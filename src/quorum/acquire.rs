@@ -43,7 +43,6 @@ pub enum Loss {
     /// the votes. With [`Acquire::taken_if_refused`], only if the nodes that did not refuse are no
     /// majority.
     Taken(Taken),
-    /// Too few nodes gave an answer that counts. Contains the answer of each node.
     NoQuorum(Vec<NodeOutcome>),
 }
 
@@ -70,7 +69,6 @@ pub struct Acquire {
     patience: Duration,
     by: Moment,
     votes: Vec<Vote>,
-    /// Largest fencing token that a node granted in this attempt.
     largest: Option<u64>,
     phase: Phase,
     awaits_all: bool,
@@ -115,7 +113,6 @@ impl Acquire {
         Self::new(self.n(), self.sent, self.until, self.patience, self.raise.clone())
     }
 
-    /// The slot whose fence `raise` raises.
     pub(super) fn set_slot(&mut self, to: u16) {
         if let Op::Raise { slot, .. } = &mut self.raise {
             *slot = Some(to);

@@ -13,7 +13,6 @@ impl Answers {
         Self(vec![None; n])
     }
 
-    /// In place of an earlier answer.
     pub(super) fn put(&mut self, node: usize, answer: &Answer) {
         self.0[node] = Some(answer.clone());
     }

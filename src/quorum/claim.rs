@@ -50,7 +50,6 @@ fn refused(refusal: Refusal) -> Step {
     Step::Decided(Err(Denied::Refused(refusal)))
 }
 
-/// A majority of the nodes stored the ballot of the claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Promise {
     pub token: FencingToken,
@@ -109,9 +108,7 @@ pub enum Refusal {
 pub struct Record {
     /// The first answer of each node.
     answers: Answers,
-    /// Of all results in the nodes' grants, the one with the highest ballot.
     adopt: Option<StoredRecord>,
-    /// Agrees on one fencing token. It receives the grants that count.
     grants: Acquire,
     /// True once the grants of nodes that may have lost claims count, too; the result is then
     /// `forgotten`.
@@ -200,7 +197,6 @@ impl Record {
         self.answers.count(|r| *r == Reply::Mismatch)
     }
 
-    /// Counts all grants again, now with those of nodes that may have lost claims.
     fn relax(&mut self, now: Moment) -> Progress<acquire::Outcome> {
         self.relaxed = true;
         self.grants = self.grants.anew();

@@ -28,14 +28,12 @@ pub struct Unstored {
 #[derive(Clone, Debug)]
 pub struct Complete {
     op: Op,
-    /// Time at which the machine ends without a majority.
     end: Moment,
     /// When the request to the nodes without an answer is repeated. Harmless: a node accepts the
     /// result of one claim twice.
     again: Option<Moment>,
     pause: Duration,
     votes: Vec<NodeOutcome>,
-    /// [`take_refusal`](Self::take_refusal) reports a refusal only once.
     examined: bool,
 }
 

@@ -46,8 +46,6 @@ pub struct Extend<K> {
     /// Without the identifier of the node's quarantine yet.
     op: Op,
     times: Times,
-    /// What is known of the lease and of the node with this number. Called for each request and
-    /// each answer.
     known: K,
     votes: Vec<NodeOutcome>,
     /// Bit set of the nodes that got a second request, because the first was late.

@@ -19,7 +19,6 @@ use crate::token::OwnerToken;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sight<W> {
-    /// A majority names one owner, and it has published metadata.
     Leads {
         content: W,
         /// After this fewer nodes than a majority name the leader, unless it renews.

@@ -31,7 +31,6 @@ pub struct AcquireSlot {
     /// With one exact slot in it, the same op asks a node to move the owner to this slot.
     acquire: Op,
     first: Vec<Option<Answer>>,
-    /// End of the wait for one more answer, after which a majority may have given the same slot.
     hedge: Option<Moment>,
     /// `None` before the choice, which does not change.
     target: Option<u16>,
@@ -129,7 +128,6 @@ impl AcquireSlot {
         self.with_slot(step, strays)
     }
 
-    /// Also asks the nodes in `movers` to move the owner to the chosen slot.
     fn with_slot(
         &mut self,
         step: Progress<Result<FencingToken, Loss>>,

@@ -256,7 +256,6 @@ fn extend() {
     });
 }
 
-/// The report arrived after an earlier renewal was decided.
 #[test]
 fn a_quarantine_that_is_known_is_named_by_the_first_request() {
     let key = std::sync::Arc::from("k");

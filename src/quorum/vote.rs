@@ -16,11 +16,9 @@ use crate::time::{FENCE_SLACK, token_lead};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Witness<'a> {
-    /// What the node reported with the answer.
     pub facts: Option<&'a Facts>,
     /// Because of it the node's votes do not count.
     pub objection: Option<&'a NodeError>,
-    /// Longest lease and largest clock error: the same for all clients of the node.
     pub terms: &'a Terms,
     /// This machine's wall clock, in µs since 1970.
     pub wall_micros: u64,

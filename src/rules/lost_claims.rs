@@ -52,7 +52,6 @@ impl LostClaims {
         Unsure { remaining, losses, fresh: all.is_some_and(|loss| !rest(loss).is_zero()) }
     }
 
-    /// Longer than `accepted`, or of unknown length.
     fn counts(&self, loss: Loss, accepted: Duration) -> bool {
         // Beginning and end may come from two clocks, which differ by at most 2E.
         let length = loss.length().map(|length| length.saturating_add(2 * self.clock_error));
@@ -71,7 +70,6 @@ impl LostClaims {
     }
 }
 
-/// Rounded up.
 fn millis(d: Duration) -> u64 {
     u64::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

@@ -24,7 +24,6 @@ pub(crate) struct Inquiry {
     /// Login and transport of every Sentinel; the address is a placeholder. The data servers'
     /// credentials are never used.
     pub(crate) like: Endpoint,
-    /// For each Sentinel to answer, connecting included.
     pub(crate) within: Duration,
     /// Reachable addresses of the servers that the Sentinels report; others are used as reported.
     pub(crate) map: BTreeMap<Address, Address>,

@@ -16,7 +16,6 @@ use crate::dial::error_text::{error_text, refusal};
 use crate::safe_text::{Quoted, Secrets};
 use crate::tls;
 
-/// Their events may announce a change of the group. They are only hints.
 const CHANNELS: [&str; 8] = [
     "+switch-master",
     "+sdown",
@@ -115,7 +114,6 @@ impl SentinelConn {
         items.iter().filter_map(|item| fields(item)?.remove("name")).collect()
     }
 
-    /// Also those that are down.
     pub(crate) async fn replicas(&mut self, name: &str) -> RedisResult<ReplicaList> {
         let ask = redis::cmd("SENTINEL").arg("REPLICAS").arg(name).take();
         ask.query_async(&mut *self.handle).await.map(|value: Value| replica_list(&value))
@@ -285,7 +283,6 @@ fn concerns(push: &PushInfo, name: &str) -> bool {
     payload.split(' ').any(|word| word == name)
 }
 
-/// With a hint if the cause may be TLS or missing TLS.
 fn no_connection(e: &RedisError, with_tls: bool, secrets: &Secrets) -> (Trouble, Box<str>) {
     let (kind, detail) = trouble(e, secrets);
     let hint = match kind {

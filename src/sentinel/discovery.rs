@@ -187,7 +187,6 @@ impl Discovery {
         reported.max(self.configured).max(voices.len()).max(1)
     }
 
-    /// By the answers of one round. The error has every Sentinel's answer.
     pub(crate) fn decide(&mut self, answers: &[Answer]) -> Result<Master, NodeError> {
         let voices = voices(answers);
         let known = self.known(&voices);
@@ -251,7 +250,6 @@ impl Discovery {
         }
     }
 
-    /// That of a Sentinel that was reset only once a majority of such is followed.
     fn hear(&mut self, v: &Voice<'_>) {
         if v.epoch().is_some() && v.epoch() < self.seen && self.was_reset(v) {
             return;

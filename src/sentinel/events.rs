@@ -13,7 +13,6 @@ use crate::sync::SyncMutex;
 
 /// Between two rounds because of one Sentinel's events.
 const EACH: Duration = Duration::from_secs(1);
-/// Events of several Sentinels within this time are one incident.
 const TOGETHER: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Default)]

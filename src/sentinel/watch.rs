@@ -16,7 +16,6 @@ use crate::error::NodeError;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Longest pause between polls after trouble with the master began.
 const ALARMED: Duration = Duration::from_millis(150);
 /// Polls whose pause is at most [`ALARMED`].
 const ALARM_POLLS: u32 = 20;
@@ -45,7 +44,6 @@ impl Seen {
     }
 }
 
-/// Dropping it ends the watching task.
 pub(crate) struct Watch {
     shared: Arc<Shared>,
     poll_every: Duration,

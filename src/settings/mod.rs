@@ -150,7 +150,6 @@ fn duration(field: &str, text: &str) -> Result<Duration, ConfigError> {
     span::parse(text).ok_or_else(refuse)
 }
 
-/// The name of the setting follows in capital letters.
 const VARIABLES: &str = "PALISADE_";
 
 /// The settings that [`Settings::from_env`] reads.
@@ -170,7 +169,6 @@ pub const SETTINGS: [&str; 13] = [
     "allow_even_nodes",
 ];
 
-/// Those that the program `palisade` reads, and those that it sets for the commands that it runs.
 const PROGRAM: [&str; 18] = [
     "attempt",
     "backfilled",
@@ -209,7 +207,6 @@ fn variable(name: &str) -> String {
     format!("{VARIABLES}{}", name.to_uppercase())
 }
 
-/// Names the environment variable in place of the setting.
 fn of_environment(e: ConfigError) -> ConfigError {
     let (name, place) = match e.field() {
         "node" => ("urls", ""),

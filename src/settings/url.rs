@@ -60,7 +60,6 @@ impl NodeUrl {
     }
 }
 
-/// `url` is the `n`th address of the settings.
 pub(super) fn node(
     n: usize,
     url: &str,
@@ -69,7 +68,6 @@ pub(super) fn node(
     parse(n, url, settings)?.build().map_err(|e| refused(n, url, e.to_string()))
 }
 
-/// Of the `n`th address. Possible secrets are hidden.
 fn refused(n: usize, url: &str, rule: impl Into<String>) -> ConfigError {
     ConfigError::new(format!("urls, address {n}"), shown(url), rule)
 }
@@ -90,7 +88,6 @@ pub(super) fn parse(n: usize, url: &str, settings: &Settings) -> Result<NodeUrl,
     made.map_err(|e| refused(n, url, e.to_string()))
 }
 
-/// With possible secrets hidden.
 fn shown(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return "\"…\"".to_owned() };
     let of_scheme = |c: &char| c.is_ascii_alphanumeric() || "+-.".contains(*c);
@@ -175,7 +172,6 @@ fn decoded(what: &str, text: &str) -> Result<String, ConfigError> {
     String::from_utf8(bytes).map_err(|_| refuse())
 }
 
-/// For errors. Without what the node's builder itself reads, such as `protocol`.
 const LONE: &str = "name, trust_fresh, allow_eviction, failover_window, connect_timeout, replicas, \
                     min_replicas and max_lag";
 
@@ -232,7 +228,6 @@ fn strength(replicas: Option<u32>, lag: Option<Duration>) -> Option<(u32, Durati
         .then(|| (replicas.unwrap_or(usual.0), lag.unwrap_or(usual.1)))
 }
 
-/// For errors.
 const GROUP: &str = "sentinel_username, sentinel_password, tls, sentinel_tls, min_replicas, \
                      max_lag, failover_window, trust_fresh, allow_eviction, sentinel_deadline, \
                      poll_every and trust_unconfirmed_master";

@@ -105,7 +105,6 @@ fn given(field: &'static str, pem: &[u8]) -> Result<RootCertStore, ConfigError> 
     Ok(store)
 }
 
-/// Checks that the key belongs to the chain.
 fn shown(
     field: &'static str,
     provider: &CryptoProvider,

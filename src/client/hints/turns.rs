@@ -32,7 +32,6 @@ struct State {
     stored: bool,
 }
 
-/// If it is dropped after it was woken, the next caller is woken instead.
 struct Caller<'a> {
     turns: &'a Turns,
     order: Order,

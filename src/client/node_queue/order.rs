@@ -71,7 +71,6 @@ impl BatchOrder {
         (alone && matches!(op, Op::Acquire { .. }) && op.begins_owner()).then_some(at)
     }
 
-    /// The caller gave it up. Both are answered, and neither is sent.
     fn cancel(&mut self, at: usize, release: Pending) {
         let error = NodeError::not_executed(NodeFault::Closed, "given up before it was sent");
         self.others.remove(at).answer(Err(error), &Origin::default());

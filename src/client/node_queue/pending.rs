@@ -142,7 +142,6 @@ impl Pending {
         self.post(reply, origin);
     }
 
-    /// The node has answered, and the answer waits for replicas.
     pub(super) fn awaits_replicas(&self) {
         if let Some(inbox) = &self.inbox {
             inbox.awaits_replicas(self.node);

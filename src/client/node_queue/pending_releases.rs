@@ -57,7 +57,6 @@ impl PendingReleases {
         self.push(owed, now, self.wait);
     }
 
-    /// The pause between two tries grows with each batch without an answer.
     pub(super) fn answered(&mut self, yes: bool) {
         self.wait = if yes { WAIT.0 } else { (self.wait * 2).min(WAIT.1) };
     }

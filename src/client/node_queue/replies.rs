@@ -141,7 +141,6 @@ impl Worker {
         }
     }
 
-    /// If too few replicas have the grants, the future posts the error.
     fn confirm(
         &self,
         replied: Option<&Facts>,

@@ -9,13 +9,11 @@ use crate::retry_policy::{Delays, RetryPolicy};
 
 /// Each collision doubles the longest random delay, up to 32 round trips.
 const COLLISIONS_MAX: u32 = 5;
-/// A longer round trip counts as this value.
 const ROUND_TRIP_MAX: Duration = Duration::from_millis(20);
 /// First pause after requests were not sent because a node queue is full; doubled at most
 /// `CROWDED_MAX` times.
 const CROWDED: Duration = Duration::from_millis(50);
 const CROWDED_MAX: u32 = 5;
-/// A hint may have been lost.
 pub(super) const HINT_MAX: Duration = Duration::from_secs(1);
 /// Longest time between the end of another owner's lease and the next attempt.
 const LATE_MAX: Duration = Duration::from_millis(20);

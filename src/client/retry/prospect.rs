@@ -44,7 +44,6 @@ impl Prospect {
         !matches!(self, Self::NoQuorum { .. } | Self::NotDurable)
     }
 
-    /// Without a release. The remaining time in the refusal is counted from `at`.
     pub(super) fn expires(&self, at: Moment) -> Moment {
         match self {
             Self::Held(Some(left)) => at + *left,

@@ -32,7 +32,6 @@ pub(super) enum DecidedBy {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Due {
-    /// True for a missed tick that is run late.
     pub(super) backfilled: bool,
     /// The tick is then the time of the operator's request.
     pub(super) requested: bool,
@@ -149,7 +148,6 @@ impl<F> Engine<'_, F> {
         ticks.take_while(|tick| *tick >= first.max(kept)).take(LOOK_BACK).collect()
     }
 
-    /// Returns the ticks that are missed by now.
     pub(super) fn checked(
         &self,
         due: &mut DueTicks,
@@ -244,7 +242,6 @@ impl<F> Engine<'_, F> {
         left
     }
 
-    /// Returns the ticks after those whose run has begun: they may have to be run after it.
     fn may_be_buffered(&self, due: &DueTicks) -> BTreeSet<i64> {
         if self.job.overlap != Overlap::BufferOne {
             return BTreeSet::new();
@@ -269,7 +266,6 @@ impl<F> Engine<'_, F> {
         (is_run || self.is_retried_in_time(tick, d, now)).then_some(d.backfilled)
     }
 
-    /// Takes what the record of a run says about the ticks that were due during the run.
     fn has_run(&self, due: &mut DueTicks, (own, run): (i64, &Run), is_recent: bool) {
         if !matches!(run.end, End::Skipped(_)) {
             self.ran.lock().add(self.job.missed, own, fate_of(run));
@@ -287,7 +283,6 @@ impl<F> Engine<'_, F> {
         }
     }
 
-    /// Returns the ticks that have to be looked at again.
     pub(super) fn found(&self, due: &mut DueTicks, found: LookedBack) -> Vec<i64> {
         let of = found.of;
         let is_left = self.job.interrupted == Interrupted::Leave;

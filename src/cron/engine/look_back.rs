@@ -27,7 +27,6 @@ pub(super) enum Ticks {
 #[derive(Debug)]
 pub(super) struct LookedBack {
     pub(super) of: Ticks,
-    /// Their run goes on, or fewer nodes than a majority have its result.
     pub(super) begun: Vec<i64>,
     pub(super) lapsed: Vec<i64>,
     pub(super) runs: Vec<(i64, Run)>,

@@ -24,7 +24,6 @@ use crate::op::Batch;
 
 /// Bytes per read.
 const CHUNK: usize = 16 * 1024;
-/// A larger empty read buffer is freed.
 const KEPT: usize = 4 * CHUNK;
 
 pub(super) struct Request {
@@ -73,7 +72,6 @@ pub(super) struct Line {
     begun: usize,
     flushed: bool,
     sent: VecDeque<Request>,
-    /// Refused as a whole, and sent again.
     missing: VecDeque<Request>,
     /// The script must be loaded before that.
     lacks_script: bool,

@@ -188,8 +188,6 @@ impl Rules {
         }
     }
 
-    /// `failures` counts the earlier failures, `wait` is the pause that the handler requested, and
-    /// `what` is the text of the failure.
     pub(super) fn after_failure(
         &self,
         failures: u32,

@@ -9,19 +9,14 @@ use tokio::time::Instant;
 use crate::idempotency::{Outcome, RunError};
 use crate::sync::SyncMutex;
 
-/// Pause between two messages that are fetched as a test.
 pub(super) const EVERY: Duration = Duration::from_secs(5);
-/// Interval of the warnings in the log.
 const REPORT: Duration = Duration::from_secs(60);
 
-/// As the result of an idempotency call shows it.
 #[derive(Debug)]
 pub(super) enum Deployment {
     /// The result does not show it: too few nodes answered, or no call was made.
     Unknown,
-    /// With the message of `RunError::NotInitialised`.
     Uninitialised(String),
-    /// The nodes decided whether the handler may run.
     Initialised,
 }
 

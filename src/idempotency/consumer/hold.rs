@@ -17,7 +17,6 @@ use crate::sync::SyncMutex;
 
 /// Shortest and longest pause before the next delivery. A random part is subtracted later.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
-/// Interval of the warnings in the log.
 const REPORT: Duration = Duration::from_secs(60);
 /// After its last delivery, a message is no longer counted: another consumer has probably received
 /// it.

@@ -32,7 +32,6 @@ pub(super) struct Sessions<'a, B: Broker> {
     now: Option<(B::Session, Instant)>,
     /// Consecutive sessions that broke early or could not be opened.
     failures: u32,
-    /// End of the pause after a failure.
     again: Option<Instant>,
 }
 

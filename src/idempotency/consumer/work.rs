@@ -66,7 +66,6 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
         }
     }
 
-    /// After `stop`, finishes the received deliveries or returns them to the broker.
     pub(super) async fn serve(
         mut self,
         stop: impl Future<Output = ()>,
@@ -131,7 +130,6 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
         }
     }
 
-    /// Also returns the reason for the end of the loop, if there is one.
     async fn next(
         &mut self,
         mut stop: std::pin::Pin<&mut impl Future<Output = ()>>,
@@ -179,7 +177,6 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
 }
 
 impl ConsumerReport {
-    /// Returns the reason to stop the consumer, if there is one.
     fn note(&mut self, done: Result<Settled, JoinError>, gate: &mut Gate) -> Option<String> {
         let Settled { disposition, confirmed, deployment } = match done {
             Ok(settled) => settled,
@@ -203,7 +200,6 @@ impl ConsumerReport {
     }
 }
 
-/// From the claim of its key to its settlement at the broker.
 struct Task<D, H> {
     holding: Arc<Holding>,
     rules: Rules,
@@ -227,7 +223,6 @@ impl<D: Delivery, H: Handler<D>> Task<D, H> {
         Settled { disposition, confirmed, deployment }
     }
 
-    /// The number is that of the handler's failures.
     async fn judged(&self, before: u32) -> (Disposition, u32, Deployment) {
         let call = match self.call() {
             Ok(call) => call,

@@ -28,7 +28,6 @@ impl ReplicationId {
         Some(Self(bytes))
     }
 
-    /// The name of a node in memory in its life `number`.
     pub(crate) fn of(number: u64) -> Self {
         let mut bytes = [0; 20];
         bytes[..8].copy_from_slice(&number.to_be_bytes());

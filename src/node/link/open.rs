@@ -166,7 +166,6 @@ impl<R: Resolver> Shared<R> {
         Ok(Current { session, at: at.into(), barriers, version, opened: now })
     }
 
-    /// At one time, at this server process. `online` is the present number.
     fn most_replicas(&self, run_id: &Arc<str>, online: u32) -> Arc<AtomicU32> {
         let mut state = self.state();
         let most = match &state.replicas {

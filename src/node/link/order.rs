@@ -19,7 +19,6 @@ pub(super) struct Waiting {
     pub(super) sent: oneshot::Sender<Result<OnItsWay, NodeError>>,
 }
 
-/// With the future answer.
 pub(super) type OnItsWay = (Arc<Current>, Sent);
 
 pub(super) enum Place {

@@ -16,17 +16,14 @@ const IDLE_PAUSE: Duration = Duration::from_secs(10);
 const FLAPS: u32 = 2;
 
 pub(super) struct Failed {
-    /// Earliest time of the next try.
     pub(super) until: Moment,
     /// If there is no call.
     pub(super) idle_until: Moment,
     pub(super) cause: NodeError,
-    /// The resolver's, at the start of the try. A newer one ends the pause.
     pub(super) version: u64,
 }
 
 impl<R: Resolver> Shared<R> {
-    /// During the pause after it.
     pub(super) fn pausing(&self, state: &State) -> Option<NodeError> {
         let failed = state.failed.as_ref().filter(|_| !state.connecting)?;
         let pauses =
@@ -50,7 +47,6 @@ impl<R: Resolver> Shared<R> {
         state.failed = Some(self.failed(times, cause, current.version));
     }
 
-    /// The pause grows with `failures`, the failed tries in a row.
     pub(super) fn failed(&self, failures: u32, cause: NodeError, version: u64) -> Failed {
         let (now, random) = (self.options.env.now(), self.options.env.random());
         let until = now + pause(random, failures, PAUSE);

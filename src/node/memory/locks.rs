@@ -71,7 +71,6 @@ pub(super) struct Entry {
     watched_till: u64,
     /// The longest wait first.
     pub(super) queue: Vec<Waiter>,
-    /// Each request of a waiting handle sets a later time.
     queue_till: u64,
     /// What stands in the owner's place, and the end of the reservation. A reserved lock has no
     /// holder.

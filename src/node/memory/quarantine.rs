@@ -32,23 +32,19 @@ pub(super) struct Clock {
     pub(super) micros: u64,
 }
 
-/// For how long a replaced server may still grant.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Windows {
-    /// Longest of all servers whose settings are known.
     pub(super) read: Duration,
     /// With those whose settings are not known; counts when a data history begins.
     pub(super) longest: Duration,
 }
 
-/// What the server shows besides its data, and what it asks for its clients.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Nature {
     pub(super) replid: ReplicationId,
     pub(super) process: Process,
     pub(super) windows: Windows,
     pub(super) epoch: Option<u64>,
-    /// For a history that begins with the batch.
     pub(super) name: u64,
 }
 

@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Smallest number of entries for a sweep.
 const SWEEP_MIN: usize = 1024;
 
 pub(super) trait Perish: Default {
@@ -31,7 +30,6 @@ impl<V: Perish> Shelf<V> {
         self.map.len()
     }
 
-    /// Removes it if all of it has expired.
     pub(super) fn live(&mut self, key: &str, now: u64) -> Option<&mut V> {
         if !self.map.get_mut(key)?.refresh(now) {
             self.map.remove(key);
@@ -39,7 +37,6 @@ impl<V: Perish> Shelf<V> {
         self.map.get_mut(key)
     }
 
-    /// Creates it if it is absent or has expired.
     pub(super) fn open(&mut self, key: &str, now: u64) -> &mut V {
         if self.live(key, now).is_none() && self.map.len() >= self.sweep_at {
             self.map.retain(|_, v| v.refresh(now));

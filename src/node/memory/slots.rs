@@ -12,7 +12,6 @@ use crate::token::{FencingToken, OwnerToken};
 pub(super) struct Slot {
     /// While reserved, the value in the place of a token; `None` after a release.
     owner: Option<OwnerToken>,
-    /// Of the grant or of the reservation.
     till: u64,
     fence: u64,
 }
@@ -73,8 +72,6 @@ impl Entry {
         of(owner).or(reserved).or_else(free)
     }
 
-    /// The waiter at position `number` leaves the queue, and the slot is reserved for it. Returns
-    /// its handle.
     fn wake_for(&mut self, h: &Header, number: usize, slot: usize) -> u64 {
         let Place { waiter, needs, .. } = self.queue.remove(number).place;
         let needs = needs.min(Place::RESERVED_MAX);
@@ -85,7 +82,6 @@ impl Entry {
         waiter
     }
 
-    /// Returns their numbers.
     fn leave(&mut self, owner: OwnerToken) -> Vec<usize> {
         let of_owner = |(_, slot): &(usize, &mut Slot)| slot.owner == Some(owner);
         let slots = self.slots.iter_mut().enumerate().filter(of_owner);

@@ -34,11 +34,9 @@ const LAST: Duration = Duration::from_millis(100);
 const WAY_BACK: Duration = Duration::from_millis(90);
 /// Longest `WAIT` of a round if too few replicas were connected in the round before.
 const LOOK: Duration = Duration::from_millis(5);
-/// Callers in one queue, and in one round.
 const WISHES_MAX: usize = 8_192;
 /// Each is for another number of replicas.
 const QUEUES_MAX: usize = 64;
-/// After this time without work a connection is closed.
 const IDLE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Barriers {
@@ -133,7 +131,6 @@ impl Barriers {
         }
     }
 
-    /// The next one for `k` replicas.
     async fn round(&self, k: u32, history_id: u64, deadline: Moment) -> Result<Round, NodeError> {
         let (done, round) = oneshot::channel();
         self.submit(k, Wish { history_id, deadline, done });
@@ -168,14 +165,12 @@ impl Barriers {
 }
 
 impl Wish {
-    /// Too many callers already wait.
     fn refuse(self) {
         let detail = "too many requests wait for replicas already";
         let _ = self.done.send(Err(NodeError::maybe_executed(NodeFault::Busy, detail)));
     }
 }
 
-/// For the callers of one queue. Ends with the session.
 struct Waiter {
     server: Server,
     k: u32,
@@ -287,7 +282,6 @@ impl Waiter {
     }
 }
 
-/// Names the replicas that lack the grant, and tells the operator the next step.
 fn too_few(round: &Round, count: &Count, level: Durability, took: Duration) -> NodeError {
     let Count { have, all, behind, absent } = count;
     let connected = round.connected();

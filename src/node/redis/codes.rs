@@ -1,7 +1,6 @@
 //! Codes of results: in the script's answer an op's result begins with one of these, or with a
 //! fence in place of [`DONE`], or with [`AS_ASKED`]. The script gets the same table, as Lua text.
 
-/// Calls the macro `$use` with the names and numbers of all codes.
 macro_rules! codes {
     ($use:ident) => {
         $use! {

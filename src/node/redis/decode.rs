@@ -96,7 +96,6 @@ pub(super) fn replies(
     Ok(Replies { facts: Some(facts), items })
 }
 
-/// The time of a note that was just written is the server's clock.
 fn noted(note: Vec<u8>) -> Result<(Noted, u64), NodeError> {
     let text = String::from_utf8(note).map_err(|_| garbage("a note that is no text"))?;
     let noted = Noted::read(&text);

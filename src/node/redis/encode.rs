@@ -20,7 +20,6 @@ pub(crate) const NOTE: &str = crate::name::NOTE;
 /// each op.
 const RUN_MAX: usize = 1_000;
 
-/// What the node adds to each batch's [`Terms`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GroupTerms {
     /// L: the longest that follows from the servers' settings that could be read.
@@ -31,12 +30,10 @@ pub(crate) struct GroupTerms {
     pub(crate) unread_window: Duration,
     /// The longest L that any client with the same settings for this group can state.
     pub(crate) widest_window: Duration,
-    /// A server without a marker is new, and begins without a quarantine.
     pub(crate) trust_fresh: bool,
     /// That must have acknowledged lately, and the largest age of their acknowledgements in
     /// seconds.
     pub(crate) good_replicas: (u32, u64),
-    /// When the server's memory is full.
     pub(crate) allow_eviction: bool,
     /// The Sentinels' last word on the master of the group.
     pub(crate) named: Option<Named>,
@@ -307,7 +304,6 @@ fn keys(op: &Op, awaited: bool, mut each: impl FnMut(&str)) {
     }
 }
 
-/// In the form that the script compares; without a name, an empty argument.
 fn named(cmd: &mut Cmd, reassert: Option<QuarantineId>) -> &mut Cmd {
     match reassert {
         Some(QuarantineId { history, since }) => cmd.arg(format!("{history:016x}:{since}")),
@@ -349,7 +345,6 @@ fn place<'c>(cmd: &'c mut Cmd, if_held: Option<&IfHeld>) -> &'c mut Cmd {
     cmd.arg(format!("{waiter:016x}")).arg(whole_millis(*needs))
 }
 
-/// Of a shared acquire, or of one of a slot.
 fn waits<'c>(cmd: &'c mut Cmd, if_held: Option<&IfHeld>) -> &'c mut Cmd {
     match if_held {
         Some(

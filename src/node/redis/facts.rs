@@ -18,18 +18,14 @@ use crate::sentinel::conn::fields;
 /// its replicas would still grant.
 const OLDEST: Version = (6, 2, 7);
 
-/// Major, minor and patch number.
 pub(crate) type Version = (u32, u32, u32);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerFacts {
-    /// Identity of the process.
     pub(crate) run_id: Arc<str>,
-    /// `master_replid`.
     pub(crate) replid: String,
     /// A Valkey server reports the Redis version with which it is compatible.
     pub(crate) version: Version,
-    /// Attached, in any state.
     pub(crate) connected_replicas: u32,
     /// They receive each write. A backup tool that only takes a snapshot has another state.
     pub(crate) online_replicas: u32,
@@ -52,7 +48,6 @@ pub(crate) struct Eviction {
 }
 
 impl Eviction {
-    /// Tells the operator the settings to change.
     pub(crate) fn objection(&self) -> NodeError {
         let Self { max_memory, policy } = self;
         let detail = format!(
@@ -240,7 +235,6 @@ fn text(answer: Result<Value, RedisError>, secrets: &Secrets) -> Result<String, 
     redis::from_redis_value(value).map_err(|e| faults::connecting(&e.into(), secrets))
 }
 
-/// In an INFO text.
 pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))
 }

@@ -71,7 +71,6 @@ fn while_connecting(e: &RedisError, secrets: &Secrets) -> NodeError {
     NodeError::not_executed(fault, words(fault, e, secrets))
 }
 
-/// For `Auth`, `NoPermission` and a full memory, with the setting to change.
 fn words(fault: NodeFault, e: &RedisError, secrets: &Secrets) -> String {
     match fault {
         NodeFault::Auth => {
@@ -91,14 +90,12 @@ fn words(fault: NodeFault, e: &RedisError, secrets: &Secrets) -> String {
     }
 }
 
-/// Inside of a batch.
 pub(super) fn no_memory() -> NodeError {
     let detail = "OOM command not allowed when used memory > 'maxmemory'";
     NodeError::not_executed(NodeFault::Server, format!("{detail}; {RAISE_MAXMEMORY}"))
         .because(Some(Cause::Server("OOM".into())))
 }
 
-/// If the server's message names it. For people; nothing is decided by it.
 fn lacking(e: &RedisError) -> Option<String> {
     let detail = e.detail()?;
     if detail.contains(IN_SCRIPT[0]) && detail.contains("run this command") {

@@ -34,9 +34,7 @@ use crate::sync::SyncMutex;
 const CHANGED: &str = "palisade:changed";
 /// To whose channels one node subscribes. Further handles ask again when their timers end.
 const HANDLES_MAX: usize = 64;
-/// For one try to connect and subscribe.
 const LIMIT: Duration = Duration::from_secs(5);
-/// After the connection was lost or a try failed.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Keys in `early`. The waiters of the oldest keys beyond that ask again when their timers end.
 const EARLY_MAX: usize = 256;
@@ -44,7 +42,6 @@ const EARLY_MAX: usize = 256;
 /// ask again when their timers end.
 const AWAITED_MAX: usize = 65_536;
 
-/// For one session. Its task ends with the session.
 pub(super) struct Hints {
     line: Arc<Line>,
     task: SyncMutex<Option<JoinHandle<()>>>,
@@ -59,7 +56,6 @@ struct Line {
     /// Requested while `settled` was false, the oldest first.
     early: SyncMutex<VecDeque<Arc<str>>>,
     awaited: Arc<Awaited>,
-    /// That have waited for a lock. Most programs have one.
     handles: SyncMutex<Vec<u64>>,
     /// Another handle begins to wait, to whose channel the task then subscribes.
     joined: Notify,
@@ -174,7 +170,6 @@ fn awaited(op: &Op) -> Option<(&str, Option<&Place>)> {
 }
 
 impl Line {
-    /// The task then subscribes to its channel.
     fn join(&self, handle: u64) {
         let mut handles = self.handles.lock();
         if !handles.contains(&handle) && handles.len() < HANDLES_MAX {
@@ -199,7 +194,6 @@ impl Line {
         true
     }
 
-    /// The subscription was made or was refused for good. Wakes the callers of the keys in `early`.
     fn settle(&self) {
         let mut early = self.early.lock();
         self.settled.store(true, Ordering::Release);
@@ -267,7 +261,6 @@ impl Line {
     }
 }
 
-/// Forwards the requested hints, and reports the end of the connection.
 fn listener(
     events: broadcast::Sender<NodeSignal>,
     awaited: &Arc<Awaited>,

@@ -86,7 +86,6 @@ pub(super) struct Attempt {
     tries: u8,
 }
 
-/// Shared with the future that waits for the answer.
 #[derive(Clone, Default)]
 pub(super) struct SentWith {
     pub(super) seen: Option<Arc<Seen>>,
@@ -156,7 +155,6 @@ impl Attempt {
         cmd.get_packed_command()
     }
 
-    /// Keeps the marker under which batches may be executed.
     fn judged(&self, news: &News, read: Moment) -> Option<Arc<Seen>> {
         let name = self.judging.env.random() as u64;
         let asked = Asked { name, ..Judging::asked(&self.batch, self.group_terms) };

@@ -159,7 +159,6 @@ impl NodeBuilder<ServerSettings> {
     }
 }
 
-/// Always the same address.
 struct Fixed {
     endpoint: Endpoint,
     window: Duration,

@@ -36,7 +36,6 @@ const SOURCE: &str = concat!(
     lua!("prelude" "main"),
 );
 
-/// As servers get it.
 static TEXT: LazyLock<String> = LazyLock::new(|| stripped(SOURCE));
 
 pub(crate) static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(&TEXT));
@@ -61,7 +60,6 @@ fn stripped(source: &str) -> String {
     lines.filter(|line| !line.is_empty()).fold(String::new(), |text, line| text + line + "\n")
 }
 
-/// Without a comment at its end.
 fn code_len(line: &str) -> usize {
     let (mut quote, mut escaped) = (None, false);
     for (at, c) in line.char_indices() {

@@ -118,7 +118,6 @@ impl Seen {
         Duration::from_micros(self.marker.clock_error)
     }
 
-    /// `micros` is the server's clock.
     pub(super) fn facts(&self, micros: u64, noted: Noted, identity: &Arc<str>) -> Facts {
         self.marker.facts((noted.note, micros), self.change, &self.asked, identity)
     }

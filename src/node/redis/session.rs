@@ -34,9 +34,7 @@ pub(crate) struct Session {
     /// From the answer to [`touch`](Self::touch), until a caller takes them, or a batch's answer
     /// includes them.
     touched: SyncMutex<Option<TimedFacts>>,
-    /// [`abandon`](Self::abandon) reports `NodeEvent::Down` once.
     abandoned: AtomicBool,
-    /// The server has answered ops on this session.
     proved: AtomicBool,
     events: broadcast::Sender<NodeSignal>,
     hints: Hints,
@@ -75,12 +73,10 @@ impl Session {
         })
     }
 
-    /// From when the session was opened.
     pub(crate) fn facts(&self) -> &ServerFacts {
         &self.facts
     }
 
-    /// The present ones.
     pub(crate) async fn look_again(
         &self,
         min_replicas_facts: bool,
@@ -118,7 +114,6 @@ impl Session {
         }
     }
 
-    /// Requests under way end with an error that has the reason `why`.
     pub(crate) fn end(&self, why: &'static str) {
         self.wire.close(why);
         self.abandon();

@@ -13,7 +13,6 @@ use crate::node::link::Link;
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 
-/// To connect and log in to the master, without finding its address.
 const CONNECT: Duration = Duration::from_secs(1);
 
 /// Settings of a [`SentinelNode`]. [`SentinelNode::builder`] returns this type.

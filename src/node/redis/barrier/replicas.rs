@@ -32,7 +32,6 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// Also those that are down.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Known {
     /// If more are attached to the server, their number counts.
@@ -41,7 +40,6 @@ pub(crate) struct Known {
     pub(crate) named: BTreeSet<Place>,
 }
 
-/// From a line of `INFO replication`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Attached {
     pub(super) at: Place,
@@ -70,11 +68,9 @@ fn one(line: &str) -> Option<Attached> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Count {
-    /// Replicas that have the grant.
     pub(super) have: u32,
     /// Replicas that must have it.
     pub(super) all: u32,
-    /// Attached, without the grant.
     pub(super) behind: Vec<Place>,
     /// Reported by the Sentinels, not attached.
     pub(super) absent: Vec<Place>,

@@ -27,19 +27,16 @@ pub(super) const KEY: &str = crate::name::BARRIER;
 const LIFE: u32 = 1_000;
 /// After a `WAIT`'s time-out: then another command makes the server answer an overdue one.
 const LATE: Duration = Duration::from_millis(2);
-/// For the answers after that command.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Round {
     /// Replicas that have everything written before the round.
     pub(super) have: u32,
-    /// After the `WAIT`, in any state.
     pub(super) attached: Vec<Attached>,
     /// The master's, when the round began. A replica that has acknowledged it has everything
     /// written before.
     pub(super) offset: u64,
-    /// The same number as in the facts of a batch.
     pub(super) history_id: u64,
 }
 
@@ -139,7 +136,6 @@ fn text(answer: Result<Value, RedisError>) -> Result<String, RedisError> {
     answer.and_then(|value| redis::from_redis_value(value).map_err(Into::into))
 }
 
-/// The text of the `INFO replication` that was sent with the write.
 fn began(answers: Result<Vec<Value>, RedisError>) -> Result<String, RedisError> {
     let mut answers = answers?.into_iter();
     answers.next().unwrap_or(Value::Nil).extract_error()?;
