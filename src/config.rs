@@ -62,7 +62,6 @@ pub(crate) const MAX_TTL_MAX: Duration = Duration::from_secs(86_400);
 pub(crate) const NODES_MAX: usize = 31;
 
 impl Config {
-    /// For the first broken rule, with the field, its value and the rule.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         crate::name::check_prefix(&self.prefix)?;
         if self.max_ttl > MAX_TTL_MAX {
@@ -85,7 +84,6 @@ impl Config {
         self.check_renewed(self.ttl)
     }
 
-    /// No node, too many, or an even number without `allow_even_nodes`: an error.
     pub(crate) fn check_nodes(&self, n: usize) -> Result<(), ConfigError> {
         if n == 0 || n > NODES_MAX {
             let rule = format!("between 1 and {NODES_MAX} nodes");

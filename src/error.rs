@@ -102,7 +102,6 @@ impl ConfigError {
         Self { field: field.into(), ..self }
     }
 
-    /// So that it names a setting as the user writes it.
     pub(crate) fn with_rule(self, change: impl FnOnce(&str) -> String) -> Self {
         Self { rule: change(&self.rule).into(), ..self }
     }
@@ -262,7 +261,6 @@ impl NodeError {
         Self { fault, maybe_executed: true, detail: detail.into(), cause: None }
     }
 
-    /// Another program has a value under the key.
     pub(crate) fn foreign(key: &str) -> Self {
         let detail = format!("WRONGTYPE: {key:?}; if a newer palisade wrote it, upgrade this one");
         Self::not_executed(NodeFault::ForeignKey, detail)

@@ -144,7 +144,6 @@ impl Health {
         self.locks().is_now()
     }
 
-    /// Until a majority of the nodes has the ability that `of` reads.
     fn majority(&self, of: impl Fn(&NodeHealth) -> Ability) -> Ability {
         let rank = |ability: &Ability| match ability {
             Ability::Now => Duration::ZERO,

@@ -248,7 +248,6 @@ pub enum Op {
 }
 
 impl Op {
-    /// `None` for requests that only read.
     pub(crate) fn owner(&self) -> Option<&OwnerToken> {
         match self {
             Self::Acquire { owner, .. }

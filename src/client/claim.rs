@@ -46,7 +46,6 @@ pub(crate) struct ClaimTerms {
     pub(crate) durability: Durability,
     pub(crate) loss: DataLossTerms,
     pub(crate) created: Option<u64>,
-    /// True if a node sends a hint at the end of another owner's claim.
     pub(crate) wait: bool,
     pub(crate) reports_forgotten: bool,
 }
@@ -82,7 +81,6 @@ impl Held {
         first
     }
 
-    /// The nodes then do not count the attempt. Returns the same as [`end`](Self::end).
     pub(crate) async fn give_back(self) -> bool {
         self.end(ClaimEnd::Undone).await
     }

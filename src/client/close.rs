@@ -78,7 +78,6 @@ impl Drop for Operation<'_> {
 }
 
 impl Closing {
-    /// `None` if closing has begun: the caller must not start the operation then.
     pub(crate) fn enter(&self) -> Option<Operation<'_>> {
         self.operations.fetch_add(1, Ordering::SeqCst);
         // Counted before the state is checked: either `close` finds the operation, or this finds

@@ -17,9 +17,7 @@ pub(crate) const FRESH: Duration = Duration::from_secs(3);
 pub(crate) type OnQueued<'a> = &'a mut (dyn FnMut(Queued) + Send);
 
 pub(crate) struct Fair<'a> {
-    /// `None` until a majority has given the call a ticket (fair 2).
     pub(super) ticket: Option<u64>,
-    /// Time at which a majority last confirmed that the call has a place.
     heard: Moment,
     shown: Option<u16>,
     on_queued: SyncMutex<OnQueued<'a>>,

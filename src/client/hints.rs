@@ -42,7 +42,6 @@ pub(crate) enum Line {
     Exclusive,
     Shared,
     Permits,
-    /// One fair caller. The others wait in the process until it has the lock.
     Fair,
 }
 
@@ -79,7 +78,6 @@ pub(crate) struct Hints {
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// For each node, true if it has sent a hint since a waiter's last request.
     hinted: Vec<bool>,
     /// Beginning of the wait and number of each caller; the caller with the longest wait is first.
     since: BTreeSet<(Moment, u64)>,
@@ -185,7 +183,6 @@ pub(crate) struct Waiting {
     key: Arc<str>,
     line: Line,
     since: Option<(Moment, u64)>,
-    /// Callers that only watch the key are woken last.
     order: Order,
     turn: Arc<Turns>,
     first: Arc<Turns>,
@@ -281,7 +278,6 @@ impl Waiting {
         self.first.forget();
     }
 
-    /// To the next waiter that has not stepped back. Readers have all been woken already.
     pub(crate) fn pass_wake_up(&self) {
         if !self.is_shared() {
             self.turn.pass();
@@ -324,7 +320,6 @@ impl Waiting {
         self.line == Line::Shared
     }
 
-    /// Returns the time to wait before the attempt. All waiters for one key share one limit.
     pub(crate) fn limit(&self, now: Moment) -> Duration {
         self.keys().get_mut(&self.key).map_or(Duration::ZERO, |e| e.limit.wake(now))
     }

@@ -16,7 +16,6 @@ use crate::quorum::candidates::{Candidate, Listing};
 use crate::quorum::{Answer, majority};
 
 impl Core {
-    /// `None` for a node that has not answered once `enough` have, or in time.
     pub(crate) async fn inspect_each(
         &self,
         keys: &LockKeys,
@@ -38,7 +37,6 @@ impl Core {
         self.names.iter().cloned().zip(answers).collect()
     }
 
-    /// Taken if a majority of the nodes answers, else no quorum.
     pub(crate) async fn look_at_lock(&self, keys: &LockKeys) -> Loss {
         let answers = self.inspect_each(keys, majority(self.n())).await;
         let decided = answers.iter().filter_map(|(_, answer)| answer.as_ref());
@@ -70,8 +68,6 @@ impl Core {
         Loss::Taken(Taken { retry_after, foreign, queued: None })
     }
 
-    /// Returns as soon as `enough` nodes decide about grants; `None` for a node that has not
-    /// answered by then.
     pub(super) async fn answers(
         &self,
         op: Op,
@@ -112,7 +108,6 @@ impl Core {
     }
 }
 
-/// It has answered, and is in no quarantine.
 fn decides(answer: &Answer) -> bool {
     matches!(answer, Ok(reply) if !matches!(reply, Reply::Quarantined { .. }))
 }

@@ -42,7 +42,6 @@ pub(crate) struct Lease {
     pub(crate) subject: Subject,
     pub(crate) owner: OwnerToken,
     pub(crate) token: FencingToken,
-    /// Before the subtraction of clock drift.
     pub(crate) ttl: Duration,
     /// Time for which the nodes keep the lease after `ttl` (election 8); zero unless it is a
     /// leadership.
@@ -66,21 +65,17 @@ struct State {
     meta: Option<Arc<[u8]>>,
     verdicts: Verdicts,
     slot: Option<(Moment, u64)>,
-    /// `None` while the lease is held.
     over: Option<Over>,
     renewing: Option<Moment>,
     longest_renewal: Duration,
-    /// The renewer renews it no more, because its holder hands it over.
     sealed: bool,
     refused: bool,
-    /// `None` once the runtime on which the lease was granted has ended.
     runtime: Option<Handle>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Over {
     pub(crate) at: Moment,
-    /// False if its holder ended the lease before the deadline.
     pub(crate) lost: bool,
 }
 
@@ -328,19 +323,16 @@ impl Lease {
         }
     }
 
-    /// Returns true in the first call only.
     pub(crate) fn end(&self, now: Moment) -> bool {
         self.leave(now, |phase| (phase != Phase::Ended).then_some(Phase::Ended)).is_some()
     }
 
-    /// Returns true if the lease was held and valid until now.
     pub(crate) fn end_held(&self, now: Moment) -> bool {
         let valid = self.is_valid(now);
         let before = self.leave(now, |_| Some(Phase::Ended));
         valid && matches!(before, Some(Phase::Held { .. }))
     }
 
-    /// Returns the earlier phase; `None` if `to` returned `None`.
     fn leave(&self, now: Moment, to: impl FnOnce(Phase) -> Option<Phase>) -> Option<Phase> {
         let mut s = self.state.lock();
         let before = s.phase;
@@ -398,7 +390,6 @@ impl Lease {
         self.state.lock().verdicts.so_far()
     }
 
-    /// `failovers` is their number before the renewal was sent.
     pub(crate) fn left_open(&self, failovers: u64) {
         self.state.lock().verdicts.renewed(failovers, false);
         self.news.notify_waiters();

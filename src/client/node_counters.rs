@@ -42,9 +42,7 @@ pub(crate) struct Counters {
     request: Histogram,
     loss: Gauge,
     quarantine_ends: Gauge,
-    /// From the node's last answer.
     data: SyncMutex<Arc<[Loss]>>,
-    /// Faults are rare, so a mutex is fast enough.
     faults: SyncMutex<BTreeMap<NodeFault, Tally>>,
 }
 

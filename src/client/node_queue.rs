@@ -63,7 +63,6 @@ const HEARTBEAT: Duration = Duration::from_secs(2);
 
 /// In one channel. It has as many places in addition for releases and unclaims.
 const QUEUE_MAX: usize = 100_000;
-/// At this limit the task takes no new request from the queue.
 const CONFIRMING_MAX: usize = 1_024;
 /// Largest number of bytes that one batch stores; an op with more is sent alone. The node has the
 /// same limit for the stored results in one answer (`Reply::Deferred`).
@@ -304,7 +303,6 @@ impl Worker {
         }
     }
 
-    /// The facts that the connection received when it was opened. Returns false if there are none.
     fn take_first_facts(&mut self) -> bool {
         let Some(first) = self.node.first_facts() else { return false };
         self.observe(&first);

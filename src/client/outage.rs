@@ -13,18 +13,14 @@ use crate::time::Moment;
 
 /// During an outage, one operation in this time sends requests to the nodes.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
-/// If no operation has sent a request for this time, the nodes may be available again.
 const STALE: Duration = Duration::from_secs(5);
 
 /// Of an attempt that no majority answered. The first two permit to continue without the lock. If
 /// the nodes' findings differ, the last in this order counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Finding {
-    /// No node serves any request. Applies to every lock.
     Down,
-    /// None of the nodes that serve requests reports a holder of this lock.
     Free,
-    /// A node reports another holder, or an error that does not show whether there is one.
     Held,
     NotAsked,
     Refused,
@@ -67,7 +63,6 @@ pub(crate) struct Outage {
     guards: usize,
 }
 
-/// From the start of the first attempt to the end of the last one.
 #[derive(Clone, Copy, Debug)]
 struct Streak {
     since: Moment,
@@ -82,10 +77,8 @@ struct Failure {
     at: Moment,
 }
 
-/// From the first degraded guard until a majority of the nodes answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Period {
-    /// Start of the first attempt of the unbroken series before the first degraded guard.
     pub(crate) since: Moment,
     pub(crate) guards: u64,
 }
@@ -147,7 +140,6 @@ impl Outage {
         self.heard = Some(at);
     }
 
-    /// In this time no majority answered, and no node refused.
     pub(crate) fn lasts(&self, after: Duration) -> bool {
         self.streak.is_some_and(|streak| streak.until.since(streak.since) >= after)
     }

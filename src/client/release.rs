@@ -54,7 +54,6 @@ impl Core {
         }
     }
 
-    /// `held` is true if the lease was valid until now. The answers of a majority decide.
     pub(crate) async fn release(&self, lease: &Lease, held: bool) -> Result<(), ReleaseError> {
         let operation = operation!("release", of = %lease.resource());
         operation.token(lease.token);

@@ -85,7 +85,6 @@ impl Renewer {
         self.wake.notify_one();
     }
 
-    /// New acquires and claims are refused then (renewal 12).
     pub(crate) fn is_late(&self) -> bool {
         self.late.load(Ordering::Relaxed)
     }

@@ -51,7 +51,6 @@ pub(crate) trait Attempt: Send + Sync {
         deadline: &mut Option<Moment>,
     ) -> Option<Prospect>;
 
-    /// So that preferred callers (such as candidates with a higher priority) go first.
     fn hold_back(&self) -> Duration {
         Duration::ZERO
     }
@@ -76,7 +75,6 @@ pub(crate) struct RetryTerms<'a> {
     pub(crate) wait: Wait,
     pub(crate) policy: RetryPolicy,
     pub(crate) deadline: Option<Moment>,
-    /// `None` if the wait began with these attempts.
     pub(crate) since: Option<Moment>,
 }
 
@@ -162,7 +160,6 @@ struct Retry<'a> {
     /// their queues with it, so if the call ends, it is for the next waiter.
     owes_wake_up: bool,
     limit: RateLimit,
-    /// Without a release, by the answer to the last attempt.
     expires: Moment,
     collisions: u32,
 }

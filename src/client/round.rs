@@ -31,7 +31,6 @@ pub(super) struct Round<'a> {
     pub(super) timer: Sleep,
     /// No request of this round may take effect on a node after it.
     pub(super) until: Moment,
-    /// The lease that this round renews. After its end no request is sent.
     pub(super) of: Option<&'a Lease>,
 }
 

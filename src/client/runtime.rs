@@ -12,7 +12,6 @@ use tokio::time::{Sleep, sleep, timeout};
 use crate::client::Core;
 use crate::error::{NodeError, NodeFault, NodeOutcome};
 
-/// An error if there is no runtime, or if it has no timers.
 fn timer() -> Result<Sleep, &'static str> {
     if tokio::runtime::Handle::try_current().is_err() {
         return Err("polled outside of a tokio runtime");

@@ -9,7 +9,6 @@ use crate::config::lasts;
 use crate::node::NodeEvent;
 use crate::quorum::majority;
 
-/// For each node, true if the warning was given or is not needed.
 #[derive(Debug)]
 pub(crate) struct TtlWarning(Vec<AtomicBool>);
 

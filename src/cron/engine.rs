@@ -52,15 +52,12 @@ use due::{DecidedBy, Due, DueTicks, NextTick, next_check, ready};
 use look_back::Ticks;
 
 const AT_ONCE: usize = 64;
-/// Before the next check, if the last one could not decide.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// The spans are pauses before the next check.
 enum CheckResult {
     Over(Option<Run>),
     Again(Duration),
     Begun(Duration),
-    /// The handler failed, and asks for another run.
     Retry(Duration),
     Wait(Duration),
     /// The tick is not on time, or the nodes answer again: it has to be decided which ticks are
@@ -76,9 +73,7 @@ struct Engine<'a, F> {
     schedule: &'a Schedule,
     handler: &'a F,
     records: Records,
-    /// `None` if the job does not allow requests.
     requests: Option<Records>,
-    /// `None` if runs may overlap.
     lock: Option<Mutex>,
     since: i64,
     before: Option<(Schedule, (i64, i64))>,
@@ -88,7 +83,6 @@ struct Engine<'a, F> {
     meters: Arc<JobMeters>,
     overlaps: Overlaps,
     ran: SyncMutex<Ran>,
-    /// Checked or run now, so they do not wait.
     checking: SyncMutex<BTreeSet<i64>>,
     /// A tick has to wait and the reason was logged. The end of a tick resets it.
     waits: AtomicBool,
@@ -167,7 +161,6 @@ impl<F> Engine<'_, F> {
         self.cron.core().env.now()
     }
 
-    /// `None` if that time is ahead of this process's clock.
     fn since(&self) -> Option<i64> {
         (!is_ahead(self.cron, self.since)).then_some(self.since)
     }
@@ -341,7 +334,6 @@ where
         }
     }
 
-    /// Because of an earlier run or of a later tick that is already due.
     async fn during(&self, tick: i64, requested: bool) -> Result<During, RunError> {
         let next = self.schedule.after(tick).map(millis);
         match self.job.overlap {

@@ -8,7 +8,6 @@ use super::job::{Job, Missed};
 use super::schedule::Schedule;
 use super::tick::{End, Run};
 
-/// Largest delay with which a tick counts as on time, unless the job sets another one.
 pub(crate) const LATE: Duration = Duration::from_secs(60);
 pub(crate) const LOOK_BACK: usize = 10_000;
 
@@ -105,7 +104,6 @@ pub(crate) fn is_in_window(job: &Job, tick: i64, now: u64) -> bool {
     }
 }
 
-/// Of the run of the tick `own` (cron 5).
 pub(crate) fn first_during(schedule: &Schedule, own: i64, run: &Run) -> Option<i64> {
     if matches!(run.end, End::Skipped(_)) {
         return None;

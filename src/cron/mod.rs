@@ -109,7 +109,6 @@ pub struct Cron {
 #[derive(Debug)]
 struct Lead {
     term: Arc<watch::Sender<Option<FencingToken>>>,
-    /// Reports the loss before `term` is set to `None`.
     lost: Arc<SyncMutex<Option<LostSignal>>>,
     step_down: Arc<Notify>,
     running: Arc<watch::Sender<usize>>,
@@ -275,7 +274,6 @@ impl Cron {
         Ok(Records::new(records, self.id_of(&job.name)))
     }
 
-    /// Unless the task is running.
     fn campaign(&self, election: Election) {
         let mut task = self.lead.task.lock();
         if task.as_ref().is_some_and(|task| !task.is_finished()) {

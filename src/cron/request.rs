@@ -217,9 +217,7 @@ struct Looks<'a> {
     job: &'a str,
     records: &'a Records,
     found: BTreeSet<i64>,
-    /// Found, and not returned by the stream yet.
     next: Vec<i64>,
-    /// Intervals `LOOK` since this process last read the requests.
     idle: u32,
 }
 

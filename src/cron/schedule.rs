@@ -59,7 +59,6 @@ impl Schedule {
         (next > instant).then_some(next).or_else(|| self.after(instant + 1))
     }
 
-    /// At or before `instant`.
     pub(crate) fn until(&self, instant: i64) -> Option<i64> {
         let from = self.at(instant + 1)?;
         let before = self.cron.iter_before(from).next()?.timestamp();

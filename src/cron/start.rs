@@ -44,7 +44,6 @@ pub(super) async fn start(
     Ok((revision.since, before))
 }
 
-/// Repeats the request until enough nodes answer.
 async fn since(cron: &Cron, job: &Job, schedule: &Schedule) -> Result<Revision, CronError> {
     let records = cron.revisions(job)?;
     let mut warned = false;

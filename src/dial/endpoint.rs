@@ -23,7 +23,6 @@ const DB_MAX: i64 = i32::MAX as i64;
 pub struct Endpoint {
     place: Place,
     tls: Option<Tls>,
-    /// In the server's certificate; `None` for the host of the address.
     tls_name: Option<Arc<str>>,
     login: RedisConnectionInfo,
 }
@@ -247,7 +246,6 @@ impl Endpoint {
     }
 }
 
-/// Only host and port, or the path of a socket. Never the login.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
@@ -298,13 +296,11 @@ fn without_zone(url: &str) -> Option<(String, String)> {
     (!zone.is_empty() && zone.chars().all(is_zone)).then(|| (alone, format!("%{zone}")))
 }
 
-/// Without the `25` of `%25`. Before digits it may be a part of the number of an interface.
 pub(crate) fn zone_of(written: &str) -> &str {
     let is_name = |zone: &&str| zone.starts_with(|c: char| c.is_ascii_alphabetic());
     written.strip_prefix("25").filter(is_name).unwrap_or(written)
 }
 
-/// There are digits in the place of the port, and they are none.
 fn has_odd_port(url: &str) -> bool {
     let (_, rest) = url.split_once("://").unwrap_or(("", url));
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();

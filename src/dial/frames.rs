@@ -22,7 +22,6 @@ pub(crate) struct Limits {
 impl Limits {
     /// One mebibyte of results, or one result of the largest size, plus the other parts.
     pub(crate) const BATCHES: Self = Self { bytes: 10 << 20, ..Self::WORDS };
-    /// If no other limits below apply.
     pub(crate) const WORDS: Self =
         Self { bytes: 1 << 20, items: 1 << 16, pushes: PUSHES_MAX, answers: u64::MAX };
     pub(crate) const EVENTS: Self = Self { pushes: u64::MAX, ..Self::WORDS };
@@ -32,7 +31,6 @@ impl Limits {
     pub(crate) const ENTRIES: Self = Self { bytes: 64 << 20, items: 1 << 20, ..Self::WORDS };
 }
 
-/// Why this program ends a connection. A correct server never gives a reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Excess {
     #[error("an answer of more than {0} bytes")]
@@ -93,7 +91,6 @@ impl Frames {
         Self { limits, bytes: 0, items: 0, pushes: 0, open: Vec::new(), at: At::Kind }
     }
 
-    /// Returns the number of answers that end in these bytes.
     pub(crate) fn take(&mut self, mut data: &[u8]) -> Result<u64, Excess> {
         let mut answers = 0;
         while !data.is_empty() {
@@ -104,7 +101,6 @@ impl Frames {
         Ok(answers)
     }
 
-    /// Until an answer ends. Returns the number of counted bytes, and true if one ends there.
     pub(crate) fn next(&mut self, data: &[u8]) -> Result<(usize, bool), Excess> {
         let mut all = 0;
         while let Some(&byte) = data.get(all) {

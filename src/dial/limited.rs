@@ -47,7 +47,6 @@ impl Limited {
         }
     }
 
-    /// `Ready` if another answer may be read now.
     fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.answers < self.most {
             return Poll::Ready(());

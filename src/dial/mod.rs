@@ -109,7 +109,6 @@ async fn socket(place: &Place, tls: Option<&Tls>) -> io::Result<Box<dyn Socket>>
     }
 }
 
-/// To all addresses concurrently; keeps the first connection that opens.
 async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     let tries: Vec<_> =
         lookup_host((host, port)).await?.map(|at| Box::pin(TcpStream::connect(at))).collect();

@@ -33,14 +33,12 @@ type Answer = RedisResult<Vec<Value>>;
 pub(crate) trait Retry: Send {
     fn batch(&self) -> &Batch;
 
-    /// `None` if the answer stands.
     fn again(&mut self, answer: &Value) -> Option<Vec<u8>>;
 }
 
 pub(crate) struct Wire(Arc<Shared>);
 
 struct Shared {
-    /// No further request may be sent.
     over: AtomicBool,
     state: SyncMutex<State>,
     /// Lock `state` before `readiness`, never the other way round.
@@ -48,16 +46,12 @@ struct Shared {
 }
 
 struct State {
-    /// `None` after the connection was closed.
     line: Option<Line>,
-    /// The oldest request is the first.
     waiters: VecDeque<Waiter>,
     watch: Option<Waker>,
     sent: u64,
     wake: Vec<Waker>,
-    /// Set if this program ended the connection because of it.
     excess: Option<Excess>,
-    /// To the last try to load the script.
     refused_script: Option<RedisError>,
 }
 
@@ -70,7 +64,6 @@ struct Waiter {
 /// There is no `reader` while a future has `state` locked and reads.
 #[derive(Default)]
 struct Readiness {
-    /// The socket became ready after its last use.
     came: bool,
     reader: Option<Waker>,
 }
@@ -140,7 +133,6 @@ impl Wire {
         sent.map(|()| Reply { shared: Arc::clone(shared), id })
     }
 
-    /// In one piece. The answers are in the same order, including errors.
     pub(crate) fn ask(&self, commands: &[Cmd]) -> impl Future<Output = Answer> + use<> {
         let mut bytes = Vec::new();
         for command in commands {
@@ -150,7 +142,6 @@ impl Wire {
         async { reply.ok_or_else(|| broken("the connection is over"))?.await }
     }
 
-    /// Reads the bytes that have arrived, if any.
     pub(crate) fn is_over(&self) -> bool {
         let shared = &self.0;
         if !shared.over.load(Ordering::Acquire) && shared.readiness.lock().came {
@@ -165,7 +156,6 @@ impl Wire {
         self.0.state.lock().excess
     }
 
-    /// Why a batch that was answered with NOSCRIPT was not executed.
     pub(crate) fn refused_script(&self) -> Option<RedisError> {
         self.0.state.lock().refused_script.clone()
     }

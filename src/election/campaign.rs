@@ -70,11 +70,8 @@ struct Candidacy<'a> {
 }
 
 enum NotElected {
-    /// Another process leads, or several candidates competed and none won.
     Following(Taken),
-    /// The lock was won, and lost before the value was published.
     LostAtOnce,
-    /// `crowded` is true if the handle did not send some requests because too many were waiting.
     NoQuorum { why: NoQuorum, crowded: bool },
 }
 
@@ -264,7 +261,6 @@ impl Election {
         }
     }
 
-    /// An error if the campaign's deadline passes first, or the handle is closed.
     async fn eligible_by(&self, times: &CampaignTimes) -> Result<(), CampaignError> {
         if self.is_eligible() {
             return Ok(());
@@ -286,7 +282,6 @@ impl Election {
         }
     }
 
-    /// So that other candidates can attempt first.
     async fn leave(&self, span: Duration) -> Result<(), CampaignError> {
         if span.is_zero() {
             return Ok(());
@@ -416,7 +411,6 @@ impl Election {
     }
 }
 
-/// `Ok(None)`: another process leads.
 fn over(operation: Call, result: Result<Option<&Leadership>, &CampaignError>) {
     if let Ok(Some(leadership)) = result {
         operation.token(leadership.term());

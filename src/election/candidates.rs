@@ -122,7 +122,6 @@ impl Candidate {
         }
     }
 
-    /// Smaller keys are listed first.
     fn rank(&self) -> impl Ord + use<> {
         let Identity { host, pid, boot } = self.identity.clone();
         let last = std::cmp::Reverse(self.priority);
@@ -237,7 +236,6 @@ impl<'a> Seat<'a> {
         eligible
     }
 
-    /// Writes no entry.
     pub(super) async fn look(&self) {
         self.read(self.of.entry(self.owner, None)).await;
     }

@@ -33,12 +33,10 @@ pub struct ElectionMetrics {
     pub longest_renewal: Duration,
 }
 
-/// Over all terms of this process but the last, which may still run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sums {
     /// `leaderless_now` is set only in the copy that [`with`](Self::with) returns.
     of: ElectionMetrics,
-    /// `None` before this process first campaigned or first read the leader.
     led_until: Option<Moment>,
 }
 
@@ -90,7 +88,6 @@ impl Sums {
         self.led_until = Some(self.led_until.map_or(now, |until| until.min(now)));
     }
 
-    /// Includes the last term.
     pub(super) fn with(self, last: Option<&Lease>, now: Moment, drift: Drift) -> ElectionMetrics {
         let mut sums = self;
         sums.absorb(last);

@@ -123,14 +123,11 @@ struct Watch {
 
 struct Seen {
     last: Last,
-    /// Term and number of the last value.
     known: Option<(FencingToken, u64)>,
-    /// True after the first read that a majority answered.
     any: bool,
 }
 
 impl Watch {
-    /// `None` after the handle is closed.
     async fn change(mut self) -> Option<(Observation, Self)> {
         let core = std::sync::Arc::clone(&self.election.core);
         if let Some(item) = self.next.take() {
@@ -182,8 +179,6 @@ impl Watch {
 }
 
 impl Seen {
-    /// `None` if nothing has changed. After a disconnection there are two:
-    /// [`Observation::Resynced`] and the state.
     fn judge(
         &mut self,
         read: Result<Option<Leader>, LeaderError>,

@@ -91,7 +91,6 @@ pub struct StateWatch {
     core: Arc<Core>,
     course: Arc<Course>,
     seen: Option<State>,
-    /// Of the last term that this watch has returned.
     term: Option<Arc<Lease>>,
 }
 
@@ -144,7 +143,6 @@ impl StateWatch {
         stream::unfold(self, async |mut watch| Some((watch.next().await, watch)))
     }
 
-    /// `None` if it is the last returned one. The loss of a returned term comes first.
     fn look(&mut self, now: Moment) -> Option<State> {
         if let Some(lease) = self.term.take_if(|lease| !lease.is_valid(now)) {
             let lost = State::Lost { term: lease.token };
@@ -179,13 +177,11 @@ pub(super) struct Course {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Of the last term that this process won. The next campaign removes it.
     lease: Option<Arc<Lease>>,
     sums: Sums,
     /// From a request to step down until the next campaign, which lets other candidates attempt
     /// first.
     resign_requested: bool,
-    /// Until then campaigns of this process make no attempt.
     back_until: Option<Moment>,
 }
 

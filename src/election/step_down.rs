@@ -75,7 +75,6 @@ impl Request {
         serde_json::to_vec(self).expect("strings and numbers are JSON").into()
     }
 
-    /// `None` if the reply has no request of this owner.
     fn read(owner: OwnerToken, holder: &Holder) -> Option<(u64, Self)> {
         let request: Self = serde_json::from_slice(holder.meta.as_ref()?).ok()?;
         (request.owner == digest(owner)).then_some((1, request))
@@ -182,7 +181,6 @@ impl Election {
         }
     }
 
-    /// `None` if another process's request was there until the deadline.
     async fn write_request(
         &self,
         term: FencingToken,

@@ -101,7 +101,6 @@ pub(crate) struct Metadata {
 }
 
 impl Metadata {
-    /// What a new leader publishes first.
     pub(crate) fn first(
         value: &str,
         (owner, term): (OwnerToken, FencingToken),

@@ -33,7 +33,6 @@ impl Commands {
         Self { parts: Arc::new(Parts { nodes: nodes.join(" "), keys }) }
     }
 
-    /// If it is not their default.
     pub(crate) fn with_retention(&self, retention: Duration) -> Self {
         if retention <= RETENTION {
             return self.clone();
@@ -92,7 +91,6 @@ impl Commands {
         format!("palisade idem decide --all {what} {}{}", self.parts.nodes, self.parts.keys)
     }
 
-    /// With nodes whose data began empty and that no operator has marked.
     pub(crate) fn first_step(&self) -> String {
         format!(
             "if the whole deployment is new: `{}` (in tests: `trust_fresh(true)`); if it had data \

@@ -67,7 +67,6 @@ impl NodeOutcome {
         Self::Quarantined { remaining, began }
     }
 
-    /// No operator has marked it as new, and its data began empty.
     pub(crate) fn is_empty(&self) -> bool {
         matches!(self, Self::Quarantined { began: Began::Empty, .. })
     }
@@ -119,7 +118,6 @@ impl NoQuorum {
         Self { of: Some(resource), ..self }
     }
 
-    /// So its text does not advise a longer `acquire_timeout`. For calls that have none.
     pub(crate) fn without_wait(&self) -> Self {
         Self { waited: None, ..self.clone() }
     }
@@ -146,7 +144,6 @@ impl NoQuorum {
         wait.map(Advice::RetryAfter).or(seen).unwrap_or(silence)
     }
 
-    /// So many nodes answered and did not grant that more time had not helped.
     pub(crate) fn is_refused(&self) -> bool {
         let may_grant = |(_, outcome): &&(_, NodeOutcome)| match outcome {
             NodeOutcome::Granted | NodeOutcome::Silent => true,
@@ -253,7 +250,6 @@ impl Taken {
         }
     }
 
-    /// Of a caller that found the lock taken until its deadline.
     pub(crate) fn advice(&self) -> Advice {
         match self.retry_after {
             Some(after) => Advice::RetryAfter(after),

@@ -19,9 +19,7 @@ use crate::error::{Commands, NodeError, NodeFault};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// To connect to another server of the group and read its settings.
 const READ: Duration = Duration::from_secs(1);
-/// After this time a setting of another server is read again.
 const READ_EVERY: Duration = Duration::from_secs(60);
 
 pub(crate) struct Judge {
@@ -36,21 +34,14 @@ pub(crate) struct Last {
     /// L of the master.
     pub(crate) window: Option<Duration>,
     pub(crate) error: Option<NodeError>,
-    /// At the last check.
     master: Option<String>,
-    /// `min-replicas-max-lag` of each server, by address, with the time of the last read. `None` if
-    /// unknown.
     lags: BTreeMap<String, (Option<Duration>, Moment)>,
-    /// The Sentinels have reported the other servers, so `lags` has every server.
     lags_known: bool,
-    /// Last reported as an event; not reported again.
     wrong: Option<String>,
-    /// Last logged as a warning; not logged again.
     advised: Option<String>,
 }
 
 impl Last {
-    /// An event if it is another fault than at the last check.
     fn change(&mut self, wrong: Option<String>) -> Option<NodeEvent> {
         if self.wrong == wrong {
             return None;
@@ -63,7 +54,6 @@ impl Last {
     }
 }
 
-/// Both are `None` for a server without Sentinels.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Group {
     pub(crate) down_after: Option<Duration>,
@@ -138,8 +128,6 @@ impl Judge {
         error.map_or(Ok(()), Err)
     }
 
-    /// Removes servers that have left the group. An empty list changes nothing: no Sentinel
-    /// answered.
     pub(crate) async fn read_others(&self, servers: &[Endpoint], now: Moment) {
         if servers.is_empty() {
             return;

@@ -191,7 +191,6 @@ impl MinReplicasRule {
         Checked { fault: wrong, warning: two_halves(facts, replicas), window }
     }
 
-    /// L if the server's check does not limit it: what the user has set, or [`UNCHECKED`].
     fn hope(&self) -> Duration {
         self.window.unwrap_or(UNCHECKED)
     }
@@ -220,7 +219,6 @@ impl MinReplicasRule {
         self.window.unwrap_or_default().max(self.max_lag + LAG_SLACK)
     }
 
-    /// With the command that corrects it. `None` if there is no fault or the policy is `Off`.
     pub(crate) fn wrong(
         &self,
         facts: &MinReplicasFacts,

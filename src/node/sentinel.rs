@@ -117,7 +117,6 @@ impl SentinelNode {
 node_over_link! {
     SentinelNode;
 
-    /// `None` until the Sentinels have reported the group's settings (`SENTINEL MASTER`).
     fn failover(&self) -> Option<FailoverTimes> {
         self.link.resolver().failover()
     }

@@ -24,7 +24,6 @@ enum Vote {
         foreign: bool,
         queued: Option<Queued>,
     },
-    /// Time until the quarantine ends, and the origin of the node's data.
     Quarantined(Duration, Began),
     Refused,
     Failed(NodeError),
@@ -119,7 +118,6 @@ impl Acquire {
         }
     }
 
-    /// Starts the time for answers again, because some nodes get a second request.
     pub(super) fn ask_again(&mut self, now: Moment) {
         self.by = self.until.min(now + self.patience);
     }
@@ -239,7 +237,6 @@ impl Acquire {
         self.not_won(now, yes, open).unwrap_or_else(|| self.win(token))
     }
 
-    /// *Taken* if a majority answered, else *no quorum* (invariant 4 of `quorum`).
     fn lose(&mut self, now: Moment) -> Step {
         let late = now >= self.by;
         // After the time for answers, a node that granted but did not answer the request to raise

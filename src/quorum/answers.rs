@@ -4,7 +4,6 @@ use crate::error::{NodeError, NodeFault, NodeOutcome};
 use crate::op::Reply;
 use crate::quorum::{Answer, majority};
 
-/// `None` for a node that has not answered.
 #[derive(Clone, Debug)]
 pub(super) struct Answers(Vec<Option<Answer>>);
 

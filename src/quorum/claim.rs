@@ -36,7 +36,6 @@ const SOON: Duration = Duration::from_millis(20);
 /// Some nodes may have granted the claim all the same; the caller must release these grants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Denied {
-    /// The key's final result; `None` if it was too large to be kept.
     Replay(Option<Arc<[u8]>>),
     /// A result that is not on a majority. The caller claims again with `force`, and stores the
     /// result that it finds by the new claim, or else this one.
@@ -93,12 +92,9 @@ pub enum Refusal {
     /// None of several claims has a majority. The caller may try again at once, and should by
     /// `retry_after`.
     Contended {
-        /// Until a majority could be free, if no other claim is given back earlier.
         retry_after: Duration,
     },
-    /// The record has another fingerprint: the key was used for another request.
     Mismatch,
-    /// The request is older than the retention, so a record of it may have expired.
     TooOld,
     NoQuorum(Vec<NodeOutcome>),
 }
@@ -106,14 +102,12 @@ pub enum Refusal {
 /// The state machine that decides one claim of an idempotency key.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// The first answer of each node.
     answers: Answers,
     adopt: Option<StoredRecord>,
     grants: Acquire,
     /// True once the grants of nodes that may have lost claims count, too; the result is then
     /// `forgotten`.
     relaxed: bool,
-    /// True once the grants can no longer become a majority with one fencing token.
     lost: bool,
     /// Set while the machine waits for nodes without an answer, which may still show a result.
     won: Option<FencingToken>,

@@ -13,7 +13,6 @@ use crate::quorum::answers::Answers;
 use crate::quorum::{Answer, Machine, Progress, majority};
 use crate::time::Moment;
 
-/// Before the first repetition to the nodes that failed. Each further pause is twice as long.
 const PAUSE: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +37,6 @@ pub struct Complete {
 }
 
 impl Complete {
-    /// The caller has already sent `op` to all `n` nodes.
     pub fn new(n: usize, op: Op, end: Moment) -> Self {
         let votes = vec![NodeOutcome::Silent; n];
         Self { op, end, again: None, pause: PAUSE, votes, examined: false }
@@ -53,7 +51,6 @@ impl Complete {
         first && self.votes.contains(&NodeOutcome::Refused)
     }
 
-    /// Repeats the request to each node that has not accepted.
     pub fn renewed(&mut self, now: Moment) {
         self.forget(|vote| *vote != NodeOutcome::Granted);
         self.again = Some(now);

@@ -25,7 +25,6 @@ pub enum Extension {
     /// A majority answered that another owner has the name, or no majority can ever confirm the
     /// lease again.
     Lost,
-    /// Too few nodes confirmed, so the old deadline stays.
     Unknown(Vec<NodeOutcome>),
 }
 
@@ -82,7 +81,6 @@ impl<K: Fn(usize) -> Known> Extend<K> {
         op
     }
 
-    /// Returns the second request to this node, if one is needed.
     fn ask_again(&mut self, now: Moment, node: usize, reply: &Answer) -> Option<Op> {
         let bit = 1 << node;
         self.shut &= !bit;

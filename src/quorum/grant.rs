@@ -27,7 +27,6 @@ pub struct Known {
     pub until: Moment,
     /// Time until which the node certainly keeps the confirmed lease; zero if it confirmed none.
     pub confirmed_until: Moment,
-    /// The last that the node reported.
     pub quarantine: Option<Quarantine>,
 }
 
@@ -60,11 +59,8 @@ struct Holding {
     /// was answered.
     behind: Option<u64>,
     confirmed_until: Moment,
-    /// Round in which the node last confirmed the lease, and its data history then.
     confirmed_in: Option<(u64, QuarantineId)>,
-    /// Slot of the permit that the node gave last.
     slot: Option<u16>,
-    /// Round in which the node last reported a quarantine.
     quarantine: Option<(u64, Quarantine)>,
 }
 
@@ -76,7 +72,6 @@ pub struct Grant {
     /// that counted.
     pub durability: Achieved,
     nodes: Vec<Holding>,
-    /// Number of renewals so far.
     rounds: u64,
 }
 
@@ -111,7 +106,6 @@ impl Grant {
         self.mode
     }
 
-    /// Returns the number of its round: 1 for the first renewal.
     pub fn next_round(&mut self) -> u64 {
         self.rounds += 1;
         self.rounds

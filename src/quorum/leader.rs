@@ -19,14 +19,8 @@ use crate::token::OwnerToken;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sight<W> {
-    Leads {
-        content: W,
-        /// After this fewer nodes than a majority name the leader, unless it renews.
-        remaining: Duration,
-    },
-    /// A majority names one owner, but no node has metadata of it.
+    Leads { content: W, remaining: Duration },
     Mute,
-    /// No owner has a majority.
     Vacant,
     NoQuorum(Vec<NodeOutcome>),
 }

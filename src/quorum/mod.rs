@@ -51,14 +51,11 @@ pub const fn majority(n: usize) -> usize {
 
 const _: () = assert!(majority(1) == 1 && majority(4) == 3 && majority(5) == 3);
 
-/// An error if no valid reply arrived.
 pub type Answer = Result<Reply, NodeError>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress<D> {
-    /// For the next reply, at most until this moment.
     Wait(Moment),
-    /// Each op to the node with this number; then wait, at most until this moment.
     Send(Vec<(usize, Op)>, Moment),
     Decided(D),
 }

@@ -11,9 +11,7 @@ use crate::time::Moment;
 pub enum Found {
     /// A majority still had the lock of this owner token, and deleted it.
     Released,
-    /// No majority had the lock any more, nor has another owner one.
     Gone,
-    /// A majority answered that another owner has the lock.
     Other,
     Unknown(Vec<NodeOutcome>),
 }
@@ -30,7 +28,6 @@ impl Release {
         Self { by, answers: Answers::new(n) }
     }
 
-    /// The caller does not send the release to this node.
     pub fn never_granted(&mut self, node: usize) {
         self.answers.put(node, &Ok(Reply::Absent));
     }

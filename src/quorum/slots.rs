@@ -41,7 +41,6 @@ pub struct AcquireSlot {
 }
 
 impl AcquireSlot {
-    /// `inner` has the times of this attempt, and no answer yet. `acquire` was sent to all nodes.
     pub fn new(inner: Acquire, acquire: Op) -> Self {
         let n = inner.n();
         let (first, moves, strays) = (vec![None; n], vec![false; n], vec![false; n]);

@@ -278,7 +278,6 @@ fn a_quarantine_that_is_known_is_named_by_the_first_request() {
     assert_eq!(asks.iter().map(|(_, op)| op.reasserts()).collect::<Vec<_>>(), [true, false, false]);
 }
 
-/// With a shorter ttl, the new validity may end before the old one. So does the wait.
 #[test]
 fn an_extension_is_over_with_the_new_validity_too() {
     let (owner, token, ttl) =

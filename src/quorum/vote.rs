@@ -17,7 +17,6 @@ use crate::time::{FENCE_SLACK, token_lead};
 #[derive(Clone, Copy, Debug)]
 pub struct Witness<'a> {
     pub facts: Option<&'a Facts>,
-    /// Because of it the node's votes do not count.
     pub objection: Option<&'a NodeError>,
     pub terms: &'a Terms,
     /// This machine's wall clock, in µs since 1970.
@@ -186,7 +185,6 @@ impl Deployments {
         self.agreed().is_some_and(|agreed| ![0, agreed].contains(&memory.deployment))
     }
 
-    /// Another node has the vote that a client remembers of this one.
     pub fn shares(&self, node: usize, memory: &Lineage) -> bool {
         let mut others = self.0.iter().enumerate().filter(|(other, _)| *other != node);
         memory.vote != 0 && others.any(|(_, (_, vote))| *vote == memory.vote)

@@ -23,7 +23,6 @@ pub(crate) struct LostClaims {
 pub(crate) struct Unsure {
     /// Time after which the node certainly has every claim; zero if it already has.
     pub(crate) remaining: Duration,
-    /// Because of which `remaining` is not zero.
     pub(crate) losses: Vec<Loss>,
     /// The data began empty, it is unknown if the node was new or had lost data, and it may lack a
     /// claim of the key.

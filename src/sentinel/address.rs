@@ -9,7 +9,6 @@ use crate::safe_text::is_plain;
 
 const HOST_MAX: usize = 255;
 
-/// Host: a name, IPv4, or IPv6 without brackets.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Address {
     host: Box<str>,
@@ -29,12 +28,10 @@ impl Address {
         &self.host
     }
 
-    /// Never 0.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    /// `host:port` or `[v6]:port`. The port is required.
     pub(crate) fn parse(field: &'static str, text: &str) -> Result<Self, ConfigError> {
         split(text).ok_or_else(|| {
             let rule = "write host:port, with a port from 1 to 65535 ([…] around an IPv6 address), \

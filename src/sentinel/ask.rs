@@ -34,7 +34,6 @@ pub(crate) struct Asker {
     inquiry: Inquiry,
     machine: Discovery,
     open: BTreeMap<Address, SentinelConn>,
-    /// Without an answer in the last round.
     silent: BTreeSet<Address>,
     events: Arc<Events>,
     logged_poll_only: AtomicBool,
@@ -51,12 +50,10 @@ pub(crate) struct Round {
 }
 
 pub(crate) struct Replicas {
-    /// By at least one Sentinel, as reported.
     pub(crate) reported: BTreeSet<Address>,
     /// By a majority, with the reachable addresses: the client logs in there, so one Sentinel alone
     /// must not choose them.
     pub(crate) agreed: BTreeSet<Address>,
-    /// A majority answered, knows replicas, and may promote none of them now.
     pub(crate) none_fits: bool,
 }
 
@@ -106,7 +103,6 @@ impl Asker {
         }
     }
 
-    /// From the Sentinels with an open connection; answers after `enough` do not count.
     pub(crate) async fn replicas(&mut self, enough: Duration) -> Replicas {
         let Self { inquiry, open, machine, .. } = self;
         let within = inquiry.within.min(enough);

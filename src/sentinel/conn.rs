@@ -35,7 +35,6 @@ pub(crate) struct SentinelConn {
 
 pub(crate) enum Subscription {
     Events,
-    /// The subscription was refused for this reason, so the Sentinel is only polled.
     PollOnly(String),
 }
 
@@ -76,7 +75,6 @@ impl SentinelConn {
         Ok((Self { handle, id }, subscription))
     }
 
-    /// The master, the facts about it, the other Sentinels, and tilt, in one pipeline.
     pub(crate) async fn ask(&mut self, from: &Address, name: &str) -> Answer {
         // The facts come before the address: with a failover between the two, the answer has the
         // new address with the old epoch, which no majority names together. It never has the old
@@ -106,7 +104,6 @@ impl SentinelConn {
         Answer { from: from.clone(), id: self.id.clone(), reply, in_tilt }
     }
 
-    /// None if the user may not read them.
     async fn masters(&mut self) -> Vec<String> {
         let ask = redis::cmd("SENTINEL").arg("MASTERS").take();
         let answer: RedisResult<Value> = ask.query_async(&mut *self.handle).await;
@@ -122,13 +119,11 @@ impl SentinelConn {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReplicaList {
-    /// Without those that have no address, which no client can reach.
     pub(crate) at: Vec<Address>,
     /// One of them, now.
     pub(crate) can_promote: bool,
 }
 
-/// Of other masters in an error.
 const NAMES: usize = 8;
 
 fn not_monitored(name: &str, known: &[String], secrets: &Secrets) -> String {
@@ -205,7 +200,6 @@ fn master_address(value: &Value) -> Option<Address> {
     Address::new(text(host)?, text(port)?.parse().ok()?)
 }
 
-/// `None` if the user may not read it.
 fn own_id(
     answer: RedisResult<Value>,
     secrets: &Secrets,

@@ -35,9 +35,7 @@ pub(crate) enum SentinelReply {
         /// `SENTINEL SENTINELS`.
         peers: Vec<Peer>,
     },
-    /// The Sentinel monitors no master with the name. For people.
     Unknown(Box<str>),
-    /// Does not count in the decision. The text is for people.
     Failed(Trouble, Box<str>),
 }
 
@@ -84,7 +82,6 @@ pub(crate) struct Master {
     pub replicas: Option<u32>,
 }
 
-/// The highest epoch is that of the decisions so far.
 #[derive(Clone, Debug)]
 pub(crate) struct Discovery {
     /// In the order of the requests: who replied first comes first.
@@ -283,7 +280,6 @@ fn majorities<'a>(
     found
 }
 
-/// May be wrong or isolated while the others are still a majority.
 pub(crate) fn minority(sentinels: usize) -> usize {
     sentinels.saturating_sub(1) / 2
 }

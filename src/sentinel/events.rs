@@ -11,7 +11,6 @@ use tokio::time::{Instant, sleep_until};
 use super::address::Address;
 use crate::sync::SyncMutex;
 
-/// Between two rounds because of one Sentinel's events.
 const EACH: Duration = Duration::from_secs(1);
 const TOGETHER: Duration = Duration::from_secs(3);
 
@@ -30,14 +29,11 @@ pub(crate) struct EventCollector {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct EventState {
-    /// An event came, and no round has started since.
     waits: bool,
-    /// Start of the last round that it caused.
     last_round: Option<Instant>,
 }
 
 impl EventCollector {
-    /// Another event of this Sentinel would change nothing.
     pub(crate) fn is_full(&self) -> bool {
         self.state.lock().waits
     }
@@ -60,7 +56,6 @@ impl Events {
         Arc::clone(self.by.lock().entry(at.clone()).or_insert_with(new))
     }
 
-    /// Drops those that are not in `known`.
     pub(crate) fn keep(&self, known: &[Address]) {
         self.by.lock().retain(|at, _| known.contains(at));
     }
@@ -108,7 +103,6 @@ impl Events {
 }
 
 enum Due {
-    /// The number of Sentinels whose events caused a round in the last three seconds.
     Now(usize),
     At(Instant),
     Never,

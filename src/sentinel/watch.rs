@@ -17,28 +17,22 @@ use crate::sync::SyncMutex;
 use crate::time::Moment;
 
 const ALARMED: Duration = Duration::from_millis(150);
-/// Polls whose pause is at most [`ALARMED`].
 const ALARM_POLLS: u32 = 20;
 /// The shortest L for which the Sentinels' word can be kept young enough (sentinel 10).
 pub(crate) const SHORTEST_WINDOW: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
-    /// Decided last.
     pub(crate) master: Option<Master>,
-    /// Just before the question whose answers decided it.
     confirmed: Moment,
-    /// Of the last round.
     pub(crate) error: Option<NodeError>,
     pub(crate) known: usize,
     pub(crate) reachable: usize,
     in_tilt: usize,
-    /// With the time of the last round that confirmed it, until a caller takes it.
     news: Option<(Moment, Master)>,
 }
 
 impl Seen {
-    /// Too few Sentinels are left to begin a failover, because the others are in tilt.
     pub(crate) fn is_in_tilt(&self) -> bool {
         self.in_tilt > minority(self.known)
     }
@@ -94,13 +88,11 @@ impl Watch {
         }
     }
 
-    /// With the time just before the question.
     pub(crate) fn named(&self) -> (Option<u64>, Moment) {
         let seen = self.shared.seen.lock();
         (seen.master.as_ref().and_then(|master| master.epoch), seen.confirmed)
     }
 
-    /// Asks at least three times within `span`.
     pub(crate) fn ask_within(&self, span: Duration) {
         *self.shared.within.lock() = Some(span / 3);
     }
@@ -109,7 +101,6 @@ impl Watch {
         self.shared.seen.lock().clone()
     }
 
-    /// From the Sentinels that answered the last round.
     pub(crate) async fn replicas(&self) -> Replicas {
         let mut asker = self.shared.asker.lock().await;
         asker.replicas(self.shared.enough()).await
@@ -218,7 +209,6 @@ async fn keep_asking(shared: Arc<Shared>, every: Duration) {
     }
 }
 
-/// By up to 10 %.
 fn jittered(pause: Duration, env: &dyn Env) -> Duration {
     let permille = (env.random() % 201) as u32 + 900;
     pause * permille / 1000

@@ -77,7 +77,6 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// As a file or another source contains them.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Written {

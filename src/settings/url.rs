@@ -150,7 +150,6 @@ fn unknown(name: &str, known: &str) -> ConfigError {
     ConfigError::new(format!("?{}", plain(name)), "not known", rule)
 }
 
-/// `%2F` and other percent codes.
 fn decoded(what: &str, text: &str) -> Result<String, ConfigError> {
     let refuse = || {
         let rule = "write two hexadecimal digits after a %, as in %25 for % itself, and UTF-8 only";
@@ -221,7 +220,6 @@ fn lone(url: &str, settings: &Settings) -> Result<RedisNodeBuilder, ConfigError>
     Ok(given(node, strength, |node, (replicas, lag)| node.min_replicas(replicas, lag)))
 }
 
-/// `None` if both options are missing. If one is, it has its default.
 fn strength(replicas: Option<u32>, lag: Option<Duration>) -> Option<(u32, Duration)> {
     let usual = (1, Duration::from_secs(10));
     (replicas.is_some() || lag.is_some())

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::time::Duration;
 
-/// As in RFC 3339, from milliseconds since 1970.
 pub(crate) fn utc(ms: u64) -> String {
     let (date, time) = date_and_time(ms);
     format!("{date}T{time}Z")
@@ -52,7 +51,6 @@ impl fmt::Display for AtMost {
     }
 }
 
-/// The date and the time of day, truncated to tenths of a second.
 fn tenths(ms: u64) -> (String, String) {
     let (date, mut time) = date_and_time(ms);
     time.truncate("00:00:00.0".len());

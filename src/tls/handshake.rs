@@ -21,7 +21,6 @@ use crate::error::ConfigError;
 #[derive(Clone)]
 pub struct Tls {
     config: Arc<ClientConfig>,
-    /// In the server's certificate; `None` for the name of the host.
     name: Option<Arc<str>>,
 }
 
@@ -60,7 +59,6 @@ impl Tls {
         Ok(Self { config: Arc::new(config), name: None })
     }
 
-    /// In the server's certificate; `None` for the name of the host.
     pub(crate) fn named(self, name: Option<&Arc<str>>) -> Self {
         Self { name: name.cloned(), ..self }
     }
@@ -88,7 +86,6 @@ fn provider(field: &'static str) -> Result<&'static Arc<CryptoProvider>, ConfigE
     })
 }
 
-/// If there are none, the handshake fails, and the error shows this cause.
 fn systems() -> RootCertStore {
     let mut store = RootCertStore::empty();
     store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);

@@ -29,7 +29,6 @@ pub(crate) struct RateLimit {
 }
 
 impl RateLimit {
-    /// Returns the time to wait before a request is sent.
     pub(crate) fn wake(&mut self, now: Moment) -> Duration {
         if now > self.next + QUIET {
             self.useless = 0;

@@ -11,7 +11,6 @@ use crate::time::Moment;
 
 pub(super) struct Answered {
     pub(super) requests: Vec<Pending>,
-    /// From the empty batch that was sent first, because the node's clock was not known.
     pub(super) greeting: Option<TimedFacts>,
     pub(super) replies: Replies,
     pub(super) deadline: Moment,

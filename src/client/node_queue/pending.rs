@@ -73,7 +73,6 @@ impl Pending {
         pending
     }
 
-    /// Undoes an attempt; no caller waits for the answer.
     pub(crate) fn release(
         op: Op,
         deadline: Moment,
@@ -204,7 +203,6 @@ impl Incoming {
         self.renewal.is_some() || !self.renewals.is_empty()
     }
 
-    /// The oldest renewal or, without one, the oldest other request.
     pub(super) fn next(&mut self) -> Option<Pending> {
         let renewal = self.renewal.take().or_else(|| self.renewals.try_recv().ok());
         renewal.or_else(|| self.other.take()).or_else(|| self.others.try_recv().ok())

@@ -17,7 +17,6 @@ const MOST: usize = 32_768;
 /// First and longest pause between two tries, while the node does not answer.
 const WAIT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// Ordered by the time of the next try.
 pub(super) struct PendingReleases {
     queue: VecDeque<(Moment, Pending)>,
     wait: Duration,
@@ -34,7 +33,6 @@ impl PendingReleases {
         self.queue.front().map(|(due, _)| *due)
     }
 
-    /// Drops releases that are not needed any more.
     pub(super) fn take(&mut self, now: Moment, most: usize) -> Vec<Pending> {
         let mut taken = Vec::new();
         while taken.len() < most && self.due().is_some_and(|due| due <= now) {

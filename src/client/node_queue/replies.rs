@@ -17,7 +17,6 @@ use crate::quorum::vote::{Server, Witness};
 use crate::time::Moment;
 
 impl Worker {
-    /// Returns an error if the node's votes do not count at present.
     pub(super) fn observe(&mut self, timed: &TimedFacts) -> Option<NodeError> {
         let TimedFacts { facts, sent, received } = timed;
         self.clock = Some(timed.clock());

@@ -17,8 +17,9 @@ pub(crate) enum Prospect {
     Settling(Duration),
     /// The next attempt is made with the ticket at once (fair 2).
     Ticketed,
-    /// `crowded` is true if some requests were not sent, because a node queue is full.
-    NoQuorum { crowded: bool },
+    NoQuorum {
+        crowded: bool,
+    },
     /// Granted without the call's durability, and the others were too few. Other calls of the
     /// handle may have more success.
     NotDurable,
@@ -52,7 +53,6 @@ impl Prospect {
     }
 }
 
-/// True if this process did not send the request.
 pub(crate) fn is_crowded(outcome: &NodeOutcome) -> bool {
     matches!(outcome, NodeOutcome::Failed(e) if e.reach() == Reach::NotAsked)
 }

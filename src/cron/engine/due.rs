@@ -15,7 +15,6 @@ use super::super::tick::{End, Run};
 use super::look_back::{LookedBack, Ticks};
 use super::{AGAIN, CheckResult, Engine, is_ahead};
 
-/// Shortest and longest delay of the first check in a process that does not lead.
 const HOLD_BACK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
 /// Of two, the last one decides.
@@ -36,7 +35,6 @@ pub(super) struct Due {
     /// The tick is then the time of the operator's request.
     pub(super) requested: bool,
     pub(super) by: DecidedBy,
-    /// True if its handler asked in this process for another run.
     pub(super) retried: bool,
     /// In milliseconds since 1970.
     check_at: u64,
@@ -51,7 +49,6 @@ impl Due {
 /// The key is the time of the tick in seconds since 1970, and true if an operator requested it.
 pub(super) type DueTicks = BTreeMap<(i64, bool), Due>;
 
-/// A missed tick waits for the missed ticks before it.
 fn in_turn(due: &DueTicks) -> impl Iterator<Item = (i64, Due)> + '_ {
     let first = due.iter().find(|(_, d)| d.backfilled).map(|(key, _)| *key);
     let in_turn = due.iter().filter(move |(key, d)| !d.backfilled || first == Some(**key));
@@ -115,7 +112,6 @@ impl<F> Engine<'_, F> {
         self.job.due(tick).saturating_add(if leads { 0 } else { millis_of(hold_back) })
     }
 
-    /// If there are several, this process did not look in time, and they are returned.
     pub(super) fn add_due(
         &self,
         due: &mut DueTicks,
@@ -197,7 +193,6 @@ impl<F> Engine<'_, F> {
         if is_judged { self.judge(due) } else { Vec::new() }
     }
 
-    /// The nodes answer again, so the ticks need not wait any longer, and come in their order.
     fn check_again(&self, due: &mut DueTicks) {
         let now = self.now();
         for ((tick, _), d) in due.iter_mut().filter(|(_, d)| !d.retried && !d.requested) {

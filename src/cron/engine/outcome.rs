@@ -46,7 +46,6 @@ impl<F> Engine<'_, F> {
         operation.over(outcome);
     }
 
-    /// For example if the clock was set back, so that the tick's due time is in the future.
     pub(super) fn after_error(&self, error: &RunError) -> CheckResult {
         let RunError::Handler { failed, .. } = error else {
             return self.wait_because(error, error.advice());
@@ -65,7 +64,6 @@ impl<F> Engine<'_, F> {
         CheckResult::Retry(again)
     }
 
-    /// Logs the reason the first time, and then not until a tick is finished.
     pub(super) fn wait_because(&self, why: &dyn std::fmt::Display, advice: Advice) -> CheckResult {
         let job = &self.job.name;
         if self.waits.swap(true, Ordering::Relaxed) {

@@ -56,7 +56,6 @@ impl Request {
     }
 }
 
-/// No caller waits for its answer.
 pub(super) const LOADING: u64 = u64::MAX;
 
 pub(super) struct Line {
@@ -73,7 +72,6 @@ pub(super) struct Line {
     flushed: bool,
     sent: VecDeque<Request>,
     missing: VecDeque<Request>,
-    /// The script must be loaded before that.
     lacks_script: bool,
 }
 
@@ -99,7 +97,6 @@ impl Line {
         self.unsent.push_back(request);
     }
 
-    /// Until the socket would block. After an error the caller must drop the line.
     pub(super) fn drive(
         &mut self,
         cx: &mut Context<'_>,

@@ -69,7 +69,6 @@ pub(super) struct Entry {
     pub(super) fence: u64,
     fence_till: u64,
     watched_till: u64,
-    /// The longest wait first.
     pub(super) queue: Vec<Waiter>,
     queue_till: u64,
     /// What stands in the owner's place, and the end of the reservation. A reserved lock has no
@@ -82,7 +81,6 @@ pub(super) struct Entry {
 
 #[derive(Clone, Debug)]
 pub(super) struct Held {
-    /// `None` if another program wrote the key.
     pub(super) owner: Option<OwnerToken>,
     pub(super) till: Option<u64>,
     pub(super) meta: Option<Arc<[u8]>>,
@@ -184,7 +182,6 @@ impl Entry {
         self.kept.and_then(|_| self.kept_till(h)).map(|till| h.until(till))
     }
 
-    /// `None` if the lock is not reserved for another waiter.
     pub(super) fn reserved(
         &self,
         h: &Header,
@@ -211,8 +208,6 @@ impl Entry {
         }
     }
 
-    /// Apart from reservations and fair callers. `None` if the owner has the lock, or it is to be
-    /// transferred to it.
     pub(super) fn busy(
         &mut self,
         h: &Header,
@@ -349,7 +344,6 @@ impl Locks {
         Reply::Granted { fence }
     }
 
-    /// For several locks: all, or none.
     pub(super) fn raise(
         &mut self,
         h: &Header,
@@ -376,7 +370,6 @@ impl Locks {
         Reply::Done
     }
 
-    /// Several locks: all, or none. Also the handles to wake because the metadata changed.
     pub(super) fn extend(
         &mut self,
         h: &Header,

@@ -35,7 +35,6 @@ pub(super) struct Clock {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Windows {
     pub(super) read: Duration,
-    /// With those whose settings are not known; counts when a data history begins.
     pub(super) longest: Duration,
 }
 

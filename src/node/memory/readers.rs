@@ -23,7 +23,6 @@ impl Entry {
         }
     }
 
-    /// Exclusive waiters began to wait earlier; `None` if there are none.
     pub(super) fn writers_ahead(&self, h: &Header, if_held: Option<IfHeld>) -> Option<Duration> {
         let since = if_held
             .as_ref()
@@ -53,7 +52,6 @@ impl Entry {
         (reply, if self.readers.is_empty() { self.wake(h) } else { Wake::default() })
     }
 
-    /// All readers before the first fresh exclusive waiter leave the queue.
     pub(super) fn first_readers(&mut self, h: &Header) -> Vec<Waiter> {
         let writer = self.queue.iter().position(|waiter| waiter.is_fresh_writer(h.now));
         let end = writer.unwrap_or(self.queue.len());

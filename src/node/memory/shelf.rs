@@ -25,7 +25,6 @@ impl<V> Default for Shelf<V> {
 }
 
 impl<V: Perish> Shelf<V> {
-    /// With expired ones that were not swept yet.
     pub(super) fn len(&self) -> usize {
         self.map.len()
     }

@@ -45,7 +45,6 @@ impl Entry {
         self.slots.resize(len, Slot::default());
     }
 
-    /// In place of any other that it has.
     fn occupy(&mut self, h: &Header, slot: u16, owner: OwnerToken, till: u64) -> &mut Slot {
         self.leave(owner);
         self.keep_fence(h);
@@ -115,7 +114,6 @@ impl Entry {
         self.slots.iter().enumerate().filter_map(grant).collect()
     }
 
-    /// A semaphore is none.
     fn is_lock(&self) -> bool {
         self.held.is_some() || !self.readers.is_empty() || self.reserved.is_some()
     }
@@ -165,7 +163,6 @@ impl Locks {
         (Reply::Permit { fence, slot }, Wake::default())
     }
 
-    /// Of the owner's slot (semaphore 3).
     pub(super) fn raise_slot(
         &mut self,
         h: &Header,

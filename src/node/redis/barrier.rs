@@ -35,13 +35,11 @@ const WAY_BACK: Duration = Duration::from_millis(90);
 /// Longest `WAIT` of a round if too few replicas were connected in the round before.
 const LOOK: Duration = Duration::from_millis(5);
 const WISHES_MAX: usize = 8_192;
-/// Each is for another number of replicas.
 const QUEUES_MAX: usize = 64;
 const IDLE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Barriers {
     server: Server,
-    /// In any state, by the server's last report.
     connected: AtomicU32,
     /// Online at one time since this node first connected to the process, earlier connections
     /// included. A backup tool is never online, so it does not count.
@@ -176,7 +174,6 @@ struct Waiter {
     k: u32,
     wishes: mpsc::Receiver<Wish>,
     wire: Option<Wire>,
-    /// In the last round.
     connected: u32,
 }
 

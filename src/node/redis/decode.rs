@@ -236,14 +236,12 @@ fn has_fingerprint(op: &Op) -> bool {
     )
 }
 
-/// Another program's value. Of a lock, that is its fence key.
 fn wrong_type(op: &Op) -> NodeError {
     let locks = op.lock_keys().into_iter().flat_map(LockKeys::all);
     let keys: Vec<&str> = op.own_key().into_iter().chain(locks.map(LockKeys::fence)).collect();
     NodeError::foreign(&keys.join(" or "))
 }
 
-/// Of reading, for a Redis user who may not run all commands that readers need.
 fn no_permission() -> Trouble {
     let detail = "NOPERM: allow this user +zadd +zrem +zrange +zcard +zscore +zremrangebyscore \
                   +pexpireat";

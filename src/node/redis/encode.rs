@@ -41,7 +41,6 @@ pub(crate) struct GroupTerms {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Named {
-    /// `None` if the user may not read it.
     pub(crate) epoch: Option<u64>,
     /// End of the time in which a batch may rely on it: L after the question was sent
     /// (sentinel 10); `None` if it may at any time.
@@ -49,7 +48,6 @@ pub(crate) struct Named {
 }
 
 impl GroupTerms {
-    /// For a node that is not in a group of servers.
     pub(crate) const ALONE: Self = Self {
         failover_window: Duration::ZERO,
         unread_window: Duration::ZERO,
@@ -247,7 +245,6 @@ fn many_args(cmd: &mut Cmd, op: &Op, names: usize) {
     };
 }
 
-/// In the order in which the script expects them.
 fn keys(op: &Op, awaited: bool, mut each: impl FnMut(&str)) {
     if let Some(names) = op.several() {
         let is_release = matches!(op, Op::Release { .. });
@@ -321,7 +318,6 @@ fn kept<'c>(cmd: &'c mut Cmd, ballot: &Ballot, lives: Lives, lease: u64) -> &'c 
         .arg(fingerprint(ballot.fingerprint.as_ref()))
 }
 
-/// Empty for `None`.
 fn number(cmd: &mut Cmd, number: Option<u64>) -> &mut Cmd {
     match number {
         Some(number) => cmd.arg(number),

@@ -126,7 +126,6 @@ fn first(answers: Result<Vec<Value>, RedisError>) -> Result<Value, RedisError> {
     answers?.into_iter().next().unwrap_or(Value::Nil).extract_error()
 }
 
-/// A setting that cannot be parsed is an error. One that the user may not read is none.
 fn read(
     [server, replication, memory]: [&str; 3],
     config: Option<&Value>,

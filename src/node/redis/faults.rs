@@ -41,7 +41,6 @@ fn cause(e: &RedisError, secrets: &Secrets) -> Option<Cause> {
     tls::inside::<io::Error>(e).map(|e| Cause::Io(e.kind()))
 }
 
-/// Of connecting, or of reading what a server reports about itself: no op was executed.
 pub(crate) fn connecting(e: &RedisError, secrets: &Secrets) -> NodeError {
     while_connecting(e, secrets).because(cause(e, secrets))
 }

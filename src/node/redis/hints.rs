@@ -53,11 +53,9 @@ struct Line {
     /// The connection receives hints; or the server has refused the subscription, and then it stays
     /// true.
     settled: AtomicBool,
-    /// Requested while `settled` was false, the oldest first.
     early: SyncMutex<VecDeque<Arc<str>>>,
     awaited: Arc<Awaited>,
     handles: SyncMutex<Vec<u64>>,
-    /// Another handle begins to wait, to whose channel the task then subscribes.
     joined: Notify,
 }
 
@@ -113,7 +111,6 @@ impl Awaited {
 }
 
 impl Hints {
-    /// Opens no connection.
     pub(super) fn new(endpoint: Endpoint, events: broadcast::Sender<NodeSignal>) -> Self {
         let (settled, early) = (AtomicBool::new(false), SyncMutex::default());
         let (awaited, handles, joined) = (Arc::default(), SyncMutex::default(), Notify::new());
@@ -153,7 +150,6 @@ impl Drop for Hints {
     }
 }
 
-/// With its place in the queue of a lock. `None` if the op requests no hint.
 fn awaited(op: &Op) -> Option<(&str, Option<&Place>)> {
     match op {
         Op::Acquire {

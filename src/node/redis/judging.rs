@@ -127,7 +127,6 @@ impl Attempt {
         Ok(Begun::Knows(TimedFacts { facts, sent: look.sent, received: look.received }))
     }
 
-    /// Under the marker that the connection expects, if the client need not judge it again.
     pub(super) fn encode(&self) -> Vec<u8> {
         let known = self.judging.known.lock().clone();
         let asked = Judging::asked(&self.batch, self.group_terms);
@@ -248,7 +247,6 @@ pub(super) fn look_at_data(
     }
 }
 
-/// Of a batch that the script did not execute, because another marker is there.
 pub(super) struct News {
     micros: u64,
     marker: String,
@@ -261,7 +259,6 @@ pub(super) struct News {
 }
 
 impl News {
-    /// `None` if the batch was executed, or the answer is another one.
     pub(super) fn read(answer: &Value) -> Option<Self> {
         let Value::Array(items) = answer else { return None };
         let [Value::BulkString(kind), rest @ ..] = &items[..] else { return None };

@@ -11,7 +11,6 @@ use crate::dial::endpoint::Endpoint;
 use crate::dial::frames::Limits;
 use crate::sentinel::conn::fields;
 
-/// `None` if it cannot be read within `within`.
 pub(crate) async fn max_lag_at(at: &Endpoint, within: Duration) -> Option<Duration> {
     let work = async {
         let con = at.dial(AsyncConnectionConfig::new(), Limits::WORDS).await.ok()?;

@@ -29,10 +29,7 @@ pub(crate) struct Session {
     secrets: Secrets,
     facts: ServerFacts,
     judging: Arc<Judging>,
-    /// Until [`touch`](Self::touch) judges it.
     look: SyncMutex<Option<Look>>,
-    /// From the answer to [`touch`](Self::touch), until a caller takes them, or a batch's answer
-    /// includes them.
     touched: SyncMutex<Option<TimedFacts>>,
     abandoned: AtomicBool,
     proved: AtomicBool,
@@ -97,7 +94,6 @@ impl Session {
         self.wire.over().await;
     }
 
-    /// Returns true at the first call only.
     pub(crate) fn prove(&self) -> bool {
         !self.is_proved() && !self.proved.swap(true, Ordering::AcqRel)
     }
@@ -149,7 +145,6 @@ impl Session {
         Ok(())
     }
 
-    /// `None` if a caller has taken them, or a batch's answer has included them.
     pub(crate) fn first_facts(&self) -> Option<TimedFacts> {
         self.touched.lock().take()
     }

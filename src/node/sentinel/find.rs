@@ -42,12 +42,10 @@ pub(super) struct Finder {
     last_master: SyncMutex<LastMaster>,
 }
 
-/// The last master that was checked, and the replicas.
 #[derive(Clone, Default)]
 struct LastMaster {
     run_id: Option<Arc<str>>,
     replid: Option<Arc<str>>,
-    /// That a Sentinel reported in the last request for them.
     replicas: BTreeSet<Place>,
     none_fits: bool,
 }

@@ -8,7 +8,6 @@ use crate::op::Reply;
 use crate::quorum::Answer;
 
 impl Record {
-    /// A node that may have lost claims has granted, and the others can no longer be a majority.
     pub(super) fn must_relax(&self) -> bool {
         let remember = self.answers.count(remembers);
         !self.relaxed

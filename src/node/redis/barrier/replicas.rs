@@ -49,7 +49,6 @@ pub(super) struct Attached {
     pub(super) offset: u64,
 }
 
-/// From `INFO replication`; `None` if malformed.
 pub(super) fn attached(info: &str) -> Option<Vec<Attached>> {
     let count: usize = field(info, "connected_slaves")?.parse().ok()?;
     let lines = (0..count).map_while(|n| field(info, &format!("slave{n}")));
@@ -69,10 +68,8 @@ fn one(line: &str) -> Option<Attached> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) have: u32,
-    /// Replicas that must have it.
     pub(super) all: u32,
     pub(super) behind: Vec<Place>,
-    /// Reported by the Sentinels, not attached.
     pub(super) absent: Vec<Place>,
 }
 
@@ -82,7 +79,6 @@ impl Count {
     }
 }
 
-/// Those that have acknowledged `offset`, and those that must (attached or known).
 pub(super) fn count(attached: &[Attached], offset: u64, known: &Known) -> Count {
     let has = |a: &&Attached| a.online && a.offset >= offset;
     let have = attached.iter().filter(has).count();

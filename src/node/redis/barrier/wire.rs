@@ -31,7 +31,6 @@ const PATIENCE: Duration = Duration::from_millis(250);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Round {
-    /// Replicas that have everything written before the round.
     pub(super) have: u32,
     pub(super) attached: Vec<Attached>,
     /// The master's, when the round began. A replica that has acknowledged it has everything
@@ -142,7 +141,6 @@ fn began(answers: Result<Vec<Value>, RedisError>) -> Result<String, RedisError> 
     text(answers.next().unwrap_or(Value::Nil).extract_error())
 }
 
-/// With `INFO replication` before and after it.
 fn read(before: &str, have: &Value, info: &str) -> Result<Round, NodeError> {
     let garbage = |what| NodeError::maybe_executed(NodeFault::Protocol, what);
     let role = field(info, "role");
