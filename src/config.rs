@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::error::ConfigError;
 use crate::time::{Drift, EXPIRY_PRECISION, validity};
 
-/// Settings that all locks of one handle (a [`Redlock`](crate::Redlock)) share.
+/// Settings that all locks of one [handle](crate::Redlock) share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Lease length of a lock without a ttl of its own. Default 15 s.
@@ -45,7 +45,7 @@ impl Default for Config {
 /// others wait at most this long.
 const TTL: Duration = Duration::from_secs(15);
 
-/// Default retention (time for which they are kept) of the results of idempotency keys.
+/// Default retention of the results of idempotency keys.
 pub const RETENTION: Duration = Duration::from_secs(24 * 3_600);
 
 /// Returns the default of E, the clock error: a quarter of `max_ttl`, at most 2 s. The error of

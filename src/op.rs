@@ -61,7 +61,7 @@ pub enum Op {
     /// clamp(proposal), floor)`, and answers `Granted`. `clamp` limits the proposal to the node's
     /// clock ± E; `floor` is the smallest token of the data history. If `owner` has the lock
     /// already, the answer is `Granted` with the present fence. Otherwise the answer is `Held`, and
-    /// the node registers the caller for the hint (a later message) that `if_held` asks for.
+    /// the node registers the caller for the hint that `if_held` asks for.
     ///
     /// A shared acquire is granted beside other shared grants. It is refused if an exclusive waiter
     /// that asked lately began to wait earlier (readers 1, 9). It does not raise an existing fence:
@@ -92,11 +92,10 @@ pub enum Op {
         /// Action of the node if another owner has the lock; `None` if it only answers.
         if_held: Option<IfHeld>,
     },
-    /// Sets the fence (the lock's last fencing token on the node) to `token` if the owner still has
-    /// a grant, `fence ≤ token`, and `token` is at most the node's clock + 6E + 1 s. Nodes make
-    /// tokens from their clocks, so a correct token is below this limit (locks 6). In quarantine
-    /// the answer is `Quarantined`, so that the fence of a new master is not raised to a token from
-    /// before the failover (quarantine 3).
+    /// Sets the fence to `token` if the owner still has a grant, `fence ≤ token`, and `token` is at
+    /// most the node's clock + 6E + 1 s. Nodes make tokens from their clocks, so a correct token is
+    /// below this limit (locks 6). In quarantine the answer is `Quarantined`, so that the fence of
+    /// a new master is not raised to a token from before the failover (quarantine 3).
     Raise {
         /// Keys of the lock.
         keys: LockKeys,
@@ -179,8 +178,7 @@ pub enum Op {
     Claim(Claim),
     /// Sets the promised ballot of a record to `token`, the ballot of the claim. This is like
     /// `Raise` for a lock. The node refuses the op if a higher ballot was promised, or if the
-    /// promise is from an earlier data history (from before a restart, a failover or a loss of
-    /// data). If there is a result, the answer is `Completed`.
+    /// promise is from an earlier data history. If there is a result, the answer is `Completed`.
     RaiseClaim {
         /// Key of the idempotency record.
         key: RecordKey,
@@ -192,8 +190,8 @@ pub enum Op {
     },
     /// Extends a claim's lease, if no higher ballot was promised. In quarantine the answer is
     /// `Quarantined` unless `reassert` names the quarantine. If the promise is of an earlier data
-    /// history of the node, the node refuses results with a ballot below the floor (the smallest
-    /// token of its new data history) until the holder has named the quarantine.
+    /// history of the node, the node refuses results with a ballot below the floor until the holder
+    /// has named the quarantine.
     ExtendClaim {
         /// Ballot of the claim.
         ballot: Ballot,
@@ -212,9 +210,9 @@ pub enum Op {
         value: Option<Arc<[u8]>>,
     },
     /// Stores the list of a handler's finished steps, in place of an earlier list. The node accepts
-    /// it under the conditions of `Complete`, if there is no result. Of two lists of one ballot
-    /// (one claim) the longer one stays, so a request that arrives twice removes no step. A record
-    /// with steps always counts as claimed, even if its claims end as `Undone`.
+    /// it under the conditions of `Complete`, if there is no result. Of two lists of one ballot the
+    /// longer one stays, so a request that arrives twice removes no step. A record with steps
+    /// always counts as claimed, even if its claims end as `Undone`.
     Steps {
         /// Ballot of the claim.
         ballot: Ballot,

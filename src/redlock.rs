@@ -193,7 +193,7 @@ impl Redlock {
         self.core.env.now()
     }
 
-    /// Returns the number of leases (locks, leaderships, claims) that this handle keeps alive now.
+    /// Returns the number of leases that this handle keeps alive now.
     pub fn held(&self) -> usize {
         self.core.renewer.len()
     }

@@ -1,7 +1,6 @@
-//! The loop that runs one job in one process. The loop computes the due ticks (times at which the
-//! schedule starts a run), reads the record of each due tick (the stored result of its run), and
-//! runs the ticks that no process has run. The time at which an operator requests a run is a due
-//! tick, too.
+//! The loop that runs one job in one process. The loop computes the due ticks, reads the record of
+//! each due tick, and runs the ticks that no process has run. The time at which an operator
+//! requests a run is a due tick, too.
 //!
 //! ```text
 //!  due ─▶ record ─▶ over: removed

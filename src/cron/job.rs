@@ -18,7 +18,7 @@ const RETENTION: Duration = Duration::from_secs(8 * 24 * 3_600);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Missed {
-    /// Missed ticks (due times at which no process ran the job) are not run.
+    /// Missed ticks are not run.
     Skip,
     /// The latest missed tick is run, unless a later tick is on time or has run.
     RunLatest,

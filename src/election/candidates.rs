@@ -29,7 +29,7 @@ const VALUE_MAX: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Candidate {
-    /// Identity (host, process id, boot number) of the process that takes part.
+    /// Identity of the process that takes part.
     pub identity: Identity,
     /// Term of the leadership; `None` if the process does not lead.
     pub term: Option<FencingToken>,

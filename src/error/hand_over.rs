@@ -62,9 +62,9 @@ pub enum ResumeError {
     /// Too few nodes gave an answer that counts before the lease of the ticket ended. If some nodes
     /// had already transferred the lock, it is released in the background, so the ticket may no
     /// longer be valid. Normally neither a wait nor another `resume` helps: the call has tried
-    /// until the ticket expired, and a ticket expires before the end of a quarantine (a node's time
-    /// without grants). If [`advice`](Self::advice) returns `Misconfigured` or `Rebuild`, the call
-    /// ended earlier. Then a handle without that fault may still redeem the ticket at once.
+    /// until the ticket expired, and a ticket expires before the end of a quarantine. If
+    /// [`advice`](Self::advice) returns `Misconfigured` or `Rebuild`, the call ended earlier. Then
+    /// a handle without that fault may still redeem the ticket at once.
     #[error("not resumed, acquire the lock anew: {}", .0.without_wait())]
     NoQuorum(NoQuorum),
     /// [`Redlock::close`](crate::Redlock::close) was called.

@@ -164,9 +164,9 @@ impl Call {
 
     /// Sets a probe: a function that reports if earlier attempts took effect. The probe replaces
     /// the policies [`Lapsed`] and [`Forgotten`]. The probe is called before the handler, and only
-    /// for a key that is lapsed or forgotten (nodes lost data). The probe gets the context of the
-    /// new attempt, with the same [`child_key`](Context::child_key)s as in the earlier attempts.
-    /// The probe must only read.
+    /// for a key that is lapsed or forgotten. The probe gets the context of the new attempt, with
+    /// the same [`child_key`](Context::child_key)s as in the earlier attempts. The probe must only
+    /// read.
     ///
     /// After [`Found`](Probed::Found) its value is stored, and the call returns
     /// [`Outcome::Replayed`], because the effect is that of an earlier attempt. After

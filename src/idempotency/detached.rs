@@ -28,8 +28,8 @@ impl Call {
 }
 
 impl<P> Probing<P> {
-    /// Makes the call run in its own task, like [`Call::detached`]. The call's probe (it looks for
-    /// an earlier effect) also runs in this task.
+    /// Makes the call run in its own task, like [`Call::detached`]. The call's probe also runs in
+    /// this task.
     pub fn detached(self) -> Detached<Self> {
         Detached(self)
     }

@@ -50,12 +50,11 @@ impl OnUnavailable {
 /// lock merely saves work, such as filling a cache. While the nodes answer it is an ordinary
 /// [`Mutex`] of the same name, which it excludes.
 ///
-/// A degraded guard (a guard without the lock) with [`OnUnavailable::Local`] excludes no caller
-/// with [`OnUnavailable::Proceed`] and no plain [`Mutex`], which may be acquired as soon as the
-/// nodes answer again. If a `Local` caller hangs, all other `Local` callers of the same handle and
-/// name wait until their timeouts, even after the outage:
-/// [`max_hold`](super::MutexBuilder::max_hold) ends the caller's lock, but does not let the next
-/// caller in.
+/// A degraded guard with [`OnUnavailable::Local`] excludes no caller with
+/// [`OnUnavailable::Proceed`] and no plain [`Mutex`], which may be acquired as soon as the nodes
+/// answer again. If a `Local` caller hangs, all other `Local` callers of the same handle and name
+/// wait until their timeouts, even after the outage: [`max_hold`](super::MutexBuilder::max_hold)
+/// ends the caller's lock, but does not let the next caller in.
 ///
 /// There is no `try_acquire`, because one attempt does not show an outage; set a short
 /// [`acquire_timeout`](super::MutexBuilder::acquire_timeout) instead. There is no `run`, because it

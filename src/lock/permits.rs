@@ -161,8 +161,8 @@ impl Permits {
         self.permits.first().map(|permit| &**permit)
     }
 
-    /// Returns the slots (numbers) of the permits in ascending order, each with its fencing token.
-    /// The token of a slot is larger than that of every earlier holder of the same slot.
+    /// Returns the slots of the permits in ascending order, each with its fencing token. The token
+    /// of a slot is larger than that of every earlier holder of the same slot.
     pub fn slots(&self) -> &[(u16, FencingToken)] {
         &self.slots
     }

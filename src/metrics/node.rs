@@ -5,16 +5,14 @@ use std::sync::Arc;
 
 use crate::error::NodeFault;
 
-/// Counters of one handle (a [`Redlock`](crate::Redlock)) for one node, since the handle was made.
-/// The counters are read one after the other, so a batch may be in one counter and not yet in
-/// another.
+/// Counters of one [handle](crate::Redlock) for one node, since the handle was made. The counters
+/// are read one after the other, so a batch may be in one counter and not yet in another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeMetrics {
     /// Name of the node.
     pub name: Arc<str>,
-    /// Batches (script calls with several requests) that were sent and have ended with a reply or a
-    /// fault.
+    /// Batches that were sent and have ended with a reply or a fault.
     pub batches: u64,
     /// Requests in all ended batches.
     pub ops: u64,
@@ -30,8 +28,7 @@ pub struct NodeMetrics {
     /// Number of data histories of the node while this handle used it. It is 1 at first, and one
     /// more after each restart of the server, promotion of a replica or loss of data.
     pub histories: u64,
-    /// Number of quarantines (times without grants after a possible loss of data) of the node while
-    /// this handle used it.
+    /// Number of quarantines of the node while this handle used it.
     pub quarantines: u64,
     /// Claims of idempotency keys that the node granted although it may have lost an earlier claim
     /// of the key, because the node is new or lost data within the retention.

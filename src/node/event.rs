@@ -132,8 +132,8 @@ pub enum NodeEvent {
     /// away for an hour), and has proved that it lost nothing. Nothing is refused. Log: `renamed`.
     Renamed,
     /// The node is in quarantine. It grants nothing for the time `remaining`, but holders may
-    /// re-assert leases (extend those that the node had confirmed before). Log: `quarantine_begun`
-    /// with `remaining_ms`, `began`, `lost_ms` and `loss`.
+    /// re-assert leases. Log: `quarantine_begun` with `remaining_ms`, `began`, `lost_ms` and
+    /// `loss`.
     #[non_exhaustive]
     QuarantineBegun {
         /// Time until the node grants again.
@@ -143,8 +143,7 @@ pub enum NodeEvent {
         /// `trust_fresh(true)`.
         began: Began,
         /// Writes that the node may have lost, including those of a Sentinel group's failover
-        /// window (time for which a replaced server may still write); `None` if the node does not
-        /// report them. Idempotency keys that [accept such a
+        /// window; `None` if the node does not report them. Idempotency keys that [accept such a
         /// loss](crate::idempotency::IdempotencyBuilder::accept_loss) do not count as forgotten.
         loss: Option<Loss>,
     },
@@ -155,7 +154,7 @@ pub enum NodeEvent {
     /// that the node had confirmed before may be renewed. Log: `reasserted` with `leases`.
     #[non_exhaustive]
     Reasserted {
-        /// Number of re-asserted leases (extended during the quarantine) in one batch.
+        /// Number of re-asserted leases in one batch.
         leases: u64,
     },
     /// The master's min-replicas check (`min-replicas-to-write`) is off or weaker than required, or
@@ -169,11 +168,11 @@ pub enum NodeEvent {
     /// `min_replicas_restored`.
     MinReplicasRestored,
     /// The clients of this node use different lengths of the quarantine (`max_ttl` and the failover
-    /// window, in which a replaced server may still grant), or this client used a longer one
-    /// before. The node uses the longest length, and keeps it until a person lowers it by `palisade
-    /// settings --lower` (quarantine 7). Set the same `max_ttl` in every process. Otherwise a
-    /// quarantine may end too early: the node has lost all its data, and only a client with a
-    /// shorter `max_ttl` reaches it. Log: `settings_disagree` with `ours_ms` and `node_ms`.
+    /// window), or this client used a longer one before. The node uses the longest length, and
+    /// keeps it until a person lowers it by `palisade settings --lower` (quarantine 7). Set the
+    /// same `max_ttl` in every process. Otherwise a quarantine may end too early: the node has lost
+    /// all its data, and only a client with a shorter `max_ttl` reaches it. Log:
+    /// `settings_disagree` with `ours_ms` and `node_ms`.
     #[non_exhaustive]
     SettingsDisagree {
         /// Length of the quarantine by this handle's settings.
@@ -193,12 +192,11 @@ pub enum NodeEvent {
         /// extends this time.
         remaining: Duration,
     },
-    /// The ttl of this handle's lease (a handle is a `Redlock`) is too short for a failover of this
-    /// node, and the handle has no majority without this node. So a failover will end the lease,
-    /// although the holder renews it. Sent once. Use a ttl of `enough`, and a `max_ttl` that allows
-    /// it in every process. Or configure the Sentinels to replace a master sooner. Log:
-    /// `ttl_too_short` with `ttl_ms`, `lasts_ms`, `needed_ms`, `down_after_ms`, `window_ms` and
-    /// `enough_ms`.
+    /// The ttl of this handle's lease is too short for a failover of this node, and the handle has
+    /// no majority without this node. So a failover will end the lease, although the holder renews
+    /// it. Sent once. Use a ttl of `enough`, and a `max_ttl` that allows it in every process. Or
+    /// configure the Sentinels to replace a master sooner. Log: `ttl_too_short` with `ttl_ms`,
+    /// `lasts_ms`, `needed_ms`, `down_after_ms`, `window_ms` and `enough_ms`.
     #[non_exhaustive]
     TtlTooShort {
         /// Ttl of the lease.
@@ -207,8 +205,7 @@ pub enum NodeEvent {
         /// which is the worst time.
         lasts: Duration,
         /// Time for which the lease has to last to outlive a failover: the reaction time of the
-        /// Sentinels, the takeover by the new master, and the failover window (time for which the
-        /// replaced master may still grant).
+        /// Sentinels, the takeover by the new master, and the failover window.
         needed: Duration,
         /// Time without an answer after which the Sentinels replace a master; see
         /// [`FailoverTimes::down_after`](super::FailoverTimes::down_after).
@@ -229,8 +226,7 @@ pub enum HistoryCause {
     Restart,
     /// Another server answers. A replica was promoted, or the address points to another server.
     Promotion,
-    /// The node has lost its marker (the key `palisade:generation`), by `FLUSHALL` or by a restart
-    /// without data.
+    /// The node has lost its marker, by `FLUSHALL` or by a restart without data.
     DataLost,
     /// The node had no data of palisade when the handle first reached it: the node is new, or it
     /// was emptied. The log has this cause as information and not as a warning, because the warning

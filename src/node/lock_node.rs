@@ -62,8 +62,8 @@ pub trait LockNode: Send + Sync + 'static {
         1
     }
 
-    /// Subscribes to the node's hints (messages that a lock may be free) and events. Each of these
-    /// messages may be lost, so they may affect only the speed of a caller, not its correctness.
+    /// Subscribes to the node's hints and events. Each of these messages may be lost, so they may
+    /// affect only the speed of a caller, not its correctness.
     fn events(&self) -> broadcast::Receiver<NodeSignal>;
 
     /// Returns the name of this node for errors and logs. It is unique among the nodes of one

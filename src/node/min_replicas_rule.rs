@@ -28,8 +28,7 @@ pub enum MinReplicas {
     /// accepts writes. The length of the quarantine then relies on the configured failover window,
     /// which nothing enforces.
     Warn,
-    /// The node votes (its grants count) although the min-replicas check is off or too weak, and
-    /// logs no warning.
+    /// The node votes although the min-replicas check is off or too weak, and logs no warning.
     Off,
 }
 
@@ -42,10 +41,10 @@ pub struct MinReplicasRule {
     pub replicas: u32,
     /// Largest permitted `min-replicas-max-lag`, in whole seconds.
     pub max_lag: Duration,
-    /// Failover window (L, the time for which a replaced master may still grant) that the user has
-    /// set. If the min-replicas check is required, this is the least L while the settings of a
-    /// server are unknown. If the check is not required, this is L itself. With `None`, L is
-    /// `max_lag` + 2 s, which the nodes' scripts enforce, or 15 s if the check is not required.
+    /// Failover window (L) that the user has set. If the min-replicas check is required, this is
+    /// the least L while the settings of a server are unknown. If the check is not required, this
+    /// is L itself. With `None`, L is `max_lag` + 2 s, which the nodes' scripts enforce, or 15 s if
+    /// the check is not required.
     pub window: Option<Duration>,
 }
 
@@ -148,10 +147,10 @@ impl fmt::Display for MinReplicasFacts {
 /// Result of checking a master's min-replicas settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// The reason for which the node does not vote (its grants do not count), and the command that
-    /// corrects it; `None` if the node may vote.
+    /// The reason for which the node does not vote, and the command that corrects it; `None` if the
+    /// node may vote.
     pub fault: Option<String>,
-    /// A weakness of the settings to log, although the node may vote (its grants count).
+    /// A weakness of the settings to log, although the node may vote.
     pub warning: Option<String>,
     /// L: time for which a replaced master may still accept writes.
     pub window: Duration,
@@ -213,8 +212,8 @@ impl MinReplicasRule {
         lags.into_iter().map(window).fold(own, Duration::max)
     }
 
-    /// Returns the least L (the failover window) of a server whose min-replicas check is on and
-    /// whose settings of this check are unknown.
+    /// Returns the least L of a server whose min-replicas check is on and whose settings of this
+    /// check are unknown.
     pub fn unread(&self) -> Duration {
         self.window.unwrap_or_default().max(self.max_lag + LAG_SLACK)
     }

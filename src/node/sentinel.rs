@@ -31,7 +31,7 @@ use crate::error::{ConfigError, NodeError};
 use crate::op::{Batch, Replies, TimedFacts};
 use crate::time::Moment;
 
-/// A Redis or Valkey group (a master and its replicas) that Sentinels monitor.
+/// A Redis or Valkey group that Sentinels monitor.
 ///
 /// ```no_run
 /// use palisade::node::SentinelNode;

@@ -1,4 +1,4 @@
-//! Ops (requests) that are sent to a node together, and the answers to them.
+//! Ops that are sent to a node together, and the answers to them.
 
 use std::time::Duration;
 
@@ -23,9 +23,9 @@ pub struct Terms {
 pub struct Batch {
     /// Bounds (longest lease, clock error) that hold for all ops of the batch.
     pub terms: Terms,
-    /// Deadline by the clock of the server. Each op (request) that arrives later is answered with
-    /// the fault [`PastDeadline`](crate::error::NodeFault::PastDeadline), except releases of locks
-    /// and of claims, which are executed at any time. `None` if there is no deadline.
+    /// Deadline by the clock of the server. Each op that arrives later is answered with the fault
+    /// [`PastDeadline`](crate::error::NodeFault::PastDeadline), except releases of locks and of
+    /// claims, which are executed at any time. `None` if there is no deadline.
     pub not_after: Option<NotAfter>,
     /// What this client has seen of the node's data. A node whose data are older than that begins a
     /// new history, and one with another vote's data refuses the batch.

@@ -27,17 +27,15 @@ pub enum IfHeld {
     Fair {
         /// Place of the handle in the queue; the time for which it has waited does not count.
         place: Place,
-        /// Ticket (number that orders fair callers) of this call; `None` in its first requests,
-        /// which ask for a ticket (fair 1).
+        /// Ticket of this call; `None` in its first requests, which ask for a ticket (fair 1).
         ticket: Option<u64>,
     },
     /// The node transfers the lock to the caller atomically and deletes the previous owner's
     /// metadata, if two conditions hold. First, the lock is held by this owner, or by the caller
     /// already. Second, the remaining ttl of the lock is at most the ttl of the request. So no
     /// third owner can have the lock in between, and the time for which the lock is held is never
-    /// shortened. Otherwise the node refuses the caller, and does not register it for a hint (the
-    /// message of a release). A node that is settling (a short time after a planned handover)
-    /// transfers locks, too.
+    /// shortened. Otherwise the node refuses the caller, and does not register it for a hint. A
+    /// node that is settling transfers locks, too.
     ///
     /// If the request has several names, the caller gets all of them or none. The node then
     /// transfers the names that this owner has and the names that are only reserved, and grants the

@@ -21,7 +21,7 @@ pub enum Want {
     /// step has no factor in common with that number, so the order contains each slot once. In a
     /// release, this means the slot that the owner has, whatever its number.
     First {
-        /// First slot (number of a permit) of the order in which a node looks for a free slot.
+        /// First slot of the order in which a node looks for a free slot.
         start: u16,
         /// Distance between two slots that follow each other in the order in which a node looks.
         step: u16,

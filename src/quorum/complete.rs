@@ -131,7 +131,7 @@ pub enum Found {
         lease: Option<Duration>,
         /// True if a result is stored on fewer nodes than a majority.
         partial: bool,
-        /// Highest ballot (fencing token of a claim) in the nodes' answers.
+        /// Highest ballot in the nodes' answers.
         promised: u64,
         /// Set if some nodes lost data, so that fewer nodes than a majority certainly have every
         /// claim of the key. Contains the time after which the lost claims would have expired on

@@ -199,9 +199,9 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const TERMS: Terms = Terms { max_ttl: Duration::from_secs(6), clock_error: SECOND };
 
-    /// Returns the facts of a node whose quarantine (time in which it grants nothing) began `age`
-    /// seconds ago. With `None` the quarantine has ended. The quarantine is 10 s long. It is
-    /// `others` seconds longer if other clients requested that.
+    /// Returns the facts of a node whose quarantine began `age` seconds ago. With `None` the
+    /// quarantine has ended. The quarantine is 10 s long. It is `others` seconds longer if other
+    /// clients requested that.
     fn facts(age: Option<u32>, others: u32) -> Facts {
         let len = (10 + others) * SECOND;
         Facts {

@@ -56,7 +56,7 @@ mod tests {
         let mut now = Moment::from_nanos(1_000_000_000_000);
         let mut woken = 0;
         let begun = now;
-        // Another program sends a forged hint (wake-up message) immediately after each wake-up.
+        // Another program sends a forged hint immediately after each wake-up.
         while now.since(begun) < Duration::from_secs(1) {
             now = now + limit.wake(now) + Duration::from_micros(200);
             woken += 1;
@@ -68,7 +68,7 @@ mod tests {
             more += 1;
         }
         assert!(more < 2 * woken, "the time between them grows: {woken}, then {more}");
-        // After some seconds without forged hints (wake-up messages), wake-ups are not delayed.
+        // After some seconds without forged hints, wake-ups are not delayed.
         now = now + 2 * QUIET;
         for _ in 0..=BURST {
             assert_eq!(limit.wake(now), Duration::ZERO);

@@ -48,9 +48,8 @@ impl MemoryNode {
     /// Closes the node for a planned handover. The node refuses every batch until
     /// [`Self::hand_over`], but for `span` at most.
     ///
-    /// Returns false if the node was not closed. That is so in a quarantine (the node may not know
-    /// all leases), and while leases from before an earlier handover may still run (the node is
-    /// settling).
+    /// Returns false if the node was not closed. That is so in a quarantine, and while leases from
+    /// before an earlier handover may still run.
     #[must_use = "it may not be closed"]
     pub fn close(&self, span: Duration) -> bool {
         let mut state = self.state();
@@ -107,8 +106,7 @@ impl MemoryNode {
         finished.map(|finished| *marker = finished).is_some()
     }
 
-    /// Deletes all data, also the marker (the facts about the data history), as `FLUSHALL` does.
-    /// The process continues.
+    /// Deletes all data, also the marker, as `FLUSHALL` does. The process continues.
     pub fn flush_all(&self) {
         self.state().data = Data::default();
     }
