@@ -142,8 +142,8 @@ pub enum Op {
     /// nothing to delete, the node notifies all handles that watch the lock. It also takes the
     /// first [`Place`] out of its queue of waiting handles, notifies the handle of this place, and
     /// reserves the lock for this handle. If the first place is a reader's, the node does the same
-    /// for all readers before the first exclusive waiter that has asked in the last 3 s (readers
-    /// 10).
+    /// for all readers before the first exclusive waiter that has asked in the last 3 s
+    /// (readers 10).
     ///
     /// A shared release removes the owner's shared grant. It also removes an exclusive grant of the
     /// owner, which is left if a downgrade did not reach this node (readers 7).

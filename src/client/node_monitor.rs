@@ -1,5 +1,5 @@
-//! Checks what a node reports with each batch: its clock, its data history and its identity (clocks
-//! 4, quarantine 7, 13, 17). Whether it is in quarantine is decided by `node/lineage.rs`.
+//! Checks what a node reports with each batch: its clock, its data history and its identity
+//! (clocks 4, quarantine 7, 13, 17). Whether it is in quarantine is decided by `node/lineage.rs`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

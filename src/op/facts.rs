@@ -28,8 +28,8 @@ pub struct Facts {
     /// Time until the quarantine, in which the node grants nothing, ends; zero outside of a
     /// quarantine.
     pub quarantine: Duration,
-    /// Length of a quarantine on this node: the longest that any client has asked for (quarantine
-    /// 7).
+    /// Length of a quarantine on this node: the longest that any client has asked for
+    /// (quarantine 7).
     pub quarantine_len: Duration,
     /// Length of a quarantine that this batch asked for: its `max_ttl` and the node's failover
     /// window (L) together.

@@ -5,8 +5,8 @@
 //!
 //! The caller first sends the requests of [`ask_all`](Extend::ask_all). Two answers lead to a
 //! second request to the same node:
-//! - The node is in quarantine. The second request names it, if the holder may do so (quarantine
-//!   6).
+//! - The node is in quarantine. The second request names it, if the holder may do so
+//!   (quarantine 6).
 //! - The request was past its deadline by the node's clock, whose reading the answer has shown. It
 //!   is repeated once: the clock may have stepped forward and ended the lease, and the holder has
 //!   to learn this before the next renewal.

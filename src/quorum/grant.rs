@@ -32,8 +32,8 @@ pub struct Known {
 
 impl Known {
     /// The confirmed lease must end after the moment at which the previous master has certainly
-    /// stopped granting: otherwise that one could have given the lock to another owner (quarantine
-    /// 6).
+    /// stopped granting: otherwise that one could have given the lock to another owner
+    /// (quarantine 6).
     pub fn may_reassert(&self, quarantine: Quarantine, max_ttl: Duration) -> bool {
         // A quarantine is at least max_ttl + L long, where L is the time for which a replaced
         // master may still grant. In a longer one that master stopped earlier, so `stopped` is on

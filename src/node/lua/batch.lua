@@ -1,5 +1,6 @@
 -- The state that the slow paths of a batch share, made when an op first needs it. The client has
 -- computed all of it from the marker that it expects and the script has found.
+-- KEYS[1]  the marker
 -- ARGV[4]  numbers from the client, separated by one space:
 --          1 number of good replicas that are needed
 --          2 largest age of a good replica's acknowledgement, in seconds
