@@ -1,7 +1,5 @@
-//! A node in this process's memory, for tests and embedded use. It is the reference implementation
-//! of every op (request to a node).
-//!
-//! The node answers at once, and its entries expire by the clock of its [`Env`].
+//! A node in this process's memory, for tests and embedded use: the reference of every op. It
+//! answers at once, and its entries expire by the clock of its [`Env`].
 
 mod builder;
 #[cfg(feature = "test-util")]
@@ -41,8 +39,6 @@ pub use crate::rules::records::RecordChange;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Capacity of the channel for the node's signals (hints and events). A listener that falls behind
-/// by more signals misses the oldest ones.
 const EVENTS: usize = 1024;
 
 /// A lock server in memory. Cheap to clone; clones refer to the same node, so that several Redlock
@@ -71,26 +67,21 @@ struct Shared {
 }
 
 struct State {
-    /// Offset of this node's clocks: they are ahead of the clocks of its `Env` by this time.
+    /// This node's clocks are ahead of those of its `Env` by this.
     offset: Duration,
-    /// Random number from which all identities and ids of data histories (sequences of writes) of
-    /// this node are made.
+    /// All identities and data histories of this node are made from it.
     seed: u64,
-    /// Number of restarts of the node. Each restart begins a new data history (sequence of writes).
     lives: u64,
     windows: Windows,
-    /// Epoch of the Sentinels that the client of the next batch was told.
     epoch: Option<u64>,
-    /// Name that the server gives to its data.
     replid: ReplicationId,
     process: Process,
     data: Data,
-    /// True if each client that remembers nothing counts as one that has seen earlier data of this
-    /// node. If the node then has no data, its data count as lost, and not as new.
+    /// Each client that remembers nothing counts as one that has seen earlier data: without data,
+    /// the node's are lost and not new.
     is_known: bool,
 }
 
-/// The node's data. A server would keep these data on disk.
 #[derive(Clone, Debug, Default)]
 struct Data {
     kept: Kept,
@@ -135,7 +126,6 @@ impl MemoryNode {
     }
 
     fn tell(&self, event: impl Into<NodeSignal>) {
-        // An error means that there is no listener.
         let _ = self.0.events.send(event.into());
     }
 
@@ -146,8 +136,7 @@ impl MemoryNode {
     fn clock(&self, state: &State) -> Clock {
         let ahead = u64::try_from(state.offset.as_micros()).unwrap_or(u64::MAX);
         Clock {
-            // The clock is never zero, because a `since` (beginning of the data history) of zero
-            // marks a node that never lost data.
+            // Never zero, because a `since` of zero marks a node that never lost data.
             now: (self.0.env.now() + state.offset).as_nanos().saturating_add(1),
             micros: self.0.env.wall_micros().saturating_add(ahead),
         }
@@ -193,7 +182,6 @@ impl State {
         Nature { replid, process, windows, epoch, name: name.wrapping_add(self.lives) }
     }
 
-    /// Gives the data the name of the node's present life, as a process that starts does.
     fn rename(&mut self) {
         self.replid = ReplicationId::of(self.seed.wrapping_add(self.lives));
         self.process = Process { run: self.seed.wrapping_add(self.lives), ..Process::fresh() };
@@ -248,14 +236,13 @@ fn wake_up(hints: &mut Vec<NodeSignal>, keys: &LockKeys, Wake { watchers, waiter
 }
 
 impl LockNode for MemoryNode {
-    /// Executes all ops at the first poll, without interruption. The call never waits, so it cannot
-    /// miss the deadline.
+    /// At the first poll, without interruption, so it cannot miss the deadline.
     fn call(&self, batch: Batch, _deadline: Moment) -> BoxFuture<'_, Replies> {
         Box::pin(async move { self.execute(&batch) })
     }
 
-    /// Returns at once, because the node has no replicas. [`Durability::AllReplicas`] always
-    /// succeeds, and `Replicas(k)` always fails.
+    /// There are no replicas: [`Durability::AllReplicas`] always succeeds, and `Replicas(k)` always
+    /// fails.
     fn barrier(
         &self,
         after: BarrierPoint,

@@ -1,28 +1,22 @@
-//! The nodes' answers that a state machine of an operation has received so far. A machine that only
-//! counts answers keeps them in this list, which returns their numbers and the outcome of each
-//! node.
+//! The nodes' answers so far, for a machine that only counts them.
 
 use crate::error::{NodeError, NodeFault, NodeOutcome};
 use crate::op::Reply;
 use crate::quorum::{Answer, majority};
 
-/// Answers of the nodes to one request; `None` for a node that has not answered.
 #[derive(Clone, Debug)]
 pub(super) struct Answers(Vec<Option<Answer>>);
 
 impl Answers {
-    /// Makes the list of answers for `n` nodes. No node has answered yet.
     pub(super) fn new(n: usize) -> Self {
         Self(vec![None; n])
     }
 
-    /// Stores the answer of a node, in place of an earlier answer.
     pub(super) fn put(&mut self, node: usize, answer: &Answer) {
         self.0[node] = Some(answer.clone());
     }
 
-    /// Stores the answer of a node to a read. A reply for which `fits` returns false is stored as
-    /// an error of the node, because it is no answer to this request.
+    /// A reply for which `fits` returns false counts as an error: it is no answer to this request.
     pub(super) fn put_read(&mut self, node: usize, answer: &Answer, fits: impl Fn(&Reply) -> bool) {
         let wrong = matches!(answer, Ok(reply) if !fits(reply));
         let detail = "the reply is of another kind than the request";
@@ -30,40 +24,34 @@ impl Answers {
         self.0[node] = Some(if wrong { error() } else { answer.clone() });
     }
 
-    /// Returns true if this node has answered.
     pub(super) fn has(&self, node: usize) -> bool {
         self.0[node].is_some()
     }
 
-    /// Returns the number of nodes.
     pub(super) fn n(&self) -> usize {
         self.0.len()
     }
 
-    /// Returns the number of nodes that are a majority.
     pub(super) fn need(&self) -> usize {
         majority(self.n())
     }
 
-    /// Returns the answer of each node, in the order of the nodes.
     pub(super) fn each(&self) -> impl Iterator<Item = Option<&Answer>> {
         self.0.iter().map(Option::as_ref)
     }
 
-    /// Returns the answers that are replies, and leaves out the errors.
     pub(super) fn replies(&self) -> impl Iterator<Item = &Reply> {
         self.each().filter_map(|answer| answer?.as_ref().ok())
     }
 
-    /// Returns the number of replies for which `is` returns true.
     pub(super) fn count(&self, is: impl Fn(&Reply) -> bool) -> usize {
         self.replies().filter(|reply| is(reply)).count()
     }
 
-    /// Returns the largest number of claims that a majority of the nodes may have counted
-    /// (idempotency 5). `counted` reads the count of a node from its reply, and whether the node
-    /// certainly has every claim. A node that has lost claims may have counted any number, and so
-    /// may a node without such a reply; `heard` leaves out those that have not answered.
+    /// The largest number of claims that a majority may have counted (idempotency 5). `counted`
+    /// reads a node's count, and whether the node certainly has every claim. A node that has lost
+    /// claims may have counted any number, and so may one without such a reply; `heard` leaves out
+    /// those that have not answered.
     pub(super) fn attempts(
         &self,
         heard: bool,
@@ -77,17 +65,14 @@ impl Answers {
         counts().map(|(count, _)| count).filter(may_be).max().unwrap_or(0)
     }
 
-    /// Returns the number of nodes that have not answered.
     pub(super) fn silent(&self) -> usize {
         self.each().filter(Option::is_none).count()
     }
 
-    /// Returns the number of nodes whose answer is an error.
     pub(super) fn failed(&self) -> usize {
         self.each().filter(|answer| matches!(answer, Some(Err(_)))).count()
     }
 
-    /// Returns the outcome of each node. A node that has not answered has the outcome `silent`.
     pub(super) fn outcomes(&self, silent: &NodeOutcome) -> Vec<NodeOutcome> {
         self.each().map(|answer| answer.map_or_else(|| silent.clone(), NodeOutcome::of)).collect()
     }

@@ -58,7 +58,7 @@ mod tests {
     use crate::op::{IfHeld, LockMode, Place};
 
     /// Checks that a fair caller's place in the queue counts for at most 3 s after the caller's
-    /// next request, even if the clock steps back by a minute, which E (the clock error) allows.
+    /// next request, even if the clock steps back by a minute, which E allows.
     /// The same holds on a server (`tests/nodes/redis/waiting.rs`).
     #[test]
     fn a_step_back_of_the_clock_prolongs_no_place() {
