@@ -192,6 +192,7 @@ impl Core {
         let round = Round { inbox: &inbox, timer, until, of: None };
         let outcome = self.run(sent, &mut machine, round).await;
         self.saw(&terms.key, machine.largest(), proposal);
+        // An error drops `undo`, which gives the grants back before the caller claims again.
         let promise = outcome?;
         undo.armed = false;
         if promise.forgotten.is_some() && terms.reports_forgotten {

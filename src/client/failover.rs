@@ -1,8 +1,8 @@
 //! Renews leases immediately after a failover: each lease that a node confirmed in an earlier data
 //! history is renewed, and its holder receives the outcome.
 //!
-//! Locks are safe without it (durability 6). Claims need it: a node with a new data history refuses
-//! the result of a claim that was not renewed in it (idempotency 3).
+//! Locks are safe without it (durability 6, quarantine 6). Claims need it: a node with a new data
+//! history refuses the result of a claim that was not renewed in it (idempotency 3).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -17,6 +17,7 @@ pub(crate) const FRESH: Duration = Duration::from_secs(3);
 pub(crate) type OnQueued<'a> = &'a mut (dyn FnMut(Queued) + Send);
 
 pub(crate) struct Fair<'a> {
+    /// `None` until a majority has given one (fair 2).
     pub(super) ticket: Option<u64>,
     heard: Moment,
     shown: Option<u16>,

@@ -42,6 +42,7 @@ pub(crate) struct Lease {
     pub(crate) subject: Subject,
     pub(crate) owner: OwnerToken,
     pub(crate) token: FencingToken,
+    /// Before the subtraction of clock drift.
     pub(crate) ttl: Duration,
     /// Time for which the nodes keep the lease after `ttl` (election 8); zero unless it is a
     /// leadership.

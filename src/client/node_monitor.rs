@@ -94,6 +94,7 @@ impl NodeMonitor {
         self.clock.objection(received)
     }
 
+    /// (quarantine 17).
     pub(crate) fn remembers(&self) -> Remembered {
         *self.remembers.lock()
     }
@@ -115,6 +116,7 @@ impl NodeMonitor {
         }
     }
 
+    /// (quarantine 13).
     fn check_losses(&mut self, facts: &Facts) {
         let latest = facts.losses.last().copied();
         if latest != self.latest_loss {
@@ -198,6 +200,7 @@ impl NodeMonitor {
 
     fn tell(&self, event: NodeEvent) {
         event.log(&self.name, &self.commands);
+        // Fails only if nobody listens.
         let _ = self.events.send(NamedEvent { node: Arc::clone(&self.name), event });
     }
 }

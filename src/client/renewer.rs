@@ -36,7 +36,7 @@ const TOGETHER: Duration = Duration::from_millis(10);
 pub(crate) struct Renewer {
     schedule: SyncMutex<Schedule>,
     wake: Notify,
-    /// Acquires and claims are refused while this is true.
+    /// Acquires and claims are refused while this is true (renewal 12).
     late: AtomicBool,
     /// No task renews the leases: its runtime ended, and no other was known.
     stopped: AtomicBool,

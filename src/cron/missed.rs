@@ -105,6 +105,7 @@ pub(crate) fn is_in_window(job: &Job, tick: i64, now: u64) -> bool {
     }
 }
 
+/// (cron 5).
 pub(crate) fn first_during(schedule: &Schedule, own: i64, run: &Run) -> Option<i64> {
     if matches!(run.end, End::Skipped(_)) {
         return None;

@@ -126,6 +126,7 @@ impl MemoryNode {
     }
 
     fn tell(&self, event: impl Into<NodeSignal>) {
+        // Fails only if nobody listens.
         let _ = self.0.events.send(event.into());
     }
 

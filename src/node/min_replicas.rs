@@ -129,6 +129,7 @@ impl Judge {
     }
 
     pub(crate) async fn read_others(&self, servers: &[Endpoint], now: Moment) {
+        // No Sentinel has answered.
         if servers.is_empty() {
             return;
         }

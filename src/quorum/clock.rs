@@ -54,6 +54,7 @@ impl ClockCheck {
         Self { drift, ttl, max_ttl, last: None, anchors: [None; 2], discounted: None }
     }
 
+    /// After a change of the server process, which may have another clock.
     pub fn restart(&mut self) {
         (self.last, self.anchors) = (None, [None; 2]);
     }

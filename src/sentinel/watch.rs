@@ -24,6 +24,7 @@ pub(crate) const SHORTEST_WINDOW: Duration = Duration::from_secs(3);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) master: Option<Master>,
+    /// Just before the question whose answers decided the master.
     confirmed: Moment,
     pub(crate) error: Option<NodeError>,
     pub(crate) known: usize,

@@ -49,6 +49,7 @@ impl Due {
 /// The key is the time of the tick in seconds since 1970, and true if an operator requested it.
 pub(super) type DueTicks = BTreeMap<(i64, bool), Due>;
 
+/// A missed tick waits for the missed ones before it.
 fn in_turn(due: &DueTicks) -> impl Iterator<Item = (i64, Due)> + '_ {
     let first = due.iter().find(|(_, d)| d.backfilled).map(|(key, _)| *key);
     let in_turn = due.iter().filter(move |(key, d)| !d.backfilled || first == Some(**key));

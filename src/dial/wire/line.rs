@@ -97,6 +97,7 @@ impl Line {
         self.unsent.push_back(request);
     }
 
+    /// Until the socket would block. After an error the caller must drop the line.
     pub(super) fn drive(
         &mut self,
         cx: &mut Context<'_>,

@@ -153,6 +153,7 @@ impl Barriers {
             return wish.refuse();
         }
         let (queue, wishes) = mpsc::channel(WISHES_MAX);
+        // Cannot fail: the queue is empty.
         let _ = queue.try_send(wish);
         queues.insert(k, queue);
         drop(queues);

@@ -245,6 +245,7 @@ fn many_args(cmd: &mut Cmd, op: &Op, names: usize) {
     };
 }
 
+/// In the order in which the script expects them.
 fn keys(op: &Op, awaited: bool, mut each: impl FnMut(&str)) {
     if let Some(names) = op.several() {
         let is_release = matches!(op, Op::Release { .. });
