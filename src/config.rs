@@ -1,11 +1,11 @@
-//! Settings of a handle (a `Redlock`), and the checks of the relations between the settings.
+//! Settings of a handle, and the checks of the relations between them.
 
 use std::time::Duration;
 
 use crate::error::ConfigError;
 use crate::time::{Drift, EXPIRY_PRECISION, validity};
 
-/// Settings that all locks of one handle (a [`Redlock`](crate::Redlock)) share.
+/// Settings that all locks of one [handle](crate::Redlock) share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Lease length of a lock without a ttl of its own. Default 15 s.
@@ -41,11 +41,11 @@ impl Default for Config {
     }
 }
 
-/// Default lease length. A lease of this length is longer than a failover of the groups that
-/// `sentinel-conf` sets up. After a crash of the holder, other callers wait at most this long.
+/// Longer than a failover of the groups that `sentinel-conf` sets up. After a crash of the holder,
+/// others wait at most this long.
 const TTL: Duration = Duration::from_secs(15);
 
-/// Default retention (time for which they are kept) of the results of idempotency keys.
+/// Default retention of the results of idempotency keys.
 pub const RETENTION: Duration = Duration::from_secs(24 * 3_600);
 
 /// Returns the default of E, the clock error: a quarter of `max_ttl`, at most 2 s. The error of
@@ -54,20 +54,14 @@ pub fn default_clock_error(max_ttl: Duration) -> Duration {
     (max_ttl / 4).min(Duration::from_secs(2))
 }
 
-/// Shortest lease. The library subtracts 2 ms from each lease, because expiry is not more precise.
-/// These 2 ms are already a fifth of the shortest lease.
+/// 2 ms are subtracted from each lease, because expiry is not more precise: a fifth of the shortest
+/// one.
 pub(crate) const TTL_MIN: Duration = Duration::from_millis(10);
-/// Largest value of `max_ttl`: one day. There is a limit because after a restart or a failover a
-/// node grants nothing for at least `max_ttl` (quarantine).
+/// One day. After a restart or a failover a node is in quarantine for at least `max_ttl`.
 pub(crate) const MAX_TTL_MAX: Duration = Duration::from_secs(86_400);
-/// Largest number of nodes of one handle (`Redlock`).
 pub(crate) const NODES_MAX: usize = 31;
 
 impl Config {
-    /// Checks the settings of the handle (`Redlock`).
-    ///
-    /// # Errors
-    /// [`ConfigError`] for the first broken rule, with the field, its value and the rule.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         crate::name::check_prefix(&self.prefix)?;
         if self.max_ttl > MAX_TTL_MAX {
@@ -82,21 +76,14 @@ impl Config {
         }
         self.check_ttl(self.ttl)?;
         if self.clock_error.saturating_mul(2) >= self.max_ttl {
-            // The clocks of two servers may differ by 2E. If a node loses its data twice, the
-            // quarantine (time without grants) between the two losses must be longer than 2E.
-            // Otherwise fencing tokens after the second loss could be smaller than fencing tokens
-            // before it.
+            // Two servers' clocks may differ by 2E. A quarantine between two losses must be longer,
+            // else tokens after the second loss could be smaller than some before it.
             let rule = format!("less than half of max_ttl ({:?})", self.max_ttl);
             return Err(refuse("clock_error", self.clock_error, &rule));
         }
         self.check_renewed(self.ttl)
     }
 
-    /// Checks the number of nodes.
-    ///
-    /// # Errors
-    /// [`ConfigError`] if there is no node, if there are too many nodes, or if the number is even
-    /// without `allow_even_nodes`.
     pub(crate) fn check_nodes(&self, n: usize) -> Result<(), ConfigError> {
         if n == 0 || n > NODES_MAX {
             let rule = format!("between 1 and {NODES_MAX} nodes");
@@ -110,10 +97,7 @@ impl Config {
         Ok(())
     }
 
-    /// Checks a lease length.
-    ///
-    /// # Errors
-    /// [`ConfigError`] for a ttl below 10 ms, or above `max_ttl`.
+    /// Below 10 ms, or above `max_ttl`: an error.
     pub(crate) fn check_ttl(&self, ttl: Duration) -> Result<(), ConfigError> {
         if ttl < TTL_MIN {
             return Err(refuse("ttl", ttl, &format!("at least {TTL_MIN:?}")));
@@ -128,11 +112,8 @@ impl Config {
         Ok(())
     }
 
-    /// Checks that there is time for two tries of each renewal, if a lease is renewed after every
-    /// quarter of its ttl: `renew_every + 2·node_deadline + EXPIRY_PRECISION ≤ ttl·(1 − drift)`.
-    ///
-    /// # Errors
-    /// [`ConfigError`] with the inequality and its numbers.
+    /// Time for two tries of each renewal: `renew_every + 2·node_deadline + EXPIRY_PRECISION ≤
+    /// ttl·(1 − drift)`.
     pub(crate) fn check_renewed(&self, ttl: Duration) -> Result<(), ConfigError> {
         let tries = self.node_deadline.saturating_mul(2).saturating_add(EXPIRY_PRECISION);
         let needed = tries.saturating_add(renew_every(ttl));
@@ -149,10 +130,9 @@ impl Config {
     }
 }
 
-/// Returns the interval between two renewals: a quarter of the ttl. If a server crashes just before
-/// a renewal, three quarters of the ttl are left, less the allowance for clock drift. With the
-/// default ttl this is longer than a failover of the groups that `sentinel-conf` sets up. (etcd and
-/// Redisson renew after a third of the ttl.)
+/// A quarter of the ttl. If a server crashes just before a renewal, three quarters are left, less
+/// the drift: with the default ttl longer than a failover of the groups of `sentinel-conf`. (etcd
+/// and Redisson renew after a third.)
 pub(crate) fn renew_every(ttl: Duration) -> Duration {
     ttl / 4
 }

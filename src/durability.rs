@@ -1,9 +1,8 @@
-//! Durability levels: the number of replicas that must have a grant before the grant counts.
+//! Durability levels: the number of replicas that must have a grant before it counts.
 //!
-//! A Redis master answers before its replicas have the write. So a failover can lose a grant: the
-//! promoted replica may not have it. After such a loss the node grants nothing for some time
-//! (quarantine), which prevents a second grant of the same lock. A durability level prevents the
-//! loss itself (rule durability 1 in docs/design).
+//! A Redis master answers before its replicas have the write, so a failover can lose a grant. The
+//! quarantine prevents a second grant of the same lock; a durability level prevents the loss itself
+//! (durability 1).
 
 use std::fmt;
 use std::sync::Arc;
@@ -89,8 +88,8 @@ pub struct Achieved {
 }
 
 impl Achieved {
-    /// Returns the durability of a grant or result whose replicas were not counted. The number of
-    /// replicas is then the number that `level` guarantees: `k` for `Replicas(k)`, otherwise zero.
+    /// `k` for `Replicas(k)`, otherwise zero: for a grant or result whose replicas were not
+    /// counted.
     pub(crate) fn at_least(level: Durability) -> Self {
         let replicas = if let Durability::Replicas(k) = level { k } else { 0 };
         Self { level, replicas }

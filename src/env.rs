@@ -32,18 +32,16 @@ pub trait Env: Send + Sync + fmt::Debug + 'static {
     fn wall_micros(&self) -> u64;
     /// Returns 128 unpredictable bits.
     fn random(&self) -> u128;
-    /// Spawns a background task of the library, for example the task that renews leases or one that
-    /// sends requests to a node. A simulator wraps these tasks, so that it can stop or kill all
-    /// tasks of one simulated process.
+    /// Spawns a background task of the library. A simulator wraps them, so that it can stop or kill
+    /// all tasks of one simulated process.
     #[doc(hidden)]
     fn spawn(&self, runtime: &Handle, task: Task) -> JoinHandle<()> {
         runtime.spawn(task)
     }
 }
 
-/// Returns the pause after this number of failures: `first`, doubled for each failure, and at most
-/// `longest`. The first half of the pause is fixed. A random share of the second half is added to
-/// it (by 16 bits of `random`), so that clients do not retry at the same time.
+/// `first`, doubled for each failure, and at most `longest`. The first half is fixed, the second
+/// random (by 16 bits of `random`), so that clients do not retry at the same time.
 pub(crate) fn pause(
     random: u128,
     failures: u32,
@@ -111,7 +109,7 @@ impl Default for TokioEnv {
 #[cfg(feature = "test-util")]
 impl Env for TokioEnv {
     fn now(&self) -> Moment {
-        // The clock begins at 1, because zero means "never" in some places.
+        // Zero means "never" in some places.
         Moment::from_nanos(1) + self.start.elapsed()
     }
 
@@ -127,9 +125,8 @@ impl Env for TokioEnv {
 
 impl Env for SystemEnv {
     fn now(&self) -> Moment {
-        // The library's clock must count the lease while a laptop or a VM sleeps, because the
-        // node's clock counts it, too. `CLOCK_MONOTONIC` stops during a sleep, so `CLOCK_BOOTTIME`
-        // is used where it exists.
+        // It must count while a laptop or a VM sleeps, because the node's clock does.
+        // `CLOCK_MONOTONIC` does not.
         #[cfg(any(target_os = "linux", target_os = "android"))]
         const CLOCK: ClockId = ClockId::Boottime;
         #[cfg(not(any(target_os = "linux", target_os = "android")))]

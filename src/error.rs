@@ -56,7 +56,6 @@ pub trait Advise: std::error::Error {
     fn advice(&self) -> Advice;
 }
 
-/// Implements [`Advise`] for errors that have their own method `advice`.
 macro_rules! advise {
     ($($error:ty),+ $(,)?) => {
         $(impl $crate::error::Advise for $error {
@@ -94,19 +93,15 @@ impl ConfigError {
         Self { of: None, field: field.into(), value: value.into(), rule: rule.into() }
     }
 
-    /// Adds to the error the name of the lock, election or key whose setting is invalid.
     pub(crate) fn of(self, resource: Resource) -> Self {
-        // If the invalid setting is the name itself, the message already contains the name.
+        // The message of an invalid name already contains it.
         Self { of: Some(resource).filter(|_| self.field != "name"), ..self }
     }
 
-    /// Replaces the field by the name that the user uses for this setting, for example an
-    /// environment variable.
     pub(crate) fn named(self, field: impl Into<Cow<'static, str>>) -> Self {
         Self { field: field.into(), ..self }
     }
 
-    /// Changes the rule, so that it names a setting as the user writes it.
     pub(crate) fn with_rule(self, change: impl FnOnce(&str) -> String) -> Self {
         Self { rule: change(&self.rule).into(), ..self }
     }
@@ -205,11 +200,11 @@ pub enum NodeFault {
     Server,
     /// The library could not parse the server's reply to a request.
     Protocol,
-    /// Too many requests of this handle (`Redlock`) wait for the node, so this request was refused
-    /// and not sent.
+    /// Too many requests of this handle wait for the node, so this request was refused and not
+    /// sent.
     Busy,
-    /// The request cannot be sent: the handle (`Redlock`) is closed, or the call was polled outside
-    /// of a tokio runtime with timers.
+    /// The request cannot be sent: the handle is closed, or the call was polled outside of a tokio
+    /// runtime with timers.
     Closed,
 }
 
@@ -266,28 +261,23 @@ impl NodeError {
         Self { fault, maybe_executed: true, detail: detail.into(), cause: None }
     }
 
-    /// Makes the error of a request that needs a key under which another program has a value.
     pub(crate) fn foreign(key: &str) -> Self {
         let detail = format!("WRONGTYPE: {key:?}; if a newer palisade wrote it, upgrade this one");
         Self::not_executed(NodeFault::ForeignKey, detail)
     }
 
-    /// Makes the error of a request that reached the node after the request's deadline.
     pub(crate) fn past_deadline() -> Self {
         Self::not_executed(NodeFault::PastDeadline, "by the server's own clock")
     }
 
-    /// Adds to the detail the name of the server that failed, and a hint for the user.
     pub(crate) fn at(self, place: &str, hint: &str) -> Self {
         Self { detail: format!("at {place}: {}{hint}", self.detail).into(), ..self }
     }
 
-    /// Adds the error of the system or the server as the cause.
     pub(crate) fn because(self, cause: Option<Cause>) -> Self {
         Self { cause, ..self }
     }
 
-    /// Marks the request as possibly executed.
     pub(crate) fn after_execution(self) -> Self {
         Self { maybe_executed: true, ..self }
     }

@@ -1,5 +1,4 @@
-//! The health of a handle (a `Redlock`) and of each of its nodes, for readiness probes and for
-//! people.
+//! The health of a handle and of its nodes, for readiness probes and for people.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use crate::node::Loss;
 use crate::quorum::majority;
 use crate::redlock::Redlock;
 
-/// State of the nodes of a handle (`Redlock`). `Display` prints one line.
+/// State of the nodes of a handle. `Display` prints one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Health {
@@ -21,11 +20,11 @@ pub struct Health {
     /// Health of each node, in the order of the builder's nodes.
     pub nodes: Vec<NodeHealth>,
     /// Messages that the consumers of a namespace of idempotency keys leave at their broker until
-    /// an operator has acted. Empty in the health of a whole handle (`Redlock`), because only a
-    /// namespace has messages.
+    /// an operator has acted. Empty in the health of a whole handle, because only a namespace has
+    /// messages.
     pub waiting: Vec<Waiting>,
-    /// Number of existing [degraded guards](crate::DegradableGuard) of the handle (`Redlock`). The
-    /// work of a degraded guard runs without the lock.
+    /// Number of existing [degraded guards](crate::DegradableGuard) of the handle. The work of a
+    /// degraded guard runs without the lock.
     pub degraded: usize,
     /// The commands with which an operator acts on these nodes.
     pub commands: Commands,
@@ -103,7 +102,6 @@ impl Ability {
         if rest.is_zero() { Self::Now } else { Self::After(rest) }
     }
 
-    /// Returns the ability with the longer wait until it is possible; `Unknown` if one is unknown.
     fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Unknown, _) | (_, Self::Unknown) => Self::Unknown,
@@ -117,7 +115,7 @@ impl fmt::Display for Ability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Now => f.write_str("yes"),
-            // The shown time is rounded up, so it is never too short.
+            // Rounded up, so it is never too short.
             Self::After(rest) => write!(f, "in {} s", rest.as_secs() + 1),
             Self::Unknown => f.write_str("no"),
         }
@@ -146,8 +144,6 @@ impl Health {
         self.locks().is_now()
     }
 
-    /// Returns the time until a majority of the nodes has an ability. `of` reads this ability from
-    /// a node's state.
     fn majority(&self, of: impl Fn(&NodeHealth) -> Ability) -> Ability {
         let rank = |ability: &Ability| match ability {
             Ability::Now => Duration::ZERO,
@@ -213,10 +209,8 @@ impl Redlock {
     }
 }
 
-/// Reads the state of every node, like [`Redlock::health`]. `retention` and `loss` describe a
-/// namespace of idempotency keys: the time for which its results are kept, the first use of the
-/// namespace, and the loss of data that its user accepts. Returns also, for each node, the losses
-/// of data because of which it cannot decide if a key is new.
+/// `retention` and `loss` are those of a namespace of idempotency keys. Also returns, for each
+/// node, the losses because of which it cannot decide if a key is new.
 pub(crate) async fn health(
     redlock: &Redlock,
     retention: Duration,

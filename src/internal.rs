@@ -1,6 +1,5 @@
-//! Interface for the other packages of this workspace. These packages always have the same version
-//! as this one, and use more than the public interface. This interface may change with every
-//! release.
+//! Interface for the other packages of this workspace, which always have this package's version. It
+//! may change with every release.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -111,8 +110,7 @@ pub fn objection(info: &str, allow_eviction: bool) -> Option<NodeError> {
 }
 
 /// Returns true if the token belongs to no owner. A node stores such a token in the place of an
-/// owner to keep a lock closed after a planned handover, or to reserve a lock for a waiting handle
-/// (client).
+/// owner to keep a lock closed after a planned handover, or to reserve a lock for a waiting handle.
 pub fn is_ownerless(owner: OwnerToken) -> bool {
     owner.is_ownerless()
 }
@@ -134,12 +132,12 @@ pub fn to_json<T: Serialize + DeserializeOwned>(
     lossless::encode(result)
 }
 
-/// Returns the prefix of the call's handle (`Redlock`), and the name of its idempotency key.
+/// Returns the prefix of the call's handle, and the name of its idempotency key.
 pub fn key_of(call: &Call) -> (&str, KeyName) {
     (call.prefix(), call.name())
 }
 
-/// Returns the prefix of the handle (`Redlock`) from which `keys` was made.
+/// Returns the prefix of the handle from which `keys` was made.
 pub fn prefix_of(keys: &Idempotency) -> &str {
     keys.prefix()
 }

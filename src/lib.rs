@@ -82,14 +82,14 @@ mod client;
 mod redlock;
 // Locks.
 mod lock;
-// The health of a handle (a `Redlock`), and handles made from the settings of a deployment.
+// The health of a handle, and handles made from the settings of a deployment.
 mod health;
 mod settings;
 // Idempotency keys: one result for each key.
 pub mod idempotency;
 // Elections: one leader for each name.
 pub mod election;
-// Cron jobs: one run for each tick (due time).
+// Cron jobs: one run for each tick.
 #[cfg(feature = "cron")]
 pub mod cron;
 // Interface for the other packages of this workspace.

@@ -1,11 +1,10 @@
 //! Checks of names, and the keys on the nodes that are made from names.
 //!
 //! A lock's main key is the prefix followed by the name exactly as given, so that palisade and
-//! other clients that use the same key exclude each other. The lock's other keys (side keys)
-//! contain the main key as their hash tag, so that a cluster keeps all keys of the lock in one
-//! slot. The keys of elections, of idempotency records and of semaphores have a label after the
-//! prefix. A lock's name or a prefix that contains such a label is refused. So two different
-//! resources never share a key, for any names that users choose.
+//! other clients of that key exclude each other. Its other keys contain the main key as hash tag,
+//! so that a cluster keeps all in one slot. Keys of elections, records and semaphores have a label
+//! after the prefix, which no lock's name or prefix may contain: so two resources never share a
+//! key.
 
 use std::sync::Arc;
 
@@ -13,41 +12,32 @@ use crate::error::ConfigError;
 use crate::error::Resource;
 use crate::safe_text::Quoted;
 
-/// Longest name or prefix in bytes.
+/// In bytes, of a name or a prefix.
 pub(crate) const NAME_MAX: usize = 512;
 
 /// Key of the marker, which says whose data a server has and since when they are complete
-/// (rule quarantine 2 in docs/design).
+/// (quarantine 2).
 pub const MARKER: &str = "palisade:generation";
-/// Key of the note: number and time of the last write that counts
-/// (rules quarantine 2, 18 in docs/design).
+/// Key of the note: number and time of the last write that counts (quarantine 2, 18).
 pub const NOTE: &str = "palisade:note";
-/// Key that a node writes before a wait for replicas (a barrier), so that the replicas have a write
-/// to confirm (rule durability 2 in docs/design).
+/// Written before a wait for replicas, so that they have a write to confirm (durability 2).
 pub(crate) const BARRIER: &str = "palisade:barrier";
 
-/// Label after the prefix in an election's key.
 const ELECTION: &str = "election:";
-/// Label after the prefix in an idempotency key.
 const RECORD: &str = "idem:";
-/// Label after the prefix in a semaphore's key.
 const PERMITS: &str = "permits:";
 
-/// The labels of elections, idempotency records and semaphores. Neither the name of a lock nor a
-/// prefix may contain one. Each label ends with a colon.
+/// Neither the name of a lock nor a prefix may contain one. Each ends with a colon.
 const LABELS: [&str; 3] = [ELECTION, RECORD, PERMITS];
 
-/// Namespace of the decisions of operators about losses of data
-/// (rule idempotency 20 in docs/design).
+/// Namespace of the decisions of operators about losses of data (idempotency 20).
 pub const DECISIONS: &str = "palisade-decisions";
 
-/// Suffix of the key under which a request to the leader of an election to resign is stored.
 const REQUEST: &str = "ask";
-/// Suffix of the key under which the candidates of an election are listed.
 const CANDIDATES: &str = "candidates";
 
 /// Key of the list of locks that a server keeps closed for their holders after a planned handover
-/// (rule quarantine 11 in docs/design).
+/// (quarantine 11).
 pub const SETTLED: &str = "palisade:settled";
 
 /// Checks a user-supplied name. It must not be empty or blank, must have at most 512 bytes, and
@@ -62,13 +52,11 @@ pub fn check_name(field: &'static str, name: &str) -> Result<(), ConfigError> {
     check_text(field, name)
 }
 
-/// Returns true for white space and for characters of no width.
+/// White space and characters of no width.
 fn is_blank(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\u{200b}'..='\u{200d}' | '\u{2060}' | '\u{feff}')
 }
 
-/// Checks the length and the characters of a prefix or a label, like [`check_name`], but allows the
-/// empty text.
 pub(crate) fn check_text(field: &'static str, text: &str) -> Result<(), ConfigError> {
     if text.len() > NAME_MAX {
         let shown: String = text.chars().take(16).collect();
@@ -85,7 +73,7 @@ pub(crate) fn check_text(field: &'static str, text: &str) -> Result<(), ConfigEr
 /// and must not contain the label (such as `election:`) of elections, idempotency keys or
 /// semaphores. Otherwise, the key of a lock with this prefix could be the key of an election, an
 /// idempotency key or a semaphore of another handle, or the labels in the keys of this handle could
-/// not be recognised (rule locks 14 in docs/design).
+/// not be recognised (locks 14).
 pub fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
     check_text("prefix", prefix)?;
     if prefix.ends_with(char::is_alphanumeric) {
@@ -130,8 +118,7 @@ pub fn check_namespace(namespace: &str) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Checks the name of a lock that has these keys, with [`check_name`] and [`check_key`]. Refuses a
-/// name whose key could be that of an election, an idempotency record or a semaphore.
+/// Also refuses a name whose key could be that of an election, a record or a semaphore.
 pub(crate) fn check_lock(name: &str, keys: &LockKeys) -> Result<(), ConfigError> {
     check_name("name", name)?;
     let first = LABELS.into_iter().find(|kind| name.starts_with(kind));
@@ -147,21 +134,19 @@ pub(crate) fn check_lock(name: &str, keys: &LockKeys) -> Result<(), ConfigError>
     check_key("name", keys.lock())
 }
 
-/// Checks the name of an election that has these keys, with [`check_name`] and [`check_key`].
 pub(crate) fn check_election(name: &str, keys: &LockKeys) -> Result<(), ConfigError> {
     check_name("name", name)?;
     check_key("name", keys.lock())
 }
 
-/// Checks the name of a semaphore that has these keys, with [`check_name`] and [`check_key`].
 pub(crate) fn check_semaphore(name: &str, keys: &LockKeys) -> Result<(), ConfigError> {
     check_name("name", name)?;
     check_key("name", keys.lock())
 }
 
-/// Returns the lock, election or semaphore whose main key in a handle (`Redlock`) with this prefix
-/// is `key`; `None` if no valid name has this key. If `prefix` is empty, the function also finds
-/// the elections and semaphores of handles with a prefix. For these, the name in the result is the
+/// Returns the lock, election or semaphore whose main key in a handle with this prefix is `key`;
+/// `None` if no valid name has this key. If `prefix` is empty, the function also finds the
+/// elections and semaphores of handles with a prefix. For these, the name in the result is the
 /// whole key.
 pub fn of_key(prefix: &str, key: &str) -> Option<Resource> {
     let (name, keys) = (key.strip_prefix(prefix)?, LockKeys::new(key));
@@ -182,14 +167,13 @@ pub fn of_key(prefix: &str, key: &str) -> Option<Resource> {
     check_lock(name, &keys).ok().map(|()| Resource::Lock(name.into()))
 }
 
-/// Returns the label of a kind of key (such as `election:`) that the text contains at a place where
-/// a key could have it: at the beginning, or after a character that is neither letter nor digit.
+/// The label at a place where a key could have it: at the beginning, or after a character that is
+/// neither letter nor digit.
 fn kind_in(text: &str) -> Option<&'static str> {
     let begins = |kind: &str, head: &str| {
         head.strip_suffix(kind).is_some_and(|before| !before.ends_with(char::is_alphanumeric))
     };
-    // All labels end with a colon (such as `idem:`), so a label can end only at a colon of the
-    // text. Most names have few colons, so there are few places to compare.
+    // A label can end only at a colon, and most names have few.
     let heads = || text.match_indices(':').map(|(at, colon)| &text[..at + colon.len()]);
     LABELS.into_iter().find(|kind| heads().any(|head| begins(kind, head)))
 }
@@ -205,9 +189,8 @@ pub fn of_record<'a>(prefix: &str, key: &'a str) -> Option<(&'a str, &'a str)> {
     key.strip_prefix(prefix)?.strip_prefix(RECORD)?.split_once(':')
 }
 
-/// Refuses the main key of a lock if other locks or the node itself would write to it: a side key
-/// (fence, queue or metadata) of another lock, a key with the same side keys as another lock, or a
-/// key that nodes use for all locks together.
+/// Refuses a key to which other locks or the node itself would write: a side key of another lock, a
+/// key with the same side keys, or one that nodes use for all locks together.
 fn check_key(field: &'static str, key: &str) -> Result<(), ConfigError> {
     if [MARKER, NOTE, BARRIER, SETTLED].contains(&key) {
         let rule = "is a key that servers keep for all locks together; use another name or prefix";
@@ -251,7 +234,7 @@ struct Parts {
     text: Box<str>,
     /// End offsets in `text` of the main key, the `:fence` key and the `:queue` key.
     ends: [usize; 3],
-    /// Keys of the other names, if several locks are acquired together.
+    /// Of the other names, if several locks are acquired together.
     more: Box<[LockKeys]>,
 }
 
@@ -261,36 +244,28 @@ impl LockKeys {
         Self::prefixed("", lock)
     }
 
-    /// Derives all keys of an election from the prefix of the handle (`Redlock`) and the election's
-    /// name.
     pub(crate) fn of_election(prefix: &str, name: &str) -> Self {
         Self::new(&format!("{prefix}{ELECTION}{name}"))
     }
 
-    /// Derives all keys of a semaphore from the prefix of the handle (`Redlock`) and the
-    /// semaphore's name.
     pub(crate) fn of_semaphore(prefix: &str, name: &str) -> Self {
         Self::new(&format!("{prefix}{PERMITS}{name}"))
     }
 
-    /// Returns the keys of the requests to the leader of this election to resign.
     pub(crate) fn request(&self) -> Self {
         Self::new(&self.beside(REQUEST))
     }
 
-    /// Returns the key of the list of candidates of this election.
     pub(crate) fn candidates(&self) -> Arc<str> {
         self.beside(CANDIDATES).into()
     }
 
-    /// Returns the further key of this name that ends with `what`. In a cluster it is in the slot
-    /// of the name's main key.
+    /// In a cluster it is in the slot of the name's main key.
     fn beside(&self, what: &str) -> String {
         let lock = self.lock();
         if has_hash_tag(lock) { format!("{lock}:{what}") } else { format!("{{{lock}}}:{what}") }
     }
 
-    /// Derives all keys from the main key `prefix` + `name`.
     pub(crate) fn prefixed(prefix: &str, name: &str) -> Self {
         let len = prefix.len() + name.len();
         let mut text = String::with_capacity(4 * len + 24);
@@ -299,7 +274,7 @@ impl LockKeys {
         let tagged = has_hash_tag(&text);
         let mut ends = [len; 3];
         for (i, what) in ["fence", "queue", "meta"].into_iter().enumerate() {
-            // A cluster puts the key with and without added braces into the slot of the main key.
+            // With and without added braces, a key is in the slot of the main key.
             text.push_str(if tagged { "" } else { "{" });
             text.push_str(prefix);
             text.push_str(name);
@@ -312,9 +287,8 @@ impl LockKeys {
         Self(Arc::new(Parts { text: text.into_boxed_str(), ends, more: Box::default() }))
     }
 
-    /// Returns the keys of several locks that are acquired together
-    /// (rule multi_lock 1 in docs/design). Where only one lock can be named, for example in a log,
-    /// the keys of the first lock are used.
+    /// Returns the keys of several locks that are acquired together (multi_lock 1). Where only one
+    /// lock can be named, for example in a log, the keys of the first lock are used.
     ///
     /// # Panics
     /// If `names` is empty.
@@ -333,7 +307,6 @@ impl LockKeys {
         std::iter::once(self).chain(self.0.more.iter())
     }
 
-    /// Returns the length of all keys of all locks in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.all().map(|keys| keys.0.text.len()).sum()
     }
@@ -363,8 +336,7 @@ impl LockKeys {
     }
 }
 
-/// Returns true if a key contains a non-empty `{…}` (a hash tag). If it does, a cluster computes
-/// the slot of the key from the hash tag alone.
+/// A non-empty `{…}`: a cluster computes the slot from it alone.
 fn has_hash_tag(key: &str) -> bool {
     key.find('{').and_then(|open| key[open + 1..].find('}')).is_some_and(|len| len > 0)
 }

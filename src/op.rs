@@ -49,30 +49,27 @@ pub type FingerprintBytes = [u8; 32];
 ///
 /// The keys of `Acquire`, `Raise`, `Extend` and `Release` may be those of several locks
 /// ([`LockKeys::many`]), always in exclusive mode and without metadata. Then the node executes the
-/// op for all of these locks, or for none (rules multi_lock 1 to 6 in docs/design). A grant has one
-/// fence, which is above the earlier fences of these locks. `Held` has the time of the held lock
-/// that ends last, and the node puts no client into its queue of waiters. A release deletes the
-/// locks that the owner has, and its answer is `Done` if the owner had all of them.
+/// op for all of these locks, or for none (multi_lock 1 to 6). A grant has one fence, which is
+/// above the earlier fences of these locks. `Held` has the time of the held lock that ends last,
+/// and the node puts no client into its queue of waiters. A release deletes the locks that the
+/// owner has, and its answer is `Done` if the owner had all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Takes the lock if it is free or reserved for this handle (client), or if
-    /// [`IfHeld::TakeFrom`] transfers it. [`IfHeld::TakeOnly`] takes it only by a transfer. In
-    /// quarantine it is never taken. The node sets the lock to `owner` for `ttl`, sets `fence :=
-    /// max(fence + 1, clamp(proposal), floor)`, and answers `Granted`. `clamp` limits the proposal
-    /// to the node's clock ± E (the largest clock error); `floor` is the smallest token of the data
-    /// history. If `owner` has the lock already, the answer is `Granted` with the present fence.
-    /// Otherwise the answer is `Held`, and the node registers the caller for the hint (a later
-    /// message) that `if_held` asks for.
+    /// Takes the lock if it is free or reserved for this handle, or if [`IfHeld::TakeFrom`]
+    /// transfers it. [`IfHeld::TakeOnly`] takes it only by a transfer. In quarantine it is never
+    /// taken. The node sets the lock to `owner` for `ttl`, sets `fence := max(fence + 1,
+    /// clamp(proposal), floor)`, and answers `Granted`. `clamp` limits the proposal to the node's
+    /// clock ± E; `floor` is the smallest token of the data history. If `owner` has the lock
+    /// already, the answer is `Granted` with the present fence. Otherwise the answer is `Held`, and
+    /// the node registers the caller for the hint that `if_held` asks for.
     ///
     /// A shared acquire is granted beside other shared grants. It is refused if an exclusive waiter
-    /// that asked lately began to wait earlier (rules readers 1, 9 in docs/design). It does not
-    /// raise an existing fence:
+    /// that asked lately began to wait earlier (readers 1, 9). It does not raise an existing fence:
     /// `fence := max(fence, floor)`. Without a fence, `fence := max(clamp(proposal), floor)`
-    /// (rule readers 2 in docs/design). `TakeFrom` and `TakeOnly` count as `None`; no caller sends
-    /// them with a shared acquire.
+    /// (readers 2). `TakeFrom` and `TakeOnly` count as `None`; no caller sends them with a shared
+    /// acquire.
     ///
-    /// An acquire of a slot is answered `Permit`, with the slot (rules semaphore 1,
-    /// 2 in docs/design):
+    /// An acquire of a slot is answered `Permit`, with the slot (semaphore 1, 2):
     /// - If the request asks for any slot, the owner gets the slot that it already has, or else a
     ///   slot that is reserved for it, or else the first free slot in its order.
     /// - If the request asks for exactly one slot, the owner gets this slot if it is free. The
@@ -86,7 +83,7 @@ pub enum Op {
         /// Keys of the lock.
         keys: LockKeys,
         /// Owner token. Each attempt has a new token, but all attempts of one takeover have the
-        /// same token (rule locks 13 in docs/design).
+        /// same token (locks 13).
         owner: OwnerToken,
         /// Lease length.
         ttl: Duration,
@@ -95,37 +92,32 @@ pub enum Op {
         /// Action of the node if another owner has the lock; `None` if it only answers.
         if_held: Option<IfHeld>,
     },
-    /// Sets the fence (the lock's last fencing token on the node) to `token` if the owner still has
-    /// a grant, `fence ≤ token`, and `token` is at most the node's clock + 6E + 1 s. Nodes make
-    /// tokens from their clocks, so a correct token is below this limit
-    /// (rule locks 6 in docs/design). In quarantine the answer is `Quarantined`, so that the fence
-    /// of a new master is not raised to a token from before the failover
-    /// (rule quarantine 3 in docs/design).
+    /// Sets the fence to `token` if the owner still has a grant, `fence ≤ token`, and `token` is at
+    /// most the node's clock + 6E + 1 s. Nodes make tokens from their clocks, so a correct token is
+    /// below this limit (locks 6). In quarantine the answer is `Quarantined`, so that the fence of
+    /// a new master is not raised to a token from before the failover (quarantine 3).
     Raise {
         /// Keys of the lock.
         keys: LockKeys,
         /// Owner token of the request.
         owner: OwnerToken,
-        /// Fencing token of the grant, which a majority of the nodes must store as their fence
-        /// (last fencing token).
+        /// Fencing token of the grant, which a majority of the nodes must store as their fence.
         token: FencingToken,
-        /// Slot of the owner if the grant is a permit; the fence (last fencing token) of this slot
-        /// is set (rule semaphore 3 in docs/design).
+        /// Slot of the owner if the grant is a permit; the fence of this slot is set (semaphore 3).
         slot: Option<u16>,
     },
     /// Extends the owner's lock, or creates it again if the key is absent, and sets `fence :=
-    /// max(fence, token)`. `meta`, if given, replaces the holder's metadata. In quarantine (a time
-    /// after a possible loss of data) the answer is `Quarantined` unless `reassert` names the
-    /// quarantine, even if the lock is on the node. The reason: the node may have lost a grant to
-    /// another attempt, or a server that the node replaced may still grant the lock from an older
-    /// copy of the data.
+    /// max(fence, token)`. `meta`, if given, replaces the holder's metadata. In quarantine the
+    /// answer is `Quarantined` unless `reassert` names the quarantine, even if the lock is on the
+    /// node. The reason: the node may have lost a grant to another attempt, or a server that the
+    /// node replaced may still grant the lock from an older copy of the data.
     ///
     /// A shared extension also turns the owner's exclusive grant into a shared one (a downgrade),
     /// and then wakes the readers that wait before the first exclusive waiter. An exclusive
-    /// extension is refused if the lock has shared grants (rule readers 6 in docs/design).
+    /// extension is refused if the lock has shared grants (readers 6).
     ///
     /// An extension of a slot is refused if another owner has that slot. Otherwise the owner has
-    /// this slot afterwards, and no other slot (rule semaphore 4 in docs/design).
+    /// this slot afterwards, and no other slot (semaphore 4).
     Extend {
         /// Mode of the grant: exclusive, shared or a slot.
         mode: LockMode,
@@ -142,23 +134,23 @@ pub enum Op {
         /// Identifier of the node's quarantine. The holder names the quarantine to keep its lock in
         /// spite of it. That is allowed only if this node has confirmed the lease until a moment
         /// later than the end of the quarantine minus `max_ttl`, even if that moment has passed
-        /// (rule quarantine 6 in docs/design). Then neither this server nor the server that it
-        /// replaced can have granted the lock to another owner since.
+        /// (quarantine 6). Then neither this server nor the server that it replaced can have
+        /// granted the lock to another owner since.
         reassert: Option<QuarantineId>,
     },
     /// Deletes the lock if the owner has it. If the lock is free afterwards, even if there was
-    /// nothing to delete, the node notifies all handles (clients) that watch the lock. It also
-    /// takes the first [`Place`] out of its queue of waiting handles, notifies the handle of this
-    /// place, and reserves the lock for this handle. If the first place is a reader's, the node
-    /// does the same for all readers before the first exclusive waiter that has asked in the last
-    /// 3 s (rule readers 10 in docs/design).
+    /// nothing to delete, the node notifies all handles that watch the lock. It also takes the
+    /// first [`Place`] out of its queue of waiting handles, notifies the handle of this place, and
+    /// reserves the lock for this handle. If the first place is a reader's, the node does the same
+    /// for all readers before the first exclusive waiter that has asked in the last 3 s
+    /// (readers 10).
     ///
     /// A shared release removes the owner's shared grant. It also removes an exclusive grant of the
-    /// owner, which is left if a downgrade did not reach this node (rule readers 7 in docs/design).
+    /// owner, which is left if a downgrade did not reach this node (readers 7).
     ///
     /// A release of a permit frees all slots of the owner. For each freed slot the node notifies
     /// one waiter and reserves the slot for it. The answer is `NotOwner` only if the release names
-    /// a slot that another owner has (rule semaphore 5 in docs/design).
+    /// a slot that another owner has (semaphore 5).
     Release {
         /// Mode of the grant: exclusive, shared or a slot.
         mode: LockMode,
@@ -186,8 +178,7 @@ pub enum Op {
     Claim(Claim),
     /// Sets the promised ballot of a record to `token`, the ballot of the claim. This is like
     /// `Raise` for a lock. The node refuses the op if a higher ballot was promised, or if the
-    /// promise is from an earlier data history (from before a restart, a failover or a loss of
-    /// data). If there is a result, the answer is `Completed`.
+    /// promise is from an earlier data history. If there is a result, the answer is `Completed`.
     RaiseClaim {
         /// Key of the idempotency record.
         key: RecordKey,
@@ -197,18 +188,16 @@ pub enum Op {
         /// highest ballot).
         token: FencingToken,
     },
-    /// Extends a claim's lease, if no higher ballot was promised. In quarantine (a time after a
-    /// possible loss of data) the answer is `Quarantined` unless `reassert` names the quarantine.
-    /// If the promise is of an earlier data history of the node, the node refuses results with a
-    /// ballot below the floor (the smallest token of its new data history) until the holder has
-    /// named the quarantine.
+    /// Extends a claim's lease, if no higher ballot was promised. In quarantine the answer is
+    /// `Quarantined` unless `reassert` names the quarantine. If the promise is of an earlier data
+    /// history of the node, the node refuses results with a ballot below the floor until the holder
+    /// has named the quarantine.
     ExtendClaim {
         /// Ballot of the claim.
         ballot: Ballot,
         /// New lease length, from now.
         lease: Duration,
-        /// Identifier of the node's quarantine (time in which it grants nothing), if the holder may
-        /// extend the claim in spite of it.
+        /// Identifier of the node's quarantine, if the holder may extend the claim in spite of it.
         reassert: Option<QuarantineId>,
     },
     /// Stores the result of a key (phase 2 of the consensus). The node accepts it if its promised
@@ -221,9 +210,9 @@ pub enum Op {
         value: Option<Arc<[u8]>>,
     },
     /// Stores the list of a handler's finished steps, in place of an earlier list. The node accepts
-    /// it under the conditions of `Complete`, if there is no result. Of two lists of one ballot
-    /// (one claim) the longer one stays, so a request that arrives twice removes no step. A record
-    /// with steps always counts as claimed, even if its claims end as `Undone`.
+    /// it under the conditions of `Complete`, if there is no result. Of two lists of one ballot the
+    /// longer one stays, so a request that arrives twice removes no step. A record with steps
+    /// always counts as claimed, even if its claims end as `Undone`.
     Steps {
         /// Ballot of the claim.
         ballot: Ballot,
@@ -257,7 +246,6 @@ pub enum Op {
 }
 
 impl Op {
-    /// Returns the owner token of the request; `None` for requests that only read.
     pub(crate) fn owner(&self) -> Option<&OwnerToken> {
         match self {
             Self::Acquire { owner, .. }
@@ -281,20 +269,16 @@ impl Op {
         matches!(self, Self::Release { .. } | Self::Unclaim { .. })
     }
 
-    /// Returns true if the op extends a lock or a claim that its owner holds.
     pub(crate) fn is_extension(&self) -> bool {
         matches!(self, Self::Extend { .. } | Self::ExtendClaim { .. })
     }
 
-    /// Returns true if a grant in answer to the op counts as a vote for a holder.
     pub(crate) fn is_vote(&self) -> bool {
         self.is_new_work()
             || self.is_extension()
             || matches!(self, Self::Raise { .. } | Self::RaiseClaim { .. })
     }
 
-    /// Returns true if the op extends a lease in spite of the node's quarantine (time in which the
-    /// node grants nothing), which it names.
     pub(crate) fn reasserts(&self) -> bool {
         matches!(
             self,
@@ -302,15 +286,13 @@ impl Op {
         )
     }
 
-    /// Returns true if the op asks for a lock or a claim that its owner does not hold yet.
     pub(crate) fn is_new_work(&self) -> bool {
         matches!(self, Self::Acquire { .. } | Self::Claim(_))
     }
 
-    /// Returns true if no earlier request of the same owner token can have been executed. This is
-    /// false for the acquires of a takeover, and of a call that redeems a hand-over ticket, because
-    /// all acquires of one such call have the same owner token. It is false for an acquire of an
-    /// exact slot, because the same attempt asked for any slot before.
+    /// No earlier request of the owner token can have been executed. False for a takeover and for a
+    /// call that redeems a ticket, whose acquires share one token, and for an exact slot, because
+    /// the same attempt asked for any slot before.
     pub(crate) fn begins_owner(&self) -> bool {
         match self {
             Self::Acquire { mode, if_held, .. } => {
@@ -322,7 +304,6 @@ impl Op {
         }
     }
 
-    /// Returns true if the answer may contain stored data: a result, steps, metadata or a list.
     pub(crate) fn shows_result(&self) -> bool {
         matches!(
             self,
@@ -340,11 +321,9 @@ impl Op {
 /// grants nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QuarantineId {
-    /// Identifier of the data history (the sequence of writes behind the node's data) that began
-    /// with the quarantine, as in [`Facts::history_id`].
+    /// Identifier of the data history that began with the quarantine, as in [`Facts::history_id`].
     pub history: u64,
-    /// Beginning of the quarantine (time in which the node grants nothing), by the node's clock and
-    /// in the node's own unit.
+    /// Beginning of the quarantine, by the node's clock and in the node's own unit.
     pub since: u64,
 }
 
@@ -353,26 +332,26 @@ pub struct QuarantineId {
 pub enum Reply {
     /// Answer to `Acquire`: the lock is granted.
     Granted {
-        /// Fence (the lock's last fencing token) of this node after the grant.
+        /// Fence of this node after the grant.
         fence: u64,
     },
     /// Answer to `Acquire` of a slot: the permit is granted.
     Permit {
-        /// Fence (last fencing token) of this slot on this node after the grant.
+        /// Fence of this slot on this node after the grant.
         fence: u64,
         /// Slot that the owner has.
         slot: u16,
     },
     /// Answer to `Acquire`: another owner has the lock, or the lock is reserved for another handle
-    /// (client) or kept closed after a planned handover, or there is no free slot.
+    /// or kept closed after a planned handover, or there is no free slot.
     Held {
         /// Time until the lock expires; `None` if it has no expiry.
         remaining: Option<Duration>,
         /// True if the lock's key has another program's value.
         foreign: bool,
     },
-    /// Answer to `Acquire` with [`IfHeld::Fair`], in place of `Held`: the handle (client) has its
-    /// place in the node's queue of waiters.
+    /// Answer to `Acquire` with [`IfHeld::Fair`], in place of `Held`: the handle has its place in
+    /// the node's queue of waiters.
     Queued {
         /// Time until the lock expires; `None` without an expiry. If only the places ahead of the
         /// caller are the reason for the refusal, the time until none of these places is fresh any
@@ -424,9 +403,9 @@ pub enum Reply {
         record: Option<StoredRecord>,
         /// Finished steps of the handler that this node stores, if there is no result yet.
         steps: Option<StoredSteps>,
-        /// Time until the node certainly has every claim of a key without `born` (the time of the
-        /// request); zero if it has every claim now. If it is not zero, the node may have lost a
-        /// claim of this key, even if it has a record of the key.
+        /// Time until the node certainly has every claim of a key without `born`; zero if it has
+        /// every claim now. If it is not zero, the node may have lost a claim of this key, even if
+        /// it has a record of the key.
         unsure: Duration,
         /// Losses of the node's data that make `unsure` larger than zero; empty if it is zero.
         losses: Vec<Loss>,
@@ -466,7 +445,6 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// Returns true if the reply makes the caller a holder, or confirms that it still is one.
     pub(crate) fn is_grant(&self) -> bool {
         matches!(
             self,
@@ -474,10 +452,8 @@ impl Reply {
         )
     }
 
-    /// Returns true if the caller relies on the data that the reply confirms, so that replicas must
-    /// have them: a grant or a stored result. A result may have been stored without the
-    /// confirmation of replicas, and must not be lost once a caller has seen it
-    /// (rule idempotency 1 in docs/design).
+    /// Replicas must have what the reply confirms: a grant or a stored result. A result may have
+    /// been stored without them, and must not be lost once a caller has seen it (idempotency 1).
     pub(crate) fn must_last(&self) -> bool {
         match self {
             Self::Completed(_) => true,
@@ -486,7 +462,6 @@ impl Reply {
         }
     }
 
-    /// Returns true if the reply contains stored data: a result, steps, metadata or a list.
     pub(crate) fn shows_result(&self) -> bool {
         match self {
             Self::Completed(_) => true,

@@ -1,5 +1,5 @@
-//! [`Redlock`], the handle (client) over several independent nodes, from which locks, elections and
-//! idempotency keys are made.
+//! [`Redlock`], the handle over several nodes, from which locks, elections and idempotency keys are
+//! made.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -77,8 +77,8 @@ impl Redlock {
     }
 
     /// Returns a builder for a semaphore with this number of permits, 1 to 256, with the defaults
-    /// of this handle (`Redlock`). All callers that use the name should give the same number,
-    /// because the nodes do not store it.
+    /// of this handle. All callers that use the name should give the same number, because the nodes
+    /// do not store it.
     pub fn semaphore(&self, name: impl AsRef<str>, permits: u16) -> SemaphoreBuilder {
         SemaphoreBuilder::of_permits(Arc::clone(&self.core), name.as_ref(), permits)
     }
@@ -193,7 +193,7 @@ impl Redlock {
         self.core.env.now()
     }
 
-    /// Returns the number of leases (locks, leaderships, claims) that this handle keeps alive now.
+    /// Returns the number of leases that this handle keeps alive now.
     pub fn held(&self) -> usize {
         self.core.renewer.len()
     }
@@ -234,14 +234,12 @@ impl Redlock {
 pub struct RedlockBuilder {
     nodes: Vec<Arc<dyn LockNode>>,
     config: Config,
-    /// Longest lease, if it was set; `None` for the value of `ttl`.
+    /// `None` for the value of `ttl`.
     max_ttl: Option<Duration>,
-    /// Clock error (E), if it was set; `None` for a value that is derived from `max_ttl`.
+    /// `None` for a value that is derived from `max_ttl`.
     clock_error: Option<Duration>,
-    /// Id of the deployment, if it was set.
     deployment: Option<String>,
     env: Arc<dyn Env>,
-    /// True if the metrics have the names of locks as labels.
     metrics_by_lock: bool,
 }
 

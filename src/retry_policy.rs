@@ -1,8 +1,7 @@
 //! Pauses between the attempts of one caller to acquire a lock.
 //!
-//! Normally a hint, a node's message that the lock may be free, ends the wait before the next
-//! attempt. If no hint arrives, the wait ends after the pause. The seed of the random part is an
-//! argument, so that tests can repeat the pauses.
+//! Normally a hint ends the wait; if none arrives, the pause does. The seed of the random part is
+//! an argument, so that tests can repeat the pauses.
 
 use std::time::Duration;
 
@@ -45,7 +44,6 @@ impl RetryPolicy {
         Ok(Self { min, max, factor })
     }
 
-    /// Returns the pauses of one caller. The same seed gives the same pauses.
     pub(crate) fn delays(&self, seed: u64) -> Delays {
         let builder = ExponentialBuilder::default()
             .with_min_delay(self.min)
@@ -58,7 +56,6 @@ impl RetryPolicy {
     }
 }
 
-/// The endless sequence of one caller's pauses.
 #[derive(Debug)]
 pub(crate) struct Delays {
     inner: ExponentialBackoff,

@@ -1,27 +1,23 @@
-//! Makes text from outside safe to show. Such text is a message of a server or a Sentinel, an
-//! address or a name in such a message, or the name of a lock. Passwords and user names that were
-//! sent to servers are replaced. Characters that could move a cursor, hide text or begin a line are
-//! escaped. Long texts are cut.
+//! Makes text from outside safe to show: a message of a server or a Sentinel, an address or a name
+//! in it, or the name of a lock. Passwords and user names that were sent to servers are replaced,
+//! characters that could move a cursor, hide text or begin a line are escaped, and long texts are
+//! cut.
 
 use std::fmt::{self, Write as _};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Largest number of characters that are shown of a text from outside, such as a server's message.
 pub(crate) const MOST: usize = 200;
 /// Largest number of characters that are shown of a sentence that palisade wrote and that contains
 /// text from outside, such as a server's message.
 pub const SENTENCE_MAX: usize = 2_000;
-/// Text in place of a secret. It has the same length for every secret.
 const MARK: &str = "***";
-/// Length in bytes of the pieces of a password that are searched for in a text from outside, such
-/// as a server's message. Each piece that is found there is replaced.
+/// In bytes, of the pieces of a password that are searched for in a text from outside.
 const PART: usize = 4;
-/// Length in bytes of the pieces of a password that are searched for in a sentence that palisade
-/// wrote. It is larger than `PART`, because these sentences and many passwords contain the same
-/// short words.
+/// In bytes, in a sentence of palisade's own: longer, because these and many passwords contain the
+/// same short words.
 const LONG_PART: usize = 8;
-/// Largest number of bytes of a text that are searched for secrets. The rest of the text is cut.
+/// Bytes that are searched for secrets. The rest is cut.
 const LOOK: usize = 16 * 1024;
 
 /// Passwords and user names that must not be shown. They were sent to one server, or to all servers
@@ -31,9 +27,9 @@ pub struct Secrets(Arc<Vec<Secret>>);
 
 #[derive(Clone, PartialEq, Eq)]
 enum Secret {
-    /// A password. All occurrences of the password or of a part of it are replaced.
+    /// All occurrences of it or of a part are replaced.
     Password(Box<str>),
-    /// A user name. It is replaced only where it is a whole word.
+    /// Replaced only where it is a whole word.
     User(Box<str>),
 }
 
@@ -75,7 +71,7 @@ impl Secrets {
     }
 }
 
-/// Prints only the name of the type and no secret.
+/// Only the name of the type, and no secret.
 impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secrets")
@@ -83,15 +79,15 @@ impl fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// Returns true for each byte of the text that belongs to a secret. `part` is the length of the
-    /// pieces of a password that are searched for. Shorter pieces are not replaced.
+    /// For each byte, true if it belongs to a secret. Pieces of a password shorter than `part` are
+    /// not replaced.
     fn hidden(&self, text: &str, part: usize) -> Vec<bool> {
         let text = &text.as_bytes()[..text.len().min(LOOK)];
         let mut hidden = vec![false; text.len()];
         for secret in self.0.iter() {
             let (all, words, part) = match secret {
-                // A password that is shorter than `PART` may occur inside many words. So it is
-                // replaced only where it is a whole word.
+                // A password shorter than `PART` may occur inside many words, so only a whole word
+                // is replaced.
                 Secret::Password(p) => (p.as_bytes(), p.len() < PART, part.min(p.len())),
                 Secret::User(name) => (name.as_bytes(), true, name.len()),
             };
@@ -107,18 +103,17 @@ impl Secrets {
     }
 }
 
-/// Returns true if the text has no letter or digit next to `place`.
+/// No letter or digit is next to `place`.
 fn is_word(text: &[u8], place: &Range<usize>) -> bool {
     let within = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
     let before = place.start.checked_sub(1).and_then(|at| text.get(at));
     !within(before) && !within(text.get(place.end))
 }
 
-/// Replaces the `hidden` bytes of the text and cuts it to `most` characters. A cut text ends with
-/// the number of bytes that were cut off.
+/// Cut to `most` characters, with the number of bytes that were cut off at the end.
 fn shown(text: &str, hidden: &[bool], most: usize) -> String {
     let (mut out, mut length) = (String::new(), 0);
-    // A text that is cut at this length still has room for its end: the number of bytes cut off.
+    // Room for the number of bytes cut off.
     let room = most.saturating_sub(32);
     let mut fits = (0, 0);
     let mut in_secret = false;
@@ -145,9 +140,8 @@ fn shown(text: &str, hidden: &[bool], most: usize) -> String {
     out
 }
 
-/// Returns a character, or its escaped form. A character is escaped if it is invisible, changes the
-/// direction of the text after it, or joins with the text before it. If `quoted` is true, double
-/// quotes and backslashes are escaped, too.
+/// Escaped if it is invisible, changes the direction of the text after it, or joins with the text
+/// before it; with `quoted`, also double quotes and backslashes.
 fn plain(c: char, quoted: bool) -> impl Iterator<Item = char> {
     // These characters are letters by their Unicode category, but are invisible.
     let blank = matches!(c, '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}');
@@ -159,13 +153,11 @@ fn plain(c: char, quoted: bool) -> impl Iterator<Item = char> {
     escaped.into_iter().flatten().chain(debug.into_iter().flatten()).chain(raw)
 }
 
-/// Returns true if no character of the text has to be escaped.
 pub(crate) fn is_plain(text: &str) -> bool {
     text.chars().all(|c| plain(c, false).eq([c]))
 }
 
-/// A name that a user has given, escaped and between quotes. The name is not cut, because it comes
-/// from the user and not from outside.
+/// Escaped and between quotes. Not cut, because it comes from the user.
 pub(crate) struct Quoted<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Quoted<'_> {

@@ -1,9 +1,8 @@
-//! The `tracing` span of one call of an operation, with the target `palisade::verb`. When the call
-//! ends, the span records the fencing token, the number of attempts and the outcome.
+//! The `tracing` span of one call, with the target `palisade::verb`. At its end it records the
+//! fencing token, the number of attempts and the outcome.
 //!
-//! A span without a subscriber costs one comparison, and its fields are not formatted. The fields
-//! contain names, tokens, numbers and words of this crate. They contain no stored values and no
-//! secrets.
+//! Without a subscriber it costs one comparison. Its fields have names, tokens, numbers and words
+//! of this crate; no stored values and no secrets.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,7 +10,6 @@ use tracing::Span;
 
 use crate::token::FencingToken;
 
-/// Creates the span of a call, with this name and these fields.
 macro_rules! operation {
     ($name:literal, $($fields:tt)*) => {
         $crate::span::Call::new(tracing::debug_span!(
@@ -26,8 +24,7 @@ macro_rules! operation {
 }
 pub(crate) use operation;
 
-/// Span of a call that has not ended yet. If this value is dropped before `over` was called, the
-/// span records the outcome `dropped`.
+/// Dropped before `over`, it records the outcome `dropped`.
 #[derive(Debug)]
 pub(crate) struct Call {
     span: Span,
@@ -40,17 +37,14 @@ impl Call {
         Self { span, attempts: AtomicU32::new(0), over: false }
     }
 
-    /// Returns the span. The work of the call runs in this span.
     pub(crate) fn span(&self) -> Span {
         self.span.clone()
     }
 
-    /// Counts one more attempt of the call.
     pub(crate) fn attempt(&self) {
         self.attempts.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Sets the number of attempts that the call has made.
     pub(crate) fn attempts(&self, n: u32) {
         self.attempts.store(n, Ordering::Relaxed);
     }

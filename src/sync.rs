@@ -1,9 +1,8 @@
-//! A mutex that can also be used after a panic of a thread that had locked it (without poison).
+//! A mutex without poison.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A [`Mutex`] of the standard library whose data are also used after a panic of a thread that had
-/// locked it. So no code may panic, or await, in the middle of a change of the data.
+/// No code may panic, or await, in the middle of a change of the data.
 #[derive(Debug, Default)]
 pub(crate) struct SyncMutex<T>(Mutex<T>);
 
@@ -12,7 +11,6 @@ impl<T> SyncMutex<T> {
         Self(Mutex::new(value))
     }
 
-    /// Locks the mutex. Blocks the thread until no other thread has it locked.
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -68,7 +68,7 @@ impl Drift {
         self.0
     }
 
-    /// Returns the largest time by which `span` may end too early on a fast clock, rounded up.
+    /// The largest time by which `span` may end too early on a fast clock, rounded up.
     pub(crate) fn of(self, span: Duration) -> Duration {
         let nanos = span.as_nanos() * u128::from(self.0);
         Duration::from_nanos(u64::try_from(nanos.div_ceil(1_000_000)).unwrap_or(u64::MAX))
@@ -79,42 +79,35 @@ impl Drift {
 /// for the rounding of the ttl to whole milliseconds.
 pub(crate) const EXPIRY_PRECISION: Duration = Duration::from_millis(2);
 
-/// Time that is added to every bound on fencing tokens, because parts of the bound are in whole
-/// milliseconds.
+/// Added to every bound on fencing tokens, because parts of it are in whole milliseconds.
 pub(crate) const FENCE_SLACK: Duration = Duration::from_secs(1);
 
-/// Returns the largest lead of a fencing token over any clock with an error of at most
-/// `clock_error` (E). A token is a time in microseconds. The lead is 4E. When a node grants a
-/// token, the token is at most 2E ahead of the node's own clock: at most 2E if it is the floor, the
-/// smallest token after a loss of data, and otherwise at most E. (A new floor is further ahead, by
-/// the length of the quarantine, but the node grants nothing in this time.) Another 2E are added,
-/// because the node's clock may be E ahead of true time, and the other clock may be E behind.
+/// 4E: the largest lead of a token, a time in µs, over any clock with an error of at most E. A
+/// granted token is at most 2E ahead of the node's own clock (2E if it is the floor, else E; in the
+/// quarantine of a new floor nothing is granted). Another 2E, because that clock may be E ahead of
+/// true time, and the other E behind.
 pub(crate) const fn token_lead(clock_error: Duration) -> Duration {
     clock_error.saturating_mul(4)
 }
 
-/// Returns the largest lead over a node's clock to which that node's fence (the last fencing token
-/// of a lock, in microseconds) may be raised. It is 6E and a second: a client accepts tokens up to
-/// 4E and a second ahead of its own clock, and its clock may be 2E ahead of the node's. No correct
-/// node gives a larger token. If a lock had a larger fence, only tokens of the far future could
-/// take the lock.
+/// 6E and a second: the largest lead over a node's clock to which its fence may be raised. A client
+/// accepts tokens up to 4E and a second ahead of its own clock, which may be 2E ahead of the
+/// node's. With a larger fence, only tokens of the far future could take the lock.
 pub(crate) const fn raise_lead(clock_error: Duration) -> Duration {
     clock_error.saturating_mul(6).saturating_add(FENCE_SLACK)
 }
 
-/// Last reading of a node's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeClock {
-    /// Value of the node's clock, in microseconds since 1970.
+    /// In microseconds since 1970.
     pub(crate) micros: u64,
-    /// Time at which the answer with the reading arrived. The node took the reading before that
-    /// time.
+    /// When the answer arrived. The node took the reading before.
     pub(crate) read: Moment,
 }
 
 impl NodeClock {
-    /// Returns a time that the node's clock certainly shows or has passed at `moment`. This holds
-    /// if the rate of the node's clock stays within `drift` and the clock does not step backwards.
+    /// A time that the node's clock certainly shows or has passed at `moment`, if its rate stays
+    /// within `drift` and it does not step backwards.
     pub(crate) fn at(self, moment: Moment, drift: Drift) -> u64 {
         let span = moment.since(self.read);
         let span = span.saturating_sub(drift.of(span));
@@ -122,15 +115,13 @@ impl NodeClock {
     }
 }
 
-/// Returns the time for which a holder may rely on a lease of this ttl: `ttl · (1 − drift) − 2 ms`,
-/// or zero if that is negative.
+/// `ttl · (1 − drift) − 2 ms`, or zero if that is negative.
 pub(crate) fn validity(ttl: Duration, drift: Drift) -> Duration {
     ttl.saturating_sub(drift.of(ttl)).saturating_sub(EXPIRY_PRECISION)
 }
 
-/// Returns the moment until which a holder may rely on its lease. The validity counts from the
-/// moment **before** the request was sent. So a delay in the network or on the node can only make
-/// the expiry on the node later than the returned moment.
+/// Counts from the moment **before** the request was sent: a delay in the network or on the node
+/// can only make the expiry on the node later.
 pub(crate) fn valid_until(sent: Moment, ttl: Duration, drift: Drift) -> Moment {
     sent + validity(ttl, drift)
 }

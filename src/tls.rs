@@ -1,6 +1,5 @@
-//! TLS: checks before a connection is made, and the causes of failed handshakes. The error messages
-//! tell the user the setting to change. Connections to Sentinels and to data servers use this
-//! module.
+//! TLS: checks before a connection is made, and the causes of failed handshakes, with the setting
+//! to change.
 
 #[cfg(feature = "tls")]
 mod handshake;
@@ -9,17 +8,15 @@ use std::error::Error;
 use std::io;
 use std::sync::Arc;
 
-/// Possible cause of a time-out on a connection with TLS. A server without TLS waits for the end of
-/// a line before it answers, and a TLS client never sends such an end.
+/// A server without TLS waits for the end of a line before it answers, and a TLS client never sends
+/// one.
 pub(crate) const SILENT: &str = "TLS is on: check that the server speaks TLS on this port";
 
-/// Possible cause of a malformed first answer on a connection without TLS. A server with TLS
-/// answers with an alert of the TLS protocol.
+/// A server with TLS answers with an alert of its protocol.
 pub(crate) const GARBLED: &str = "if the server speaks TLS on this port, use TLS here too \
                                   (rediss://, `tls`, `sentinel_tls`)";
 
-/// Returns the TLS problem that may have ended a connection before the first answer. Returns `None`
-/// if the error has another cause. `tls` is true if the connection uses TLS.
+/// Before the first answer. `None` if the error has another cause; `tls`: the connection uses TLS.
 pub(crate) fn hint(e: &(dyn Error + 'static), tls: bool) -> Option<&'static str> {
     use io::ErrorKind as K;
     let dropped = [K::BrokenPipe, K::ConnectionAborted, K::ConnectionReset, K::UnexpectedEof];
@@ -33,9 +30,8 @@ pub(crate) fn hint(e: &(dyn Error + 'static), tls: bool) -> Option<&'static str>
     dropped.contains(&kind).then_some(text)
 }
 
-/// Returns the first error of the type `T` among an error and its causes. An `io::Error` or an
-/// `Arc` contains another error, but its `source` skips this inner error. So this function searches
-/// inner errors, too.
+/// Among an error and its causes. Searches inside an `io::Error` or an `Arc`, whose `source` skips
+/// what it contains.
 pub(crate) fn inside<'a, T: Error + 'static>(e: &'a (dyn Error + 'static)) -> Option<&'a T> {
     let mut next = Some(e);
     while let Some(e) = next {

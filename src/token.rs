@@ -1,9 +1,9 @@
 //! The two tokens: [`OwnerToken`] identifies the holder of a lock, and [`FencingToken`] orders the
-//! holders of a lock.
+//! holders.
 //!
-//! The two tokens are not interchangeable. An owner token is random and new for every attempt, so
-//! that a node can recognise a repeated or late request. The fencing tokens of a lock only grow,
-//! and a resource compares them.
+//! They are not interchangeable. An owner token is random and new for every attempt, so that a node
+//! can recognise a repeated or late request. The fencing tokens of a lock only grow, and a resource
+//! compares them.
 
 use std::fmt;
 use std::num::ParseIntError;
@@ -51,8 +51,7 @@ impl OwnerToken {
         Self(out)
     }
 
-    /// Returns true if this value is not the token of an owner: it is [`KEPT`](Self::KEPT) or the
-    /// value that reserves a lock for a waiter.
+    /// [`KEPT`](Self::KEPT), or the value that reserves a lock for a waiter.
     pub(crate) fn is_ownerless(&self) -> bool {
         self.0.starts_with(b"------")
     }
@@ -65,14 +64,13 @@ impl OwnerToken {
 
     /// Returns the 22 characters, in the form that Redis stores.
     pub fn as_str(&self) -> &str {
-        // All constructors write only letters of `ALPHABET`, and these letters are ASCII.
+        // All constructors write only letters of `ALPHABET`, which are ASCII.
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 }
 
 impl fmt::Debug for OwnerToken {
-    /// Prints only the first letters of the token, because a program with the whole token can
-    /// release the lock.
+    /// Prints only the first letters, because a program with the whole token can release the lock.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "OwnerToken({}…)", &self.as_str()[..4])
     }

@@ -1,11 +1,9 @@
-//! Attempts to acquire a lock. The retry loops of `acquire`, of a takeover (it takes the lock from
-//! its holder) and of an election campaign make these attempts.
+//! Attempts to acquire a lock: those of `acquire`, of a takeover and of an election campaign.
 //!
 //! Cancellation: before the first request is sent, an [`Undo`] is made. If the attempt loses or its
-//! future is dropped, the [`Undo`] releases what nodes may have granted. Exceptions are the
-//! attempts that take the lock from another owner: those of a takeover, of a hand-over, and of a
-//! call that joins several names. The call that makes these attempts decides what is released,
-//! because an earlier holder may still rely on the lock (rule locks 13 in docs/design).
+//! future is dropped, the [`Undo`] releases what nodes may have granted. Where attempts take the
+//! lock from another owner, the call that makes them decides what is released, because an earlier
+//! holder may still rely on the lock (locks 13).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,46 +30,30 @@ use crate::span::Call;
 use crate::time::{Moment, valid_until};
 use crate::token::{FencingToken, OwnerToken};
 
-/// Longest time for which `acquire` waits for a lock if the caller set no `acquire_timeout`.
 const WAIT: Duration = Duration::from_secs(30);
-/// Time for which a call without `acquire_timeout` makes further attempts after the end of a
-/// quarantine for which it waited. (In quarantine a node grants nothing, because it may have lost
-/// leases.) It is enough for two attempts and for the rounding of clocks.
 pub(crate) const AFTER_QUARANTINE: Duration = Duration::from_secs(1);
 
-/// Settings of all attempts that one call makes to acquire a lock.
 pub(crate) struct LockAttempt<'a> {
     pub(crate) core: &'a Arc<Core>,
-    /// Subject of the lease: the lock or the election, for errors and logs.
     pub(crate) of: Resource,
     pub(crate) keys: &'a LockKeys,
     pub(crate) mode: LockMode,
     pub(crate) ttl: Duration,
     pub(crate) level: Durability,
-    /// Metrics that count the lease which an attempt acquires.
     pub(crate) meters: Arc<LeaseMeters>,
-    /// Tracing span of the operation that makes the attempts. The span counts the attempts.
     pub(crate) operation: &'a Call,
-    /// True if the call waits for the end of quarantines (times in which nodes grant nothing
-    /// because they may have lost leases) if too few other nodes can grant. It waits even if that
-    /// end is after the deadline of the call.
     pub(crate) waits_for_quarantine: bool,
-    /// True if an attempt waits for the answers of all nodes even when it is already certain that
-    /// no majority answers, because the caller needs each node's answer.
+    /// True if an attempt waits for all nodes even when no majority can answer any more.
     pub(crate) awaits_all: bool,
-    /// Owner token that all attempts of the call share, if the call takes the lock from another
-    /// owner (a takeover, a hand-over, or a join of several names). `None` for all other calls:
-    /// each of their attempts makes a new random token.
+    /// Owner token of all attempts of a takeover, a hand-over or a join. The attempts of other
+    /// calls make a new one each.
     pub(crate) taker: Option<OwnerToken>,
-    /// State of a fair call (fair callers get the lock in the order of their tickets); `None` for a
-    /// call that is not fair.
     pub(crate) fair: Option<Fair<'a>>,
 }
 
 impl Core {
-    /// Waits for a permit to make an attempt; a `Redlock` handle has a limited number of permits.
-    /// If no permit is free within `within` (at least `node_deadline`), the attempt fails without a
-    /// request to any node.
+    /// Fails without a request to any node if no permit is free within `within` (at least
+    /// `node_deadline`).
     async fn attempt_permit(&self, within: Duration) -> Result<SemaphorePermit<'_>, Loss> {
         if let Ok(permit) = self.attempt_permits.try_acquire() {
             return Ok(permit);
@@ -79,8 +61,8 @@ impl Core {
         let within = within.max(self.config.node_deadline);
         let permit = tokio::select! {
             biased;
-            // A `Redlock` handle that is being closed must not send requests, so the call does not
-            // wait for a permit.
+            // A handle that is being closed sends no requests, so the call does not wait for a
+            // permit.
             () = self.closing.begun() => return Err(Loss::NoQuorum(self.closed())),
             permit = timeout(within, self.attempt_permits.acquire()) => {
                 permit.ok().and_then(Result::ok)
@@ -95,10 +77,8 @@ impl Core {
 }
 
 impl LockAttempt<'_> {
-    /// Makes one attempt to acquire the lock, and returns its lease. An attempt that does not win
-    /// is rolled back. Only an attempt with the owner token `taker` is not: it takes the lock from
-    /// another owner, and the call that makes the attempt decides what is released
-    /// (rule locks 13 in docs/design).
+    /// An attempt that does not win is rolled back, unless it takes the lock from another owner:
+    /// then the caller decides what is released (locks 13).
     pub(crate) async fn once(&self, terms: AttemptTerms) -> Result<Lease, Loss> {
         let timer = self.core.timer().map_err(Loss::NoQuorum)?;
         let _permit = self.core.attempt_permit(terms.left).await?;
@@ -109,7 +89,6 @@ impl LockAttempt<'_> {
         won
     }
 
-    /// Sends the requests of one attempt, and returns the lease if the attempt wins.
     async fn ask(&self, if_held: Option<IfHeld>, timer: Sleep) -> Result<Lease, Loss> {
         let Self { core, keys, mode, ttl, level, awaits_all, taker, .. } = *self;
         let if_held = match (&self.fair, if_held) {
@@ -144,8 +123,6 @@ impl LockAttempt<'_> {
         let moves = mode.slots().map(|_| acquire.clone());
         core.send_all(acquire, core.node_deadline(sent).min(until), &inbox);
         let round = Round { inbox: &inbox, timer, until, of: None };
-        // If the attempt lost, the return drops `undo`, which releases the grants of this attempt.
-        // So these grants do not make nodes refuse the caller's next attempt.
         let token = match moves {
             None => {
                 let mut machine = machine;
@@ -163,9 +140,8 @@ impl LockAttempt<'_> {
                 let op = Op::Extend { mode, keys, owner, ttl, token, meta: None, reassert: None };
                 let deadline = core.node_deadline(core.env.now()).min(until);
                 for node in machine.strays() {
-                    // A refusal of the acquire by this node may still arrive, but the extension may
-                    // give the owner the slot (the permit of the semaphore) on the node
-                    // nevertheless. So the node is recorded as one to which a release must be sent.
+                    // A refusal of the acquire may still arrive, but the extension may give the
+                    // owner the slot.
                     grant.lock().extended(node);
                     core.send(node, op.clone(), deadline, &inbox);
                 }
@@ -225,20 +201,14 @@ impl Attempt for LockAttempt<'_> {
     }
 }
 
-/// Returns the time after which a call that begins now makes no further attempt. `timeout` is the
-/// call's `acquire_timeout`, if the caller set one.
 pub(crate) fn acquire_deadline(core: &Core, timeout: Option<Duration>) -> Moment {
     core.env.now() + timeout.unwrap_or(WAIT)
 }
 
-/// Returns true if a retry cannot help, because a person has to remove the cause, for example a
-/// wrong password.
 pub(crate) fn is_hopeless(why: &NoQuorum) -> bool {
     matches!(why.advice(), Advice::Misconfigured | Advice::Rebuild)
 }
 
-/// Returns the error of a call that ended without the lock, made from the refusal of its last
-/// attempt.
 pub(crate) fn not_acquired(core: &Core, of: Resource, given_up: GivenUp<Loss>) -> AcquireError {
     let GivenUp { refused, waited, closed } = given_up;
     match refused {

@@ -1,9 +1,7 @@
-//! The wait until enough replicas have a grant of a node (rule durability 1 in docs/design). The
-//! durability level sets the number of replicas.
+//! The wait until enough replicas have a grant of a node (durability 1).
 //!
-//! A grant that too few replicas have does not count as a vote. `confirm` then returns an error
-//! with the meaning "may have been executed". So the caller releases its owner token, which
-//! identifies its attempt, on all nodes.
+//! A grant that too few replicas have is no vote. The error then means "may have been executed", so
+//! the caller releases its owner token on all nodes.
 
 use crate::client::node_queue::GRACE;
 use crate::durability::{BarrierPoint, Durability};
@@ -12,9 +10,7 @@ use crate::error::{NodeError, NodeFault};
 use crate::node::LockNode;
 use crate::time::Moment;
 
-/// Waits until replicas have the earlier grants of the node, and returns the number of these
-/// replicas. Returns an error if the number is too small for `level`. Returns at the latest `GRACE`
-/// after `deadline`, even if the node never answers.
+/// Returns at the latest `GRACE` after `deadline`, even if the node never answers.
 pub(super) async fn confirm(
     node: &dyn LockNode,
     env: &dyn Env,

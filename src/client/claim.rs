@@ -1,10 +1,8 @@
-//! Claims of idempotency keys. A claim is the right to run the handler of a key until a lease ends.
-//! The functions claim a key, give a claim back, store a result and look up the record of a key
-//! (rules idempotency 1 to 4 in docs/design).
+//! Claims of idempotency keys: claim, give back, complete, look up (idempotency 1 to 4).
 //!
-//! Cancellation: an attempt that is dropped before the handler starts gives back all grants of the
-//! nodes. An attempt that is dropped later gives nothing back: its claim ends with its lease, so
-//! that the nodes keep the record of an attempt that may have had an effect.
+//! Cancellation: an attempt that is dropped before the handler starts gives back all grants. One
+//! that is dropped later gives nothing back: its claim ends with its lease, so that the nodes keep
+//! the record of an attempt that may have had an effect.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,24 +25,18 @@ use crate::span::operation;
 use crate::time::{Moment, valid_until};
 use crate::token::{FencingToken, OwnerToken};
 
-/// Time after the end of a claim's lease for which a node queue repeats the request that gives the
-/// claim back. The request is needed after the lease too: without the request, the node counts the
-/// attempt for as long as the node keeps the record of the key.
+/// Time after a claim's lease for which the request that gives it back is repeated: without it, the
+/// node counts the attempt for as long as it keeps the record.
 const OWED: Duration = Duration::from_secs(30);
 
-/// Parameters for a node that lost data. The node uses these parameters to decide if the lost data
-/// may have contained a claim of a key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DataLossTerms {
-    /// Time at which the request was made, in milliseconds since 1970, or an earlier time; `None`
-    /// if the time is not known. Data that are older than the request contain no claim of its key.
+    /// Milliseconds since 1970. Data older than the request contain no claim of its key.
     pub(crate) born: Option<u64>,
-    /// Longest loss of data that the caller accepts. A node ignores a loss of known length that is
-    /// not longer. Zero: no loss is accepted.
+    /// A node ignores a loss of known length that is not longer.
     pub(crate) accepted: Duration,
 }
 
-/// Parameters of a claim of one idempotency key.
 #[derive(Clone, Debug)]
 pub(crate) struct ClaimTerms {
     pub(crate) key: RecordKey,
@@ -52,19 +44,13 @@ pub(crate) struct ClaimTerms {
     pub(crate) retention: Duration,
     pub(crate) fingerprint: Option<FingerprintBytes>,
     pub(crate) durability: Durability,
-    /// Parameters by which a node that lost data decides if a claim of the key may be missing.
     pub(crate) loss: DataLossTerms,
     pub(crate) created: Option<u64>,
-    /// True if a node sends a hint (a wake-up message) at the end of another owner's claim: when
-    /// that owner stores a result or gives the claim back.
     pub(crate) wait: bool,
-    /// True if the `Redlock` handle sends an event for each node that cannot decide if keys without
-    /// `created_at` are new, because the node lost data.
     pub(crate) reports_forgotten: bool,
 }
 
-/// A claim that this caller holds. Dropping this value gives the claim back, unless
-/// [`begin`](Self::begin) was called before.
+/// Dropping this value gives the claim back, unless [`begin`](Self::begin) was called before.
 #[derive(Debug)]
 pub(crate) struct Held {
     core: Arc<Core>,
@@ -74,13 +60,10 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Records that the handler starts now. If this value is dropped later, the claim is not given
-    /// back.
     pub(crate) fn begin(&self) {
         self.begun.store(true, Ordering::Release);
     }
 
-    /// Starts the automatic renewal of the claim's lease.
     pub(crate) fn keep(&self) {
         self.lease.count();
         self.core.renewer.add(&self.core, &self.lease);
@@ -92,30 +75,18 @@ impl Held {
         self.core.renewer.remove(&self.lease);
     }
 
-    /// Ends the claim for its holder, and sends no request to the nodes. Returns true in the first
-    /// call only.
     pub(crate) fn stop(&self) -> bool {
         let first = self.lease.end(self.core.env.now());
         self.core.renewer.remove(&self.lease);
         first
     }
 
-    /// Gives the claim back on every node that may have the claim. The nodes then do not count the
-    /// attempt. Returns the same as [`end`](Self::end).
-    ///
-    /// # Cancellation safety
-    /// If this future is dropped, the requests are still sent.
     pub(crate) async fn give_back(self) -> bool {
         self.end(ClaimEnd::Undone).await
     }
 
-    /// Ends the claim on every node that may have the claim. Other callers of the key then need not
-    /// wait for the end of the lease. Waits for the answers of a majority only. The node queues
-    /// repeat the request to the other nodes. Returns true if another attempt may have claimed the
-    /// key before.
-    ///
-    /// # Cancellation safety
-    /// If this future is dropped, the requests are still sent.
+    /// Returns true if another attempt may have claimed the key before. If the future is dropped,
+    /// the requests are still sent.
     pub(crate) async fn end(self, end: ClaimEnd) -> bool {
         let held = self.lease.is_valid(self.core.env.now());
         self.stop();
@@ -167,8 +138,7 @@ impl ClaimTerms {
 }
 
 impl Core {
-    /// Makes one attempt to claim a key, with a new owner token. With `force`, a node grants the
-    /// claim even if the node has a result for the key.
+    /// With `force`, a node grants the claim even if it has a result for the key.
     pub(crate) async fn claim(
         self: &Arc<Self>,
         terms: &ClaimTerms,
@@ -222,8 +192,7 @@ impl Core {
         let round = Round { inbox: &inbox, timer, until, of: None };
         let outcome = self.run(sent, &mut machine, round).await;
         self.saw(&terms.key, machine.largest(), proposal);
-        // An error returns here and drops `undo`. Dropping `undo` gives back the grants of the
-        // nodes before the caller claims again.
+        // An error drops `undo`, which gives the grants back before the caller claims again.
         let promise = outcome?;
         undo.armed = false;
         if promise.forgotten.is_some() && terms.reports_forgotten {
@@ -240,19 +209,14 @@ impl Core {
         Ok((Held { core, lease, ballot, begun: AtomicBool::new(false) }, promise))
     }
 
-    /// Stores a result under the claim's ballot (its fencing token and owner token). Repeats the
-    /// request to nodes that fail, for four `node_deadline`s in total. The result is stored even if
-    /// the lease was lost, because the nodes compare only ballots
-    /// (rule idempotency 2 in docs/design).
+    /// Stores a result under the claim's ballot, even if the lease was lost: the nodes compare only
+    /// ballots (idempotency 2). Repeats the request to nodes that fail, for four `node_deadline`s
+    /// in total.
     ///
-    /// A node begins a new data history after a failover, a restart or a loss of data. Such a node
-    /// accepts a result only if the claim was renewed in the new history. Otherwise the node
-    /// refuses the result as it refuses an old ballot. So after a refusal this function renews the
-    /// claim once, if the claim is still held, and repeats the requests.
+    /// A node that began a new data history accepts a result only if the claim was renewed in it.
+    /// So after a refusal this renews the claim once, if it is still held, and asks again.
     ///
-    /// # Cancellation safety
-    /// If this future is dropped, the requests are still sent, and the node queues repeat them. So
-    /// the result is stored if the nodes can be reached in time.
+    /// If the future is dropped, the requests are still sent and repeated.
     pub(crate) async fn complete(
         &self,
         held: &Held,
@@ -270,10 +234,6 @@ impl Core {
         result
     }
 
-    /// Stores the list of the steps that a handler has finished, in the same way as a result.
-    ///
-    /// # Cancellation safety
-    /// If this future is dropped, the requests are still sent, and the node queues repeat them.
     pub(crate) async fn store_steps(
         &self,
         lease: &Arc<Lease>,
@@ -284,9 +244,7 @@ impl Core {
         self.accept(lease, op).await
     }
 
-    /// Sends `op` to all nodes, and waits until a majority has accepted it (phase 2 of consensus on
-    /// the key). The op may be repeated: nodes recognise it by its ballot, the claim's fencing
-    /// token and owner token.
+    /// Phase 2 of consensus on the key. The op may be repeated: nodes recognise it by its ballot.
     async fn accept(&self, lease: &Arc<Lease>, op: Op) -> Result<(), Unstored> {
         let unknown = |nodes| Unstored { overtaken: false, nodes };
         let mut now = self.env.now();
@@ -308,8 +266,8 @@ impl Core {
                 lease.grant.lock().durability.replicas = replicas;
             } else if machine.take_refusal() {
                 if lease.is_valid(now) {
-                    // The result of the renewal is ignored, because each node decides about `op` by
-                    // its ballot (fencing token and owner token) only.
+                    // The result of the renewal is ignored: each node decides about `op` by its
+                    // ballot alone.
                     let _ = self.extend(lease, false).await;
                     now = self.env.now();
                     machine.renewed(now);
@@ -320,11 +278,6 @@ impl Core {
         }
     }
 
-    /// Reads the record of a key on all nodes. A result counts only if it has the durability level
-    /// of `terms`.
-    ///
-    /// # Cancellation safety
-    /// May be dropped at any time, because it only reads.
     pub(crate) async fn look(&self, terms: &ClaimTerms) -> Found {
         let look = Op::Lookup {
             key: Arc::clone(&terms.key),

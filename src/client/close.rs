@@ -1,5 +1,5 @@
-//! Closes a `Redlock` handle: refuses new work, waits until held locks are released, and sends the
-//! releases that nodes have not confirmed.
+//! Closes a handle: refuses new work, waits until held locks are released, and sends the releases
+//! that nodes have not confirmed.
 //!
 //! `close` releases no lock that is still held, because another owner could get the lock while the
 //! holder still works. At the end of `close` the renewer stops renewing such a lock. The guard then
@@ -20,7 +20,6 @@ const OPEN: u8 = 0;
 const CLOSING: u8 = 1;
 const CLOSED: u8 = 2;
 
-/// Interval at which `close` checks if all work is done.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Result of [`Redlock::close`](crate::Redlock::close): the unfinished work.
@@ -61,17 +60,14 @@ impl fmt::Display for CloseReport {
     }
 }
 
-/// State of a `Redlock` handle: open, closing or closed.
 #[derive(Debug, Default)]
 pub(crate) struct Closing {
     state: AtomicU8,
-    /// Number of operations under way. An operation may acquire a lease for its caller, so `close`
-    /// waits for the end of all operations.
+    /// `close` waits for the end of all operations, because each may acquire a lease.
     operations: AtomicUsize,
     begun: Notify,
 }
 
-/// An operation under way. `close` waits until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Operation<'a>(&'a Closing);
 
@@ -82,28 +78,23 @@ impl Drop for Operation<'_> {
 }
 
 impl Closing {
-    /// Counts an operation that begins. Returns `None` if closing has begun. The caller must not
-    /// start the operation then.
     pub(crate) fn enter(&self) -> Option<Operation<'_>> {
         self.operations.fetch_add(1, Ordering::SeqCst);
-        // The operation is counted before the handle's state is checked. So either `close` finds
-        // the counted operation and waits for its end, or the check here finds the state `CLOSING`.
+        // Counted before the state is checked: either `close` finds the operation, or this finds
+        // `CLOSING`.
         let operation = Operation(self);
         self.is_open().then_some(operation)
     }
 
-    /// Returns true until the closing of the `Redlock` handle begins.
     pub(crate) fn is_open(&self) -> bool {
         self.state.load(Ordering::SeqCst) == OPEN
     }
 
-    /// Returns true after the end of `close`. From then on no lease is renewed.
     pub(crate) fn is_over(&self) -> bool {
         self.state.load(Ordering::SeqCst) == CLOSED
     }
 
-    /// Returns true if `op` must not be sent because closing has begun. Only claims are refused
-    /// here. Other new work is refused earlier, by [`enter`](Self::enter).
+    /// Only claims are refused here; [`enter`](Self::enter) refuses other new work.
     pub(crate) fn refuses(&self, op: &Op) -> bool {
         matches!(op, Op::Claim(_)) && !self.is_open()
     }
@@ -113,10 +104,6 @@ impl Closing {
         self.begun.notify_waiters();
     }
 
-    /// Resolves when closing begins.
-    ///
-    /// # Cancellation safety
-    /// May be dropped at any time and called again.
     pub(crate) async fn begun(&self) {
         let begun = self.begun.notified();
         tokio::pin!(begun);
@@ -128,11 +115,6 @@ impl Closing {
 }
 
 impl Core {
-    /// Closes the `Redlock` handle; see [`Redlock::close`](crate::Redlock::close).
-    ///
-    /// # Cancellation safety
-    /// If this future is dropped, the handle still refuses new work, and continues to renew its
-    /// leases.
     pub(crate) async fn close(&self, within: Duration) -> CloseReport {
         self.closing.begin();
         let end = self.env.now() + within;

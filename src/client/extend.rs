@@ -1,5 +1,4 @@
-//! One renewal of a lease on all nodes (rules renewal 1, 9 in docs/design). The module `renewer`
-//! decides when a renewal is due.
+//! One renewal of a lease on all nodes (renewal 1, 9). `renewer` decides when it is due.
 
 use std::sync::Arc;
 
@@ -14,12 +13,6 @@ use crate::span::Call;
 use crate::time::{Moment, valid_until};
 
 impl Core {
-    /// Extends a lease, in a tracing span of its own for the calling operation. `automatic` is true
-    /// if the renewer extends the lease, and false if its holder does.
-    ///
-    /// # Cancellation safety
-    /// If the future is dropped, the requests are still executed on the nodes, and the lease keeps
-    /// its old deadline ([`extend`](Self::extend)).
     pub(crate) async fn extend_in(
         &self,
         lease: &Arc<Lease>,
@@ -33,12 +26,8 @@ impl Core {
     }
 
     /// Extends a lease by its own ttl, counted from the time at which the requests are sent. A
-    /// failure releases nothing. A sealed lease, which its holder is handing over, is extended only
-    /// by its holder.
-    ///
-    /// # Cancellation safety
-    /// If the future is dropped, the requests are still executed on the nodes. The lease keeps its
-    /// old deadline, which is earlier than the new one on the nodes.
+    /// failure releases nothing. If the future is dropped, the lease keeps its old deadline, which
+    /// is earlier than the one on the nodes.
     pub(crate) async fn extend(
         &self,
         lease: &Arc<Lease>,
@@ -53,8 +42,7 @@ impl Core {
         };
         let (old, failovers) = (lease.until(), lease.failovers());
         let kept = valid_until(sent, lease.ttl + lease.drain, self.config.drift);
-        // The nodes keep the lease for `drain` longer than its holder relies on it, so that the
-        // work of a leader can end after a loss (rule election 8 in docs/design).
+        // So that a leader's work can end after a loss (election 8).
         let new = kept - lease.drain;
         // A renewal must be as durable as the grant (durability 1), so its inbox has that level.
         let round = lease.grant.lock().next_round();

@@ -1,12 +1,8 @@
-//! Renews leases immediately after a failover. A node begins another data history after a failover,
-//! a restart or a loss of data. Then each lease that the node confirmed in its earlier history is
-//! renewed, and the holder receives the outcome.
+//! Renews leases immediately after a failover: each lease that a node confirmed in an earlier data
+//! history is renewed, and its holder receives the outcome.
 //!
-//! Locks are safe without this renewal (rule durability 6 in docs/design): a lease is held until
-//! its deadline. In quarantine, the time after the failover, a node grants nothing new, but it
-//! still renews a lease that it confirmed before (rule quarantine 6 in docs/design). Claims need
-//! this renewal: a node with a new data history refuses the result of a claim that was not renewed
-//! in this history (rule idempotency 3 in docs/design).
+//! Locks are safe without it (durability 6, quarantine 6). Claims need it: a node with a new data
+//! history refuses the result of a claim that was not renewed in it (idempotency 3).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,12 +28,8 @@ pub enum Failover {
     Lost,
 }
 
-/// Nodes that have begun another data history (sequence of writes) since the `Redlock` handle was
-/// made, by a failover, a restart or a loss of data.
 pub(crate) struct Failovers {
-    /// Present quarantine (time without new grants) of each node that has failed over, by the
-    /// node's number. The quarantine also identifies the data history (sequence of writes) that
-    /// began with the failover.
+    /// By the node's number. The quarantine also identifies the data history.
     switched: SyncMutex<BTreeMap<usize, Quarantine>>,
     renewer: Arc<Renewer>,
     env: Arc<dyn Env>,
@@ -48,8 +40,6 @@ impl Failovers {
         Self { switched: SyncMutex::default(), renewer, env }
     }
 
-    /// Records that a node has begun another data history. Renews all leases that the node
-    /// confirmed in its earlier history.
     pub(crate) fn switched(&self, node: usize, quarantine: Quarantine) {
         self.switched.lock().insert(node, quarantine);
         for lease in self.renewer.leases() {
@@ -57,8 +47,6 @@ impl Failovers {
         }
     }
 
-    /// Renews a newly acquired lease at once, if a node confirmed the lease and failed over after
-    /// that.
     pub(crate) fn check(&self, lease: &Arc<Lease>) {
         for (node, quarantine) in &*self.switched.lock() {
             self.renew(lease, *node, *quarantine);
@@ -67,8 +55,8 @@ impl Failovers {
 
     fn renew(&self, lease: &Arc<Lease>, node: usize, quarantine: Quarantine) {
         if lease.grant.lock().switched(node, quarantine) {
-            // The failover is counted before the renewal is sent. Otherwise the renewal would count
-            // as older than the failover, and its result would not be the outcome of the failover.
+            // Counted before the renewal is sent, else its result would not be the outcome of this
+            // failover.
             lease.failed_over();
             if !self.renewer.renew_now(lease, self.env.now()) {
                 lease.left_open(lease.failovers());
@@ -77,33 +65,25 @@ impl Failovers {
     }
 }
 
-/// The failovers that concern one lease, and the outcomes of the renewals after these failovers.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
-    /// Number of failovers of nodes that had confirmed the lease.
     failovers: u64,
     /// Value of `failovers` when the last renewal that a majority confirmed was sent.
     kept: u64,
     /// Value of `failovers` when the last renewal that no majority confirmed was sent.
     open: u64,
-    /// Latest outcome of a renewal after a failover, if the holder has not read it yet.
     unread: Option<Failover>,
 }
 
 impl Verdicts {
-    /// Counts a failover of a node that had confirmed the lease.
     pub(super) fn failed_over(&mut self) {
         self.failovers += 1;
     }
 
-    /// Returns the number of failovers so far of nodes that had confirmed the lease. The result of
-    /// a renewal that is sent now is the outcome of all these failovers.
     pub(super) fn so_far(&self) -> u64 {
         self.failovers
     }
 
-    /// Records the result of a renewal of the lease. `failovers` is the number of failovers at the
-    /// sending of the renewal.
     pub(super) fn renewed(&mut self, failovers: u64, confirmed: bool) {
         if confirmed && failovers > self.kept {
             self.kept = failovers;
@@ -114,7 +94,6 @@ impl Verdicts {
         }
     }
 
-    /// Takes the latest outcome of a renewal after a failover, if the holder has not read it yet.
     pub(super) fn next(&mut self) -> Option<Failover> {
         self.unread.take()
     }

@@ -1,6 +1,5 @@
-//! The health check of the nodes. The check tries to acquire a lock on every node, and asks if the
-//! node can decide that an idempotency key is new. The answers are for readiness probes, and do not
-//! count as votes.
+//! The health check: it tries to acquire a lock on every node, and asks whether the node can decide
+//! that an idempotency key is new. The answers are for readiness probes, and are no votes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,35 +18,22 @@ use crate::op::{LockMode, Loss, Op, Reply};
 use crate::quorum::Answer;
 use crate::token::OwnerToken;
 
-/// Name of the trial lock, which a health check acquires and releases; the `Redlock` handle's
-/// prefix is put in front of it. If another client holds the trial lock, that also shows that the
-/// node grants locks.
+/// The handle's prefix is put in front of it. If another client holds this lock, that also shows
+/// that the node grants locks.
 const NAME: &str = "palisade:health";
-/// Ttl of the trial lock. If the release is lost, the lock ends by this ttl.
 const TTL: Duration = Duration::from_secs(1);
 
-/// Answer of one node to a health check.
 pub(crate) struct NodeReport {
     pub(crate) name: Arc<str>,
-    /// Answer to the request for the trial lock, which shows if the node grants locks.
     pub(crate) lock: NodeOutcome,
-    /// Time for which the node cannot decide if an idempotency key without `created_at` is new,
-    /// because the node may have lost a claim of the key, and the losses of data that are the
-    /// cause. Zero if the node can decide. An error if the node did not answer.
+    /// Time for which the node cannot decide whether a key without `created_at` is new, and the
+    /// losses that are the cause. Zero if it can.
     pub(crate) forgets: Result<(Duration, Vec<Loss>), NodeError>,
-    /// Ranges of writes that the node may have lost, from the node's last answer.
     pub(crate) losses: Arc<[Loss]>,
-    /// Reason for which nobody can replace the node's server now if it fails.
     pub(crate) no_failover: Option<&'static str>,
 }
 
 impl Core {
-    /// Acquires and releases a trial lock on each node, and looks up an unused idempotency key on
-    /// each node. The lookup uses the parameters `loss` and `retention` of the caller's keys. Each
-    /// node must answer before its deadline.
-    ///
-    /// # Cancellation safety
-    /// If the future is dropped, the lock is released in the background.
     pub(crate) async fn health(&self, retention: Duration, loss: DataLossTerms) -> Vec<NodeReport> {
         let report = |name: &Arc<str>, lock, forgets| NodeReport {
             name: Arc::clone(name),
@@ -111,11 +97,6 @@ impl Core {
         reports
     }
 
-    /// Sends the op to every node, and returns each node's name and answer. If a node has not
-    /// answered at its deadline, its answer is an error.
-    ///
-    /// # Cancellation safety
-    /// If the future is dropped, the op may still be executed on nodes.
     pub(crate) async fn ask_each(&self, op: &Op) -> Vec<(Arc<str>, Answer)> {
         let mut answers = Vec::new();
         let operation = self.closing.enter();

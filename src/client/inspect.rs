@@ -1,6 +1,5 @@
-//! Reads a lock, a semaphore or an election, for people who want to see the report of each node.
-//! Only one decision depends on these reads: while too few permits are free, an attempt to acquire
-//! several permits is not made (rule semaphore 10 in docs/design).
+//! Reads a lock, a semaphore or an election, for people. One decision depends on it: while too few
+//! permits are free, no attempt to acquire several is made (semaphore 10).
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -17,11 +16,6 @@ use crate::quorum::candidates::{Candidate, Listing};
 use crate::quorum::{Answer, majority};
 
 impl Core {
-    /// Asks each node for the holder of a lock, until `enough` nodes have reported it. Returns the
-    /// nodes' names and answers; `None` for a node that has not answered by then or in time.
-    ///
-    /// # Cancellation safety
-    /// May be dropped at any time, because it only reads.
     pub(crate) async fn inspect_each(
         &self,
         keys: &LockKeys,
@@ -43,11 +37,6 @@ impl Core {
         self.names.iter().cloned().zip(answers).collect()
     }
 
-    /// Reads a lock, and returns the refusal of a call that has to leave the lock to others: taken
-    /// if a majority of the nodes answers, else no quorum.
-    ///
-    /// # Cancellation safety
-    /// May be dropped at any time, because it only reads.
     pub(crate) async fn look_at_lock(&self, keys: &LockKeys) -> Loss {
         let answers = self.inspect_each(keys, majority(self.n())).await;
         let decided = answers.iter().filter_map(|(_, answer)| answer.as_ref());
@@ -79,11 +68,6 @@ impl Core {
         Loss::Taken(Taken { retry_after, foreign, queued: None })
     }
 
-    /// Sends the op to every node, and returns the nodes' answers as soon as `enough` nodes
-    /// decide about grants; `None` for a node that has not answered by then or in time.
-    ///
-    /// # Cancellation safety
-    /// If the future is dropped, the op may still be executed on nodes.
     pub(super) async fn answers(
         &self,
         op: Op,
@@ -108,13 +92,6 @@ impl Core {
         answers
     }
 
-    /// Writes or removes a candidate's entry in the nodes' lists of candidates. Returns the list on
-    /// which a majority agrees. `read` decodes the content of an entry; it returns the content and
-    /// its number, which is larger for a newer entry of the same candidate.
-    ///
-    /// # Cancellation safety
-    /// If the future is dropped, the entry may have been written. A written entry ends with its
-    /// ttl.
     pub(crate) async fn enlist<W>(
         &self,
         op: Enlist,
@@ -124,16 +101,13 @@ impl Core {
         self.read(Op::Enlist(op), Durability::Primary, Duration::ZERO, decides).await?
     }
 
-    /// Removes a candidate's entry from the nodes' lists, without waiting for answers. On a node
-    /// that does not receive the request, the entry stays until its ttl ends. This function needs
-    /// no runtime, because `Drop` calls it.
+    /// Does not wait for answers, and needs no runtime, because `Drop` calls it.
     pub(crate) fn strike(&self, op: Enlist) {
         let deadline = self.node_deadline(self.env.now());
         self.send_all(Op::Enlist(op), deadline, &Inbox::new(self.n()));
     }
 }
 
-/// Returns true if the node decides about grants: it has answered, and is in no quarantine.
 fn decides(answer: &Answer) -> bool {
     matches!(answer, Ok(reply) if !matches!(reply, Reply::Quarantined { .. }))
 }

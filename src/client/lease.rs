@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! 1. `until`, the deadline, only grows, and only by a renewal that a majority confirmed in time
-//!    (rule renewal 1 in docs/design).
+//!    (renewal 1).
 //! 2. The `phase` of a lease leaves `Held` once and never returns: a lost lease cannot become held
 //!    again.
 //! 3. `is_valid` reads a clock that also counts while the computer is suspended, and needs no
@@ -28,16 +28,12 @@ use crate::sync::SyncMutex;
 use crate::time::Moment;
 use crate::token::{FencingToken, OwnerToken};
 
-/// Log target of messages about leases. The target and the fields `of` (for example `lock "a"`),
-/// `token` and `event` are stable: they stay the same in all versions.
+/// Stable in all versions, like the fields `of` (for example `lock "a"`), `token` and `event`.
 const TARGET: &str = "palisade::lease";
 
-/// Subject of a lease: a lock, a leadership or a claim.
 #[derive(Debug)]
 pub(crate) enum Subject {
-    /// A lock or a leadership.
     Lock { of: Resource, keys: LockKeys },
-    /// A claim of an idempotency key.
     Claim(Arc<Ballot>),
 }
 
@@ -46,26 +42,18 @@ pub(crate) struct Lease {
     pub(crate) subject: Subject,
     pub(crate) owner: OwnerToken,
     pub(crate) token: FencingToken,
-    /// Time for which a grant or a renewal keeps the lease valid for its holder, before the
-    /// subtraction of clock drift.
+    /// Before the subtraction of clock drift.
     pub(crate) ttl: Duration,
-    /// Time for which the nodes keep the lease after `ttl`. For a leadership it is the time in
-    /// which the leader's work may still run after a loss (rule election 8 in docs/design); else
-    /// zero.
+    /// Time for which the nodes keep the lease after `ttl` (election 8); zero unless it is a
+    /// leadership.
     pub(crate) drain: Duration,
-    /// Time before which the lease must not be released on the nodes, but only end by its ttl. A
-    /// takeover sets this time, because the earlier holder may rely on the lock until then (rule
-    /// locks 13).
+    /// Before this the lease must not be released, but only end by its ttl (locks 13).
     pub(crate) lapses_before: Moment,
-    /// Time at which the renewer stops renewing the lease (`max_hold`); `None` for no limit.
     pub(crate) renew_until: Option<Moment>,
     pub(crate) grant: SharedGrant,
-    /// End of the lease's validity in nanoseconds of a [`Moment`], readable without the mutex. Zero
-    /// after the end of the lease.
+    /// In nanoseconds of a [`Moment`], readable without the mutex. Zero after the end of the lease.
     valid_until: AtomicU64,
     state: SyncMutex<State>,
-    /// Notified at each change of the lease: a renewal, the first failed renewal, the first
-    /// successful renewal after that, the end of the lease, and the outcome of a failover.
     news: Notify,
     pub(crate) meters: Arc<LeaseMeters>,
 }
@@ -73,47 +61,33 @@ pub(crate) struct Lease {
 #[derive(Debug)]
 struct State {
     phase: Phase,
-    /// True if the metrics count this lease as held.
     counted: bool,
     until: Moment,
-    /// Metadata that the holder publishes on the nodes beside the lock, such as the value of a
-    /// leader.
     meta: Option<Arc<[u8]>>,
-    /// Failovers of nodes that had confirmed the lease, and the outcomes of the renewals after
-    /// these failovers.
     verdicts: Verdicts,
-    /// Key of the lease in the renewer (the task that renews leases); `None` if the renewer does
-    /// not have the lease.
     slot: Option<(Moment, u64)>,
-    /// Time and cause of the lease's end; `None` while the lease is held.
     over: Option<Over>,
-    /// Time at which the present renewal began; `None` if no renewal is under way.
     renewing: Option<Moment>,
     longest_renewal: Duration,
-    /// True if the renewer renews the lease no more, because its holder hands it over.
     sealed: bool,
     /// True if the last renewal was refused, and more time had not helped it.
     refused: bool,
-    /// Runtime on which the lease was granted, for the renewer; `None` once that runtime has ended.
     runtime: Option<Handle>,
 }
 
-/// Time and cause of a lease's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Over {
     pub(crate) at: Moment,
-    /// True if the lease was lost, false if its holder ended the lease before the deadline.
     pub(crate) lost: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The lease is held. `troubled` is true if the last renewal failed and the log has reported
-    /// the failure.
-    Held { troubled: bool },
-    /// The deadline has passed, or another owner has the lock or key.
+    /// `troubled` is true if the last renewal failed and the log has reported it.
+    Held {
+        troubled: bool,
+    },
     Lost,
-    /// The holder released the lock or finished the claim.
     Ended,
 }
 
@@ -163,8 +137,6 @@ impl Lease {
         }
     }
 
-    /// Ends the validity for the holder earlier than the nodes end the lease, by `drain` (the time
-    /// in which a leader's work may still run after a loss).
     pub(crate) fn with_drain(self, drain: Duration) -> Self {
         let until = self.until() - drain;
         self.state.lock().until = until;
@@ -172,31 +144,24 @@ impl Lease {
         Self { ttl: self.ttl.saturating_sub(drain), drain, ..self }
     }
 
-    /// Sets the time until which the lease is not released on the nodes. If the lease ends earlier,
-    /// the nodes keep it until its ttl ends.
     pub(crate) fn lapsing_before(self, lapses_before: Moment) -> Self {
         Self { lapses_before, ..self }
     }
 
-    /// Returns the time for which a node keeps the lease without a renewal.
     pub(crate) fn on_nodes(&self) -> Duration {
         self.ttl + self.drain
     }
 
-    /// Returns the durability that the lease reached at its last grant or renewal, or at the
-    /// storing of its result.
     pub(crate) fn durability(&self) -> Achieved {
         self.grant.lock().durability
     }
 
-    /// Returns the deadline that the last renewal set, even if the lease is over.
     pub(crate) fn until(&self) -> Moment {
         self.state.lock().until
     }
 
-    /// Records a renewal that a majority confirmed. `failovers` is the number of failovers of the
-    /// lease's nodes before the renewal was sent. Returns false if the lease was lost before; it
-    /// then stays lost.
+    /// `failovers` is their number before the renewal was sent. Returns false if the lease was lost
+    /// before; it then stays lost.
     pub(crate) fn prolong(&self, until: Moment, replicas: u32, failovers: u64) -> bool {
         let mut s = self.state.lock();
         if s.is_held() {
@@ -209,10 +174,9 @@ impl Lease {
         s.phase != Phase::Lost
     }
 
-    /// Sends these extensions and returns true. Sends nothing and returns false if the lease is
-    /// over, or if this is a renewal by the renewer (`automatic`) and the lease is sealed for a
-    /// hand-over. This function and `end` lock the same mutex, so no extension is sent after `end`.
-    /// An extension behind the release in a node's queue would create the deleted lock again.
+    /// Sends nothing and returns false if the lease is over, or sealed and `automatic`. This and
+    /// `end` lock the same mutex, so no extension is sent after `end`: behind the release in a
+    /// node's queue it would create the deleted lock again.
     pub(crate) fn send(
         &self,
         now: Moment,
@@ -225,8 +189,8 @@ impl Lease {
         // During the renewal the holder may have become a reader (readers 12).
         let now_in = self.grant.lock().mode;
         for (node, mut op) in extensions.into_iter().filter(|_| valid) {
-            // The extension may create the lock's key on this node again, so the later release must
-            // be sent to this node too.
+            // The extension may create the key on this node again, so the release must be sent to
+            // it too.
             self.grant.lock().extended(node);
             if let Op::Extend { mode, meta, .. } = &mut op {
                 *mode = now_in;
@@ -237,8 +201,6 @@ impl Lease {
         valid
     }
 
-    /// Returns the op that extends this lease on a node. [`send`](Self::send) adds the metadata,
-    /// and the machine of the renewal the name of a quarantine.
     pub(crate) fn extension(&self) -> Op {
         match &self.subject {
             Subject::Lock { keys, .. } => {
@@ -252,8 +214,8 @@ impl Lease {
         }
     }
 
-    /// Returns the op that releases the lock on a node; `None` if it must end by itself (locks 13),
-    /// and for a claim, which [`ClaimEnd`](crate::op::ClaimEnd) ends.
+    /// `None` if the lock must end by itself (locks 13), and for a claim, which
+    /// [`ClaimEnd`](crate::op::ClaimEnd) ends.
     pub(crate) fn release_op(&self, now: Moment) -> Option<Op> {
         let Subject::Lock { keys, .. } = &self.subject else { return None };
         if now < self.lapses_before {
@@ -264,19 +226,14 @@ impl Lease {
         Some(Op::Release { mode, keys: keys.clone(), owner: self.owner, meta })
     }
 
-    /// Returns true if the lease is held and its deadline is later than `now`.
     pub(crate) fn is_valid(&self, now: Moment) -> bool {
         now.as_nanos() < self.valid_until.load(Ordering::Acquire)
     }
 
-    /// Returns true if the renewer may renew the lease at `now`: the longest hold (`max_hold`) is
-    /// not over, and the lease is not sealed for a hand-over.
     pub(crate) fn may_be_renewed(&self, now: Moment) -> bool {
         self.renew_until.is_none_or(|end| now < end) && !self.is_sealed()
     }
 
-    /// Ends the renewals by the renewer: from now on the renewer plans and sends no renewal of this
-    /// lease. Requests of an earlier renewal may still be under way.
     pub(crate) fn seal(&self) {
         self.state.lock().sealed = true;
     }
@@ -285,13 +242,12 @@ impl Lease {
         self.state.lock().sealed
     }
 
-    /// Returns true if the lease is neither lost nor ended. Does not check the deadline.
+    /// Does not check the deadline.
     pub(crate) fn is_held(&self) -> bool {
         self.state.lock().is_held()
     }
 
-    /// Returns true if a held lease is in jeopardy: the last renewal failed, or less than half of
-    /// the ttl is left.
+    /// The last renewal failed, or less than half of the ttl is left.
     pub(crate) fn is_in_jeopardy(&self, now: Moment) -> bool {
         let s = self.state.lock();
         s.phase == (Phase::Held { troubled: true }) || s.until.since(now) < self.ttl / 2
@@ -311,20 +267,17 @@ impl Lease {
         s.runtime.clone()
     }
 
-    /// Returns the time at which the lease ended, and if it was lost; `None` if the lease has not
-    /// been declared lost or ended.
     pub(crate) fn over_since(&self) -> Option<Over> {
         self.state.lock().over
     }
 
-    /// Records that a renewal begins at `now`. A further try of the same renewal does not change
-    /// the recorded beginning.
+    /// A further try of the same renewal does not change the recorded beginning.
     pub(crate) fn renewing(&self, now: Moment) {
         self.state.lock().renewing.get_or_insert(now);
     }
 
-    /// Returns the longest time from the beginning of a renewal, with all its tries, until its
-    /// success. A renewal under way counts with its time so far.
+    /// From the beginning of a renewal, with all its tries, until its success. One under way counts
+    /// with its time so far.
     pub(crate) fn longest_renewal(&self, now: Moment) -> Duration {
         let s = self.state.lock();
         let end = s.over.map_or(now, |over| over.at);
@@ -338,8 +291,6 @@ impl Lease {
         }
     }
 
-    /// Declares a held lease lost, logs the loss, and wakes all tasks that wait for the end of the
-    /// lease.
     pub(crate) fn lose(&self, now: Moment) {
         let lost = |phase| matches!(phase, Phase::Held { .. }).then_some(Phase::Lost);
         if self.leave(now, lost).is_some() {
@@ -349,8 +300,6 @@ impl Lease {
         }
     }
 
-    /// Records the result of a renewal. `failed` is the error of a renewal that got no majority.
-    /// Logs the first failed renewal, and the first successful renewal after that.
     pub(crate) fn renewed(&self, now: Moment, failed: Option<&NoQuorum>) {
         let mut s = self.state.lock();
         if failed.is_none()
@@ -379,20 +328,16 @@ impl Lease {
         }
     }
 
-    /// Ends the lease for its holder. Returns true in the first call only.
     pub(crate) fn end(&self, now: Moment) -> bool {
         self.leave(now, |phase| (phase != Phase::Ended).then_some(Phase::Ended)).is_some()
     }
 
-    /// Ends the lease for its holder. Returns true if the lease was held and valid until now.
     pub(crate) fn end_held(&self, now: Moment) -> bool {
         let valid = self.is_valid(now);
         let before = self.leave(now, |_| Some(Phase::Ended));
         valid && matches!(before, Some(Phase::Held { .. }))
     }
 
-    /// Changes the phase to the result of `to`, a phase in which the lease is not held. Returns the
-    /// earlier phase; `None` if `to` returned `None`.
     fn leave(&self, now: Moment, to: impl FnOnce(Phase) -> Option<Phase>) -> Option<Phase> {
         let mut s = self.state.lock();
         let before = s.phase;
@@ -409,7 +354,6 @@ impl Lease {
         Some(before)
     }
 
-    /// Returns the lock or key of the lease, in the form for errors and the log.
     pub(crate) fn resource(&self) -> Resource {
         match &self.subject {
             Subject::Lock { of, .. } => of.clone(),
@@ -417,14 +361,12 @@ impl Lease {
         }
     }
 
-    /// Resolves at the next change of the lease after the first poll. The deadline is no such
-    /// change, so the caller has to watch the clock.
+    /// The deadline is no such change, so the caller has to watch the clock.
     pub(crate) fn news(&self) -> Notified<'_> {
         self.news.notified()
     }
 
-    /// Resolves as soon as the lease is declared lost or ended. The future does not resolve at the
-    /// deadline, so the caller has to watch the clock.
+    /// Does not resolve at the deadline, so the caller has to watch the clock.
     pub(crate) async fn over(&self) {
         loop {
             let news = self.news.notified();
@@ -437,7 +379,6 @@ impl Lease {
         }
     }
 
-    /// Sets the key of the lease's entry in the renewer, and returns the earlier key.
     pub(crate) fn set_slot(&self, slot: Option<(Moment, u64)>) -> Option<(Moment, u64)> {
         std::mem::replace(&mut self.state.lock().slot, slot)
     }
@@ -450,24 +391,16 @@ impl Lease {
         self.state.lock().verdicts.failed_over();
     }
 
-    /// Returns the number of failovers so far of nodes that had confirmed the lease.
     pub(crate) fn failovers(&self) -> u64 {
         self.state.lock().verdicts.so_far()
     }
 
-    /// Records that a renewal got too few answers. `failovers` is the number of failovers of the
-    /// lease's nodes before the renewal was sent.
     pub(crate) fn left_open(&self, failovers: u64) {
         self.state.lock().verdicts.renewed(failovers, false);
         self.news.notify_waiters();
     }
 
-    /// Waits for the outcome of the next failover and returns this outcome. Returns `Lost` as soon
-    /// as `over` returns true.
-    ///
-    /// # Cancellation safety
-    /// A dropped future loses no outcome, because an outcome is taken only when the future returns
-    /// it.
+    /// Returns `Lost` as soon as `over` returns true. A dropped future loses no outcome.
     pub(crate) async fn verdict(&self, over: impl Fn() -> bool) -> Failover {
         loop {
             let news = self.news.notified();
@@ -489,8 +422,6 @@ impl Lease {
         self.grant.lock().known(node, until)
     }
 
-    /// Changes the metadata that the holder publishes beside the lock. The next extension sends the
-    /// metadata to the nodes.
     pub(crate) fn set_meta(&self, meta: Arc<[u8]>) {
         self.state.lock().meta = Some(meta);
     }

@@ -13,34 +13,25 @@ use crate::quorum::acquire::Loss;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// The local locks of one `Redlock` handle. Callers get a lock in the order of their calls.
 #[derive(Debug, Default)]
 pub(crate) struct LocalLocks(SyncMutex<HashMap<LockKeys, Entry>>);
 
 #[derive(Debug, Default)]
 struct Entry {
     lock: Arc<TokioMutex<()>>,
-    /// Last answer of the nodes that a holder of the local lock recorded.
     answer: watch::Sender<Option<Answered>>,
-    /// Number of callers that wait for the lock or hold it. The last caller removes the lock's
-    /// entry from the map.
+    /// The last caller removes the entry from the map.
     users: usize,
 }
 
-/// One caller that waits for a local lock or holds a local lock.
 #[derive(Debug)]
 pub(crate) struct LocalGuard {
     locks: Arc<LocalLocks>,
     keys: LockKeys,
-    /// The held local lock; `None` while the caller waits for it.
     held: Option<OwnedMutexGuard<()>>,
 }
 
 impl LocalLocks {
-    /// Waits for the local lock of a key.
-    ///
-    /// # Cancellation safety
-    /// If the future is dropped, the next caller in line gets the lock.
     pub(crate) async fn lock(self: &Arc<Self>, keys: &LockKeys) -> LocalGuard {
         let lock = {
             let mut all = self.0.lock();
@@ -55,12 +46,8 @@ impl LocalLocks {
         guard
     }
 
-    /// Returns the nodes' last refusal of an attempt by a holder of the key's local lock. The
-    /// remaining times in it are those at `now`. Waits for the next refusal if the last one is from
-    /// before `since`, or if it reports too few votes for another durability level than `level`.
-    ///
-    /// # Cancellation safety
-    /// May be dropped at any time, because it changes nothing.
+    /// The remaining times are those at `now`. Waits for the next refusal if the last one is from
+    /// before `since`, or reports too few votes for another level.
     pub(crate) async fn answer(
         &self,
         keys: &LockKeys,
@@ -84,18 +71,14 @@ impl LocalLocks {
     }
 }
 
-/// The nodes' refusal of an attempt by a caller that holds a local lock.
 #[derive(Debug)]
 pub(crate) struct Answered {
     pub(crate) at: Moment,
-    /// Durability level that the refused attempt needed.
     pub(crate) level: Durability,
     pub(crate) loss: Loss,
 }
 
 impl Answered {
-    /// Returns the reason of the refusal, with the time that is left at `now` until the lock can be
-    /// free.
     fn loss_at(&self, now: Moment) -> Loss {
         match &self.loss {
             Loss::Taken(taken) => {
@@ -109,8 +92,6 @@ impl Answered {
 }
 
 impl LocalGuard {
-    /// Records the nodes' answer to the holder of this local lock, for the callers that wait for
-    /// the local lock.
     pub(crate) fn answered(&self, answer: Answered) {
         if let Some(entry) = self.locks.0.lock().get(&self.keys) {
             entry.answer.send_replace(Some(answer));

@@ -1,6 +1,5 @@
-//! Counters of the requests to one node, updated once per batch of requests, and the gauges of a
-//! `Redlock` handle that show which nodes vote at present. No decision of the library depends on
-//! these numbers.
+//! Counters of the requests to one node, and the gauges of the nodes that vote. Nothing is decided
+//! by them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,11 +11,8 @@ use crate::op::{Loss, Reply};
 use crate::quorum::majority;
 use crate::sync::SyncMutex;
 
-/// Makes the type `Tallies` with one counter for each given name. Each name is also a field of
-/// [`NODE`] and of [`NodeMetrics`].
 macro_rules! tallies {
     ($($name:ident)*) => {
-        /// Counters of the requests to one node; they only grow.
         #[derive(Debug)]
         pub(crate) struct Tallies {
             $(pub(crate) $name: Tally,)*
@@ -39,7 +35,6 @@ tallies! {
     barriers_failed losses
 }
 
-/// Counters and gauges of the requests to one node and of the node's state.
 #[derive(Debug)]
 pub(crate) struct Counters {
     node: Arc<str>,
@@ -47,13 +42,10 @@ pub(crate) struct Counters {
     request: Histogram,
     loss: Gauge,
     quarantine_ends: Gauge,
-    /// Ranges of writes that the node may have lost, from the node's last answer.
     data: SyncMutex<Arc<[Loss]>>,
-    /// Number of faults of each kind. Faults are rare, so a mutex is fast enough.
     faults: SyncMutex<BTreeMap<NodeFault, Tally>>,
 }
 
-/// Numbers of one batch of requests. All of them are added to the node's counters together.
 #[derive(Debug, Default)]
 pub(crate) struct Count {
     ops: u64,
@@ -106,8 +98,6 @@ impl Counters {
         }
     }
 
-    /// Adds the numbers of a batch of requests to the node's counters. `took` is the time from the
-    /// sending of the batch to its answer.
     pub(crate) fn add(&self, count: Count, took: Duration) {
         self.request.record(took.as_secs_f64());
         self.tallies.batches.add(1);
@@ -127,26 +117,21 @@ impl Counters {
         faults.entry(fault).or_insert_with(new).add(n);
     }
 
-    /// Counts a request that this process refused before it was sent to the node.
     pub(crate) fn count_refused(&self, fault: NodeFault) {
         self.fault(fault, 1);
     }
 
-    /// Sets the gauge of the end of the node's quarantine, the time in which the node grants
-    /// nothing because it may have lost leases. `micros` is in µs since 1970 by the node's clock.
+    /// In µs since 1970 by the node's clock.
     pub(crate) fn set_quarantine_end(&self, micros: u64) {
         self.quarantine_ends.set(Duration::from_micros(micros).as_secs_f64());
     }
 
-    /// Stores the ranges of writes that the node may have lost. If `new` is true, counts the latest
-    /// range as a further loss of data, because no earlier answer reported it.
+    /// If `new`, the latest range is a loss that no earlier answer reported.
     pub(crate) fn set_losses(&self, losses: &Arc<[Loss]>, new: bool) {
         self.tallies.losses.add(u64::from(new));
         *self.data.lock() = Arc::clone(losses);
     }
 
-    /// Sets the gauge of lost data to the length of `loss` in seconds. `None` sets it to zero: no
-    /// loss affects the decision about idempotency keys any more.
     pub(crate) fn set_concerning(&self, loss: Option<Loss>) {
         let seconds = |loss: Loss| loss.length().map_or(f64::INFINITY, |d| d.as_secs_f64());
         self.loss.set(loss.map_or(0.0, seconds));
@@ -156,7 +141,6 @@ impl Counters {
         Arc::clone(&self.data.lock())
     }
 
-    /// Counts a finished wait for replicas. `confirmed` is true if enough replicas had the grants.
     pub(crate) fn count_barrier(&self, confirmed: bool) {
         self.tallies.barriers.add(1);
         self.tallies.barriers_failed.add(u64::from(!confirmed));
@@ -169,7 +153,6 @@ impl Counters {
     }
 }
 
-/// Converts a fault to a metric label, for example `NoReplicas` to `no_replicas`.
 fn word(fault: NodeFault) -> String {
     let mut word = String::new();
     for c in format!("{fault:?}").chars() {
@@ -181,8 +164,6 @@ fn word(fault: NodeFault) -> String {
     word
 }
 
-/// Gauges of a `Redlock` handle's nodes. A gauge shows if the last answer of its node counted as a
-/// vote.
 pub(crate) struct VotingGauges {
     voting: SyncMutex<Vec<Option<bool>>>,
     nodes: Vec<Gauge>,

@@ -1,6 +1,5 @@
-//! Checks the facts that a node reports with each batch: its clock, its data history and its
-//! identity (rules clocks 4, quarantine 7, 13, 17 in docs/design). Whether the node is in
-//! quarantine is decided by `node/lineage.rs`; the monitor reports it.
+//! Checks what a node reports with each batch: its clock, its data history and its identity
+//! (clocks 4, quarantine 7, 13, 17). Whether it is in quarantine is decided by `node/lineage.rs`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +18,6 @@ use crate::sync::SyncMutex;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Monitor of the facts (clock, identity, data history) that one node reports.
 pub(crate) struct NodeMonitor {
     name: Arc<str>,
     clock: ClockCheck,
@@ -29,17 +27,11 @@ pub(crate) struct NodeMonitor {
     /// Shared with later monitors of this node, because a handle may outlive its runtimes.
     remembers: Arc<SyncMutex<Remembered>>,
     in_quarantine: bool,
-    /// Latest loss of data that the node reported.
     latest_loss: Option<Loss>,
-    /// `latest_loss`, as long as claims of idempotency keys with the default retention may be
-    /// missing because of it; `None` after that.
+    /// `latest_loss`, as long as claims with the default retention may be missing because of it.
     concerning: Option<Loss>,
-    /// Owners that re-asserted a lease on the node in its present quarantine. In quarantine a node
-    /// grants nothing new; to re-assert a lease is to renew it then.
     reasserted: BTreeSet<OwnerToken>,
-    /// The two lengths of a quarantine (a time in which a node grants nothing) in the last event
-    /// about a disagreement: the length that this `Redlock` handle requests, and the length that
-    /// the node uses.
+    /// What this handle requests and what the node uses, in the last event about a disagreement.
     disagreed: Option<(Duration, Duration)>,
     events: broadcast::Sender<NamedEvent>,
     commands: Commands,
@@ -71,8 +63,6 @@ impl NodeMonitor {
         }
     }
 
-    /// Checks the facts (clock, identity, data history) in the answer to a batch that was sent at
-    /// `sent` and answered at `received`. `address` returns the address of the node's server.
     /// Returns an error if the node's votes do not count now, because its clock stepped.
     pub(crate) fn judge(
         &mut self,
@@ -104,35 +94,29 @@ impl NodeMonitor {
         self.clock.objection(received)
     }
 
-    /// Returns what this `Redlock` handle has seen of the node's data
-    /// (rule quarantine 17 in docs/design).
+    /// (quarantine 17).
     pub(crate) fn remembers(&self) -> Remembered {
         *self.remembers.lock()
     }
 
-    /// Remembers this in place of the node's data, because the address led to another server: when
-    /// it leads home, that is no foreign data.
+    /// The address led to another server: when it leads home, that is no foreign data.
     pub(crate) fn forget(&self, at_first: Remembered) {
         *self.remembers.lock() = at_first;
     }
 
-    /// Records a confirmed extension that named the node's quarantine, a time in which the node
-    /// only extends earlier leases. Returns true if the node is still in that quarantine, and this
-    /// is the owner's first extension in it; the extension then re-asserted the lease.
+    /// Returns true if the node is still in that quarantine, and this is the owner's first
+    /// extension in it.
     pub(crate) fn reasserts(&mut self, owner: OwnerToken) -> bool {
         self.in_quarantine && self.reasserted.insert(owner)
     }
 
-    /// Sends an event that holders of this `Redlock` handle renewed `leases` leases on the node in
-    /// its quarantine (re-asserted them).
     pub(crate) fn reasserted(&self, leases: u64) {
         if leases > 0 {
             self.tell(NodeEvent::Reasserted { leases });
         }
     }
 
-    /// Stores the latest loss of data that the node reported, and counts a new loss (rule
-    /// quarantine 13).
+    /// (quarantine 13).
     fn check_losses(&mut self, facts: &Facts) {
         let latest = facts.losses.last().copied();
         if latest != self.latest_loss {
@@ -173,9 +157,7 @@ impl NodeMonitor {
                 HistoryCause::Restart
             };
             self.tell(NodeEvent::HistoryChanged { cause });
-            // The new data history (after a failover, a restart or a loss of data) has its own
-            // quarantine, in which the node grants nothing new. This quarantine is reported even if
-            // the last one had not ended.
+            // The new history has its own quarantine, reported even if the last one had not ended.
             self.in_quarantine = false;
             self.reasserted.clear();
         }
@@ -204,15 +186,11 @@ impl NodeMonitor {
         }
     }
 
-    /// Sends an event if this `Redlock` handle and other clients of the node use different lengths
-    /// of a quarantine (time without grants); they must use the same length
-    /// (rule quarantine 7 in docs/design). The node uses the longest length. So two handles send
-    /// the event: a handle with a shorter length, and the handle that raised the length. Each pair
-    /// of lengths is reported once.
+    /// All clients must use one length (quarantine 7), and the node uses the longest. So both the
+    /// handle with a shorter one and the one that raised it send the event, once for each pair.
     fn check_settings(&mut self, facts: &Facts) {
         let (ours, node) = (facts.quarantine_asked, facts.quarantine_len);
-        // The node counts the length of its quarantine in whole milliseconds, so a difference of
-        // less than one millisecond is ignored.
+        // The node counts in whole milliseconds.
         let shorter = ours + Duration::from_millis(1) < node;
         if (shorter || facts.quarantine_raised) && self.disagreed != Some((ours, node)) {
             self.disagreed = Some((ours, node));
@@ -222,7 +200,7 @@ impl NodeMonitor {
 
     fn tell(&self, event: NodeEvent) {
         event.log(&self.name, &self.commands);
-        // `send` fails only if there is no subscriber. The event is then not needed.
+        // Fails only if nobody listens.
         let _ = self.events.send(NamedEvent { node: Arc::clone(&self.name), event });
     }
 }

@@ -1,28 +1,19 @@
-//! Queue of a `Redlock` handle's requests to one node, with group commit: requests that wait are
-//! sent together as one batch. Several batches may be in flight, if the node executes batches in
-//! order.
+//! Queue of a handle's requests to one node, with group commit: requests that wait are sent
+//! together as one batch. If none is in flight, a request is sent at once. If a node executes
+//! batches in order, the queue sends further ones while the node works on the first. A release
+//! never overtakes the acquire of the same lock: each call of `LockNode::call` sends a batch
+//! immediately, and a batch takes effect after those of earlier calls. The queue's task polls these
+//! calls, which also drives the connection (`dial/wire.rs`).
 //!
-//! If no batch is in flight, a request is sent at once. Requests that arrive while a batch is in
-//! flight are sent together as the next batch. If a node executes its batches in order, the queue
-//! sends further batches while the node works on the first one, so that neither side waits for the
-//! other. A release never overtakes the acquire of the same lock: each call of `LockNode::call`
-//! sends a batch immediately, and a batch takes effect after the batches of earlier calls. The
-//! queue's task polls the futures of these calls. This polling also drives the connection to a
-//! server (`dial/wire.rs`). The queue also
-//! - drops requests that were not sent before their deadline, so these requests were certainly not
-//!   executed;
-//! - sends with each batch a time by the node's clock. The batch has no effect after this time, so
-//!   a server that was frozen does not execute an old batch when it resumes. An idle queue asks for
-//!   the node's time every two seconds, to know the node's clock;
-//! - keeps *owed* releases (`pending_releases`). The queue repeats a release until the node answers
-//!   it at a time when no unanswered request of the same owner can still take effect;
-//! - sends an op again if the node deferred the op (`Deferred`). A node defers an op if its answer
-//!   already contains enough stored bytes. The queue also limits the bytes that one batch stores on
-//!   the node;
-//! - holds a grant back until enough replicas have the grant, by the caller's durability level
-//!   (rule durability 1 in docs/design). Other requests are not delayed;
-//! - checks the facts that the node reports with each batch: steps of its clock, new data
-//!   histories, and two nodes on one server (rules clocks 4, quarantine 7, overview 8).
+//! The queue also
+//! - drops requests that were not sent before their deadline: certainly not executed;
+//! - sends with each batch a time by the node's clock, after which it has no effect, so a server
+//!   that was frozen executes no old batch. An idle queue asks for that clock every two seconds;
+//! - repeats *owed* releases (`pending_releases`) until the node answers at a time when no
+//!   unanswered request of the same owner can still take effect;
+//! - sends a deferred op again, and limits the bytes that one batch stores on the node;
+//! - holds a grant back until enough replicas have it (durability 1);
+//! - checks the facts that the node reports (clocks 4, quarantine 7, overview 8).
 
 mod alarm;
 mod in_flight;
@@ -65,41 +56,27 @@ use crate::quorum::vote::Deployments;
 use crate::sync::SyncMutex;
 use crate::time::{Drift, Moment, NodeClock};
 
-/// Time after the deadline of a request for which a node's queue of requests still waits for the
-/// node's answer.
 pub(crate) const GRACE: Duration = Duration::from_millis(250);
-/// Interval at which an idle queue sends a batch without ops. The answer contains the node's clock
-/// and shows if the node is still the same server. The batch also makes the server renew its
-/// note, which limits the loss after a crash (rule quarantine 13 in docs/design).
+/// Interval of empty batches of an idle queue: they read the node's clock, show whether the server
+/// is the same, and make it renew its note (quarantine 13).
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
-/// Largest number of requests that wait in one channel of the queue. The channel has the same
-/// number of places in addition for releases and unclaims, which give a claim back.
+/// In one channel. It has as many places in addition for releases and unclaims.
 const QUEUE_MAX: usize = 100_000;
-/// Largest number of batches with grants that wait for replicas. At this limit the task of the node
-/// queue takes no new request from the queue.
 const CONFIRMING_MAX: usize = 1_024;
-/// Largest number of bytes that one batch stores on the node. An op with more bytes is sent alone.
-/// The limit bounds the wait of other requests. The node has the same limit for the stored results
-/// in one answer (`Reply::Deferred`).
+/// Largest number of bytes that one batch stores; an op with more is sent alone. The node has the
+/// same limit for the stored results in one answer (`Reply::Deferred`).
 const BYTES_MAX: usize = 1 << 20;
-/// Largest number of ops in one batch. The limit bounds the time for which one script occupies a
-/// server.
+/// Bounds the time for which one script occupies a server.
 const BATCH_MAX: usize = 128;
-/// Largest number of batches in flight to one node. If there are several, the server has the next
-/// batch as soon as it finishes the first one.
 const DEPTH: usize = 4;
-/// Largest number of ops in one batch that are sent again, because the node's earlier answer was
-/// already full of stored results (`Deferred`). With this limit, other requests need not wait until
-/// all large results have been returned.
+/// In one batch, so that other requests need not wait for all large results.
 const AGAIN_MAX: usize = 16;
 
-/// Called with a node's number and its new quarantine (a time in which it grants nothing new) after
-/// the node has begun another data history (a failover or a restart). An answer of the node shows
-/// the new history; this function is called before the callers receive that answer.
+/// Called after a node has begun another data history, before the callers receive the answer that
+/// shows it.
 pub(crate) type OnSwitch = dyn Fn(usize, Quarantine) + Send + Sync;
 
-/// Settings that all node queues (queues of requests to one node) of a `Redlock` handle share.
 #[derive(Clone)]
 pub(crate) struct QueueSettings {
     pub(crate) env: Arc<dyn Env>,
@@ -115,8 +92,7 @@ pub(crate) struct QueueSettings {
     pub(crate) deployments: Arc<SyncMutex<Deployments>>,
 }
 
-/// Queue of requests to one node. The task that sends the requests starts with the first request,
-/// and ends when this `NodeQueue` is dropped.
+/// The task starts with the first request, and ends when this is dropped.
 pub(crate) struct NodeQueue {
     node: Arc<dyn LockNode>,
     index: usize,
@@ -144,24 +120,19 @@ impl NodeQueue {
         &self.load
     }
 
-    /// Returns the counters of this queue and of its node.
     pub(crate) fn metrics(&self) -> NodeMetrics {
         self.counters.snapshot()
     }
 
-    /// Returns the ranges of writes that the node may have lost, from the node's last answer.
     pub(crate) fn losses(&self) -> Arc<[Loss]> {
         self.counters.losses()
     }
 
-    /// Makes the queue's task request the facts of the node (clock, identity, data history). Has no
-    /// effect if a batch is in flight, because the answer to every batch contains these facts.
+    /// Has no effect if a batch is in flight, because every answer has the facts.
     pub(crate) fn look(&self) {
         self.look.notify_one();
     }
 
-    /// Queues a request without blocking. The inbox of the request receives the answer, or an
-    /// error if the queue refused the request.
     pub(crate) fn submit(&self, mut pending: Pending) {
         pending.count(&self.load);
         let full = || format!("{QUEUE_MAX} requests wait already");
@@ -180,8 +151,7 @@ impl NodeQueue {
             },
             None => pending,
         };
-        // The queue has no task: it is used for the first time, or the runtime of its earlier task
-        // has ended. The new task runs on the runtime of this caller.
+        // First use, or the earlier task's runtime has ended.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             let now = self.settings.env.now();
             return refuse(
@@ -222,7 +192,6 @@ impl NodeQueue {
         *queues = Some(new);
     }
 
-    /// Refuses a request as `Busy`, because the node could not answer more requests in time.
     pub(crate) fn refuse_busy(&self, pending: Pending, why: impl Into<Arc<str>>) {
         self.counters.count_refused(NodeFault::Busy);
         refuse(pending, NodeFault::Busy, why, self.settings.env.now());
@@ -233,8 +202,6 @@ fn refuse(pending: Pending, fault: NodeFault, detail: impl Into<Arc<str>>, now: 
     pending.answer(Err(NodeError::not_executed(fault, detail)), &Origin::local(now));
 }
 
-/// Grants of one batch that count only after replicas have them, by the durability level that the
-/// grants need.
 type Unconfirmed = BTreeMap<Durability, Vec<(Pending, Reply)>>;
 
 struct Worker {
@@ -247,20 +214,14 @@ struct Worker {
     /// Notified to make the node queue's task request the node's facts.
     look: Arc<Notify>,
     incoming: Incoming,
-    /// Requests that the task took from the queue before. They did not fit into the batch, or the
-    /// node deferred them (did not execute them yet). They go into a later batch, ahead of the
-    /// queued requests.
+    /// Did not fit into the batch, or the node deferred them. They go ahead of the queued requests.
     again: VecDeque<Pending>,
     owed: PendingReleases,
     in_doubt: InDoubt,
-    /// Clock and identity of the server, as the node's last answer reported them.
     clock: Option<(NodeClock, Arc<str>)>,
     names_server: bool,
-    /// Data history in the node's last answer. A failover, a restart or a loss of data begins
-    /// another one.
     history: Option<QuarantineId>,
     pace: Pace,
-    /// Time at which the last batch was sent.
     spoke: Moment,
     /// True if the node answered the last batch. The connection works then.
     in_touch: bool,
@@ -276,7 +237,7 @@ impl Worker {
         let mut confirming = FuturesUnordered::new();
         let mut alarm = Alarm::new();
         // `last` is the number of ops in the last batch. `yielded` is true if the task has just let
-        // other tasks run. The task does that once before each batch.
+        // other tasks run, once before each batch.
         let (mut last, mut yielded) = (0, false);
         loop {
             let now = env.now();
@@ -332,8 +293,8 @@ impl Worker {
                 () = &mut alarm => {}
             }
         }
-        // The `Redlock` handle was dropped. The task waits for the batches in flight, and sends the
-        // releases that the node has not confirmed yet once more. Other grants end by their ttl.
+        // The handle was dropped: the task waits for the batches in flight, and sends owed releases
+        // once more. Other grants end by their ttl.
         while !under_way.is_empty() {
             let answered = first_of(&mut under_way).await;
             // Futures that wait for replicas are dropped: who needed them is gone with the handle.
@@ -345,8 +306,6 @@ impl Worker {
         }
     }
 
-    /// Uses the facts (clock, identity, data history) that the connection received when it was
-    /// opened. Returns false if there are no such facts; a batch then has to request them.
     fn take_first_facts(&mut self) -> bool {
         let Some(first) = self.node.first_facts() else { return false };
         self.observe(&first);
@@ -354,11 +313,9 @@ impl Worker {
         true
     }
 
-    /// Takes at most `most` requests out of the queue, as the next batch to the node. Returns the
-    /// batch and its deadline.
     fn next_batch(&mut self, now: Moment, most: usize) -> Option<(Vec<Pending>, Moment)> {
-        // The deadline is at least `node_deadline` from now, even if a caller has an earlier
-        // deadline. A time-out closes the connection, and all callers share the connection.
+        // A time-out closes the connection, which all callers share: so at least `node_deadline`
+        // from now, even if a caller has an earlier deadline.
         let mut deadline = now + self.settings.node_deadline;
         let mut again = self.again.len().min(AGAIN_MAX);
         let waiting = again + self.incoming.len();
@@ -399,29 +356,25 @@ impl Worker {
         (!batch.is_empty()).then_some((batch, deadline))
     }
 
-    /// Returns the clock and the identity of the server that the next batch will reach. Returns
-    /// `None` if the last batch got no answer, if another server may have taken over since that
-    /// answer, or if the clock may have drifted by more than a quarter of `node_deadline` since
-    /// then.
+    /// `None` if the last batch got no answer, if another server may have taken over since, or if
+    /// the clock may have drifted by more than a quarter of `node_deadline`.
     fn known_clock(&self, now: Moment) -> Option<&(NodeClock, Arc<str>)> {
         let most = self.settings.node_deadline / 4;
         let (clock, server) = self.clock.as_ref().filter(|_| self.in_touch)?;
         let drifted = self.settings.drift.of(now.since(clock.read));
-        // A node that named its server before and names no server now has no connection. Its next
-        // connection may reach another server.
+        // A node that named its server and names none now has no connection. The next may reach
+        // another server.
         let same = || self.node.server().map_or(!self.names_server, |now| now == *server);
         self.clock.as_ref().filter(|_| drifted <= most && same())
     }
 
-    /// Takes the owed releases (those that the node has not confirmed) that are due for another
-    /// try. Returns the releases and the deadline of their batch.
     fn owed_batch(&mut self, now: Moment) -> Option<(Vec<Pending>, Moment)> {
         let due = self.owed.take(now, BATCH_MAX);
         (!due.is_empty()).then_some((due, now + self.settings.node_deadline))
     }
 
-    /// Sends one batch. If the node's clock is not known, requests the clock first. The future
-    /// resolves before the deadline plus `GRACE`, with one reply for each op.
+    /// Resolves before the deadline plus `GRACE`, with one reply for each op. If the node's clock
+    /// is not known, requests it first.
     fn send<'n>(
         &mut self,
         requests: Vec<Pending>,
@@ -434,9 +387,8 @@ impl Worker {
         let sent = env.now();
         self.spoke = sent;
         let ops: Vec<_> = requests.iter().map(|pending| pending.op.clone()).collect();
-        // If the connection is lost, the server's clock counts as unknown until this batch is
-        // answered, even if the node reconnects earlier. Otherwise the next batch could overtake
-        // this batch, which requests the clock first.
+        // Unknown until this batch is answered, even if the node reconnects earlier: the next batch
+        // could overtake this one, which requests the clock first.
         self.in_touch &= !self.names_server || self.node.server().is_some();
         let by = move |(clock, server): &(NodeClock, Arc<str>)| NotAfter {
             server: Arc::clone(server),
@@ -447,9 +399,8 @@ impl Worker {
             node.call(Batch { terms, not_after: Some(by), remembers, ops }, deadline)
         };
         let greets = known.is_none() && !ops.is_empty();
-        // If the node's clock could not be read, the batch is sent with a time that has passed. The
-        // node then executes only releases and unclaims (they give a claim back), which are allowed
-        // at any time, and the answer shows the node's fault.
+        // With a time that has passed, the node executes only releases and unclaims, and the answer
+        // shows its fault.
         let mut not_after = known.unwrap_or_else(NotAfter::over);
         let begun =
             if greets { Either::Right(ops) } else { Either::Left(call(ops, not_after.clone())) };
@@ -485,8 +436,6 @@ impl Worker {
     }
 }
 
-/// Requests the facts of a node (clock, identity, data history) with a batch without ops, because
-/// the node's clock is not known.
 async fn greet(
     node: &dyn LockNode,
     env: &dyn Env,

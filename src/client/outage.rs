@@ -1,11 +1,9 @@
-//! The outage of a `Redlock` handle's nodes, as seen by the attempts of locks whose callers may
-//! continue without the lock. The code is pure: callers pass all times.
+//! The outage of a handle's nodes, as the attempts of locks that may degrade see it. The code is
+//! pure: callers pass all times.
 //!
-//! An operation calls [`Outage::known`] before each attempt. After the attempt, the operation calls
-//! [`Outage::failed`] or [`Outage::answered`]. After a failure, [`Outage::lasts`] decides if the
-//! operation may continue without the lock. If the operation continues, [`Outage::degrade`] counts
-//! a degraded guard (its work runs without the lock), and [`Outage::ended`] counts the end of that
-//! guard.
+//! An operation calls [`Outage::known`] before each attempt, and [`Outage::failed`] or
+//! [`Outage::answered`] after it. After a failure, [`Outage::lasts`] decides whether it may
+//! continue without the lock; [`Outage::degrade`] and [`Outage::ended`] count the degraded guards.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,32 +12,20 @@ use crate::error::{Advice, NoQuorum, NodeOutcome, Reach};
 use crate::name::LockKeys;
 use crate::time::Moment;
 
-/// Time for which the result of a failed attempt also applies to other operations. During an
-/// outage, one operation in this time sends requests to the nodes.
+/// During an outage, one operation in this time sends requests to the nodes.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
-/// Age above which the result of a failed attempt is not used. If no operation has sent a request
-/// for this time, the nodes may be available again.
 const STALE: Duration = Duration::from_secs(5);
 /// Most locks whose holders are remembered.
 const HELD_MAX: usize = 1_024;
 
-/// Finding of an attempt that no majority of the nodes answered. The finding decides if the
-/// operation may continue without the lock. The first two variants permit it. If the nodes'
-/// findings differ, the one that is last in this order counts.
+/// Of an attempt that no majority answered. The first two permit to continue without the lock. If
+/// the nodes' findings differ, the last in this order counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Finding {
-    /// No node serves any request. This finding applies to every lock.
     Down,
-    /// Too few nodes serve requests. None of the nodes that serve requests reports a holder of this
-    /// lock.
     Free,
-    /// A node reports that another owner holds this lock, or answers an error that does not show
-    /// whether one does.
     Held,
-    /// The requests were not sent, because this process has too many requests or closed the
-    /// `Redlock` handle.
     NotAsked,
-    /// A node answers and refuses every lock, or a person has to change a setting.
     Refused,
 }
 
@@ -52,8 +38,7 @@ impl Finding {
             NodeOutcome::Silent => Self::Down,
             NodeOutcome::Granted => Self::Free,
             NodeOutcome::Held(_) | NodeOutcome::Refused => Self::Held,
-            // A node in quarantine refuses: it may have lost data, so another owner may hold the
-            // lock.
+            // It may have lost data, so another owner may hold the lock.
             NodeOutcome::Quarantined { .. } => Self::Refused,
             NodeOutcome::Failed(error) => match error.reach() {
                 Reach::Unreachable => Self::Down,
@@ -66,35 +51,23 @@ impl Finding {
         found.max().unwrap_or(Self::Refused)
     }
 
-    /// Returns true if an operation may continue without the lock after an attempt with this
-    /// finding.
     pub(crate) fn permits(self) -> bool {
         self <= Self::Free
     }
 }
 
-/// The latest failed attempts of a `Redlock` handle, and its degraded guards, whose work runs
-/// without a lock.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
     streak: Option<Streak>,
-    /// Last failed attempt, if its finding (the summary of the nodes' answers) permits that
-    /// operations continue without a lock.
     last: Option<Failure>,
-    /// Time from which the next operation sends requests to the nodes again, although the result of
-    /// the last failed attempt is known.
     next_probe: Moment,
-    /// Last time at which a majority answered or a node refused.
     heard: Option<Moment>,
     period: Option<Period>,
-    /// Number of degraded guards (their work runs without a lock) that exist now.
     guards: usize,
     /// Locks of which a majority said that another owner has them, with the end of its lease.
     held: BTreeMap<Box<str>, Moment>,
 }
 
-/// Failed attempts in a row, which no majority of the nodes answered. The time is from the start of
-/// the first attempt to the end of the last one.
 #[derive(Clone, Copy, Debug)]
 struct Streak {
     since: Moment,
@@ -109,22 +82,15 @@ struct Failure {
     at: Moment,
 }
 
-/// A period of degraded guards, whose work runs without a lock. The period begins with the first
-/// degraded guard, and ends when a majority of the nodes answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Period {
-    /// Start of the first failed attempt of the unbroken series of failed attempts before the first
-    /// degraded guard.
     pub(crate) since: Moment,
-    /// Number of degraded guards (their work runs without a lock) since this period of degraded
-    /// guards began.
     pub(crate) guards: u64,
 }
 
 impl Outage {
-    /// Returns the nodes' outcomes of the last failed attempt of any operation. The caller may then
-    /// continue without the lock: attempts have failed for at least `after`, and the outcomes apply
-    /// to this lock. If `None` is returned, the caller has to send requests to the nodes.
+    /// The outcomes of the last failed attempt, if attempts have failed for at least `after` and
+    /// they apply to this lock. With `None` the caller has to ask the nodes.
     pub(crate) fn known(
         &mut self,
         keys: &LockKeys,
@@ -132,8 +98,7 @@ impl Outage {
         after: Duration,
     ) -> Option<Vec<NodeOutcome>> {
         let last = self.last.as_ref()?;
-        // A finding other than `Down` applies to its own lock only, because a node may report a
-        // holder of one lock and no holder of another lock.
+        // A node may report a holder of one lock and no holder of another.
         let applies = last.finding == Finding::Down || last.keys == *keys;
         if !applies || now.since(last.at) >= STALE || !self.lasts(after) {
             return None;
@@ -145,8 +110,6 @@ impl Outage {
         Some(last.outcomes.clone())
     }
 
-    /// Records an attempt that no majority of the nodes answered. The attempt started at `sent` and
-    /// ended at `at`.
     pub(crate) fn failed(
         &mut self,
         keys: &LockKeys,
@@ -171,8 +134,6 @@ impl Outage {
         }
     }
 
-    /// Records an attempt that a majority answered. This answer ends the period of degraded guards,
-    /// if there is one; returns that period.
     pub(crate) fn answered(&mut self, at: Moment) -> Option<Period> {
         self.heard(at);
         self.period.take()
@@ -206,14 +167,10 @@ impl Outage {
         self.heard = Some(at);
     }
 
-    /// Returns true if attempts have failed for at least `after`. In this time no majority
-    /// answered, and no node refused.
     pub(crate) fn lasts(&self, after: Duration) -> bool {
         self.streak.is_some_and(|streak| streak.until.since(streak.since) >= after)
     }
 
-    /// Counts one more degraded guard (its work runs without the lock). Returns the period of
-    /// degraded guards to which it belongs.
     pub(crate) fn degrade(&mut self, now: Moment) -> Period {
         let since = self.streak.map_or(now, |streak| streak.since);
         let period = self.period.get_or_insert(Period { since, guards: 0 });
@@ -222,12 +179,10 @@ impl Outage {
         *period
     }
 
-    /// Counts the end of a degraded guard (its work ran without the lock).
     pub(crate) fn ended(&mut self) {
         self.guards -= 1;
     }
 
-    /// Returns the number of degraded guards (their work runs without a lock) that exist now.
     pub(crate) fn guards(&self) -> usize {
         self.guards
     }

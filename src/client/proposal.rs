@@ -1,19 +1,15 @@
-//! Fencing tokens from nodes' answers that are ahead of this machine's clock, by key. This process
-//! proposes fencing tokens by its clock, and the next proposal for such a key must be larger than
-//! the stored token.
+//! Fences that are ahead of this machine's clock, by key: the next proposal must be larger.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Largest number of keys whose fencing tokens are stored here. If there are more, the key with the
-/// oldest answer is removed. The next attempt for a removed key may need one more round of
-/// requests.
+/// If there are more, the key with the oldest answer is removed: its next attempt may need one more
+/// round.
 const MOST: usize = 4_096;
 
 #[derive(Debug, Default)]
 pub(super) struct FencesAhead {
-    /// For each key, the last fencing token that nodes returned, and the sequence number of that
-    /// answer. The sequence numbers are needed to find the key with the oldest answer.
+    /// Fencing token, and sequence number of the answer, by which the oldest is found.
     seen: HashMap<Arc<str>, (u64, u64)>,
     order: BTreeMap<u64, Arc<str>>,
     next: u64,
@@ -24,12 +20,10 @@ impl FencesAhead {
         self.seen.is_empty()
     }
 
-    /// Returns the stored fencing token of the key; it is ahead of this machine's clock.
     pub(super) fn of(&self, key: &str) -> Option<u64> {
         self.seen.get(key).map(|(fence, _)| *fence)
     }
 
-    /// Stores a fencing token of the key that is ahead of this machine's clock.
     pub(super) fn saw(&mut self, key: &str, fence: u64) {
         self.next += 1;
         let at = self.next;
@@ -49,7 +43,6 @@ impl FencesAhead {
         self.order.insert(at, key);
     }
 
-    /// Removes the fencing token of the key, because this machine's clock has passed the token.
     pub(super) fn forget(&mut self, key: &str) {
         if let Some((_, at)) = self.seen.remove(key) {
             self.order.remove(&at);

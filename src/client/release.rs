@@ -2,8 +2,8 @@
 //! a claim that failed or was dropped.
 //!
 //! Each attempt makes an [`Undo`] before its first request can be sent. A node queue keeps the
-//! order of requests, so a node executes the undo after the request for the grant. Each release
-//! and undo is repeated until the node has answered it (`node_queue/pending_releases.rs`).
+//! order, so a node executes the undo after the request. Each is repeated until the node has
+//! answered it (`node_queue/pending_releases.rs`).
 
 use std::time::Duration;
 
@@ -19,8 +19,7 @@ use crate::quorum::release::{Found, Release};
 use crate::span::operation;
 use crate::time::Moment;
 
-/// Cleanup of one attempt. Dropping this value releases the grants that nodes may have given to the
-/// attempt, unless `armed` is false.
+/// Dropping this value releases the grants of the attempt, unless `armed` is false.
 pub(super) struct Undo<'a> {
     pub(super) core: &'a Core,
     pub(super) op: Op,
@@ -38,16 +37,14 @@ impl Drop for Undo<'_> {
 }
 
 impl Core {
-    /// Returns the time at which a lease of `ttl` that was requested at `sent` has ended on every
-    /// node, even on a node with a slow clock.
+    /// Even on a node with a slow clock.
     pub(crate) fn forgotten_at(&self, sent: Moment, ttl: Duration) -> Moment {
         sent + ttl + self.config.drift.of(ttl) + self.config.node_deadline
     }
 
-    /// Undoes an attempt on every node that may have its grant; without a grant, undoes all
-    /// attempts of an owner on every node. The request is repeated until it has certainly taken
-    /// effect, at most until `until`: at that time the ttl has ended the lease. Needs no runtime
-    /// and no waiting caller, because `Drop` calls it.
+    /// Without a grant, undoes all attempts of an owner on every node. Repeated until it has
+    /// certainly taken effect, at most until `until`, when the ttl has ended the lease. Needs no
+    /// runtime, because `Drop` calls it.
     pub(crate) fn undo(&self, op: &Op, grant: Option<&SharedGrant>, until: Moment) {
         let deadline = self.node_deadline(self.env.now());
         let may_hold = |node: &usize| grant.is_none_or(|grant| grant.lock().may_hold(*node));
@@ -57,9 +54,6 @@ impl Core {
         }
     }
 
-    /// Releases a lock on all nodes that may have a grant of it. `held` is true if the lease was
-    /// valid until now. The answers of a majority decide the result. The node queues repeat the
-    /// release on nodes that have not answered.
     pub(crate) async fn release(&self, lease: &Lease, held: bool) -> Result<(), ReleaseError> {
         let operation = operation!("release", of = %lease.resource());
         operation.token(lease.token);
@@ -80,9 +74,8 @@ impl Core {
         let owed = self.forgotten_at(now, lease.on_nodes());
         match self.take_back(op, lease, owed).await {
             Found::Other => Err(ReleaseError::TakenByOther(lease.resource())),
-            // The lease was over before the release, so another owner may have held the lock since.
-            // The owner token on the nodes proves nothing, because a late renewal may have written
-            // it again.
+            // Another owner may have held the lock since. The owner token on the nodes proves
+            // nothing, because a late renewal may have written it again.
             _ if !held => lost(),
             Found::Released => Ok(()),
             Found::Gone => lost(),
@@ -93,9 +86,7 @@ impl Core {
         }
     }
 
-    /// Sends `op`, which undoes a grant, to the nodes that may have a grant of the lease. The
-    /// request to a node that does not answer is repeated until `owed`, even if this future is
-    /// dropped.
+    /// Repeated until `owed`, even if this future is dropped.
     pub(super) async fn take_back(&self, op: Op, lease: &Lease, owed: Moment) -> Found {
         let now = self.env.now();
         let deadline = self.node_deadline(now);

@@ -1,5 +1,4 @@
-//! The order in which due renewals of leases are sent, and the limit on the renewals in flight
-//! (rule renewal 12 in docs/design).
+//! The order in which due renewals are sent, and the limit on those in flight (renewal 12).
 //!
 //! A node has to answer a renewal within `node_deadline`. If more renewals were sent than a node
 //! can answer in that time, the queue of requests to the node would refuse the rest, and all of
@@ -14,11 +13,8 @@ use std::time::Duration;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Smallest and largest limit on the renewals in flight. The largest limit is the largest number of
-/// requests that a node queue has in flight.
 const LIMITS: (usize, usize) = (32, 512);
 
-/// Position of a lease in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Turn {
     /// True if the last renewal was refused, and more time had not helped it.
@@ -27,10 +23,8 @@ pub(super) struct Turn {
     pub(super) owner: OwnerToken,
 }
 
-/// Leases of one renewer with a due renewal.
 #[derive(Debug)]
 pub(super) struct RenewalQueue<T> {
-    /// The leases and their ttls.
     due: BTreeMap<Turn, (Duration, T)>,
     in_flight: usize,
     limit: usize,
@@ -41,14 +35,12 @@ impl<T> RenewalQueue<T> {
         Self { due: BTreeMap::new(), in_flight: 0, limit: LIMITS.1 }
     }
 
-    /// Adds a lease with a due renewal. A second entry for the same lease replaces the first entry,
-    /// if the lease still ends at the same time (`until`).
+    /// A second entry for the same lease replaces the first, if the lease still ends at the same
+    /// time.
     pub(super) fn push(&mut self, turn: Turn, ttl: Duration, lease: T) {
         self.due.insert(turn, (ttl, lease));
     }
 
-    /// Takes the lease to renew next; `None` if no renewal is due, or if as many renewals are in
-    /// flight as the limit allows.
     pub(super) fn next(&mut self) -> Option<T> {
         if self.in_flight >= self.limit {
             return None;
@@ -58,17 +50,16 @@ impl<T> RenewalQueue<T> {
         Some(lease)
     }
 
-    /// Records the end of a renewal, and adapts the limit on the renewals in flight. If the renewal
-    /// was answered in time, the limit grows by one. Otherwise the limit is halved.
+    /// In time: the limit grows by one. Otherwise it is halved.
     pub(super) fn finished(&mut self, in_time: bool) {
         self.in_flight -= 1;
         let limit = if in_time { self.limit + 1 } else { self.limit / 2 };
         self.limit = limit.clamp(LIMITS.0, LIMITS.1);
     }
 
-    /// Returns true if the first lease that waits for its renewal has less than 5/8 of its ttl
-    /// left. The renewal was due with 3/4 of the ttl left; 5/8 is midway between 3/4 and 1/2. A
-    /// lease whose renewal was refused does not count: other requests are not to blame for it.
+    /// Less than 5/8 of the first lease's ttl is left: midway between 3/4, when its renewal was
+    /// due, and 1/2. A lease whose renewal was refused does not count: other requests are not to
+    /// blame.
     pub(super) fn is_late(&self, now: Moment) -> bool {
         let first = self.due.first_key_value().filter(|(turn, _)| !turn.refused);
         first.is_some_and(|(turn, (ttl, _))| turn.until.since(now) < *ttl / 8 * 5)

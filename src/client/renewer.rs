@@ -1,11 +1,9 @@
-//! The renewer: one task per `Redlock` handle that renews leases. The task renews a lease after a
-//! quarter of the lease's ttl, or up to a quarter of that time earlier.
+//! The renewer: one task per handle, which renews a lease after a quarter of its ttl, or up to a
+//! quarter of that time earlier.
 //!
-//! If a renewal gets no majority, the renewer tries again while the lease is valid. The renewer
-//! stops renewing a lease at `max_hold`. The renewer declares a lease lost at the lease's deadline,
-//! even if no node answers. For its holder a lease is in one of four states: held, renewed (with a
-//! later deadline), lost, or unknown (held until the old deadline). If a guard is leaked
-//! (`mem::forget`), the renewer renews its lease as long as the process runs.
+//! A renewal without a majority is tried again while the lease is valid. It stops at `max_hold`,
+//! and declares a lease lost at its deadline, even if no node answers. If a guard is leaked
+//! (`mem::forget`), its lease is renewed as long as the process runs.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,25 +24,21 @@ use crate::span::operation;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Longest sleep of a task that watches a lease. tokio's timers stop while the computer is
-/// suspended; the clock of this library advances. With this limit the task notices a suspend soon
-/// after the computer resumes.
+/// Longest sleep of a task that watches a lease: tokio's timers stop while the computer is
+/// suspended, and this library's clock advances.
 pub(crate) const WATCH: Duration = Duration::from_millis(500);
 
-/// Largest time by which a renewal is made earlier than planned, in order to share a batch with a
-/// renewal that is due. With 100,000 leases a batch then has some hundred renewals instead of ten.
+/// Largest time by which a renewal is made early to share a batch with one that is due. With
+/// 100,000 leases a batch then has some hundred renewals instead of ten.
 const TOGETHER: Duration = Duration::from_millis(10);
 
-/// Leases that the renewer renews or watches. Each lease stores the key (slot) of its entry in this
-/// schedule, with which the entry can be removed.
 #[derive(Debug, Default)]
 pub(crate) struct Renewer {
     schedule: SyncMutex<Schedule>,
     wake: Notify,
-    /// True if due renewals of leases wait too long before they are sent. Acquires and claims are
-    /// refused while this is true.
+    /// Acquires and claims are refused while this is true (renewal 12).
     late: AtomicBool,
-    /// True if no task renews the leases that there are: its runtime ended, and no other was known.
+    /// No task renews the leases: its runtime ended, and no other was known.
     stopped: AtomicBool,
     core: OnceLock<Weak<Core>>,
 }
@@ -52,21 +46,19 @@ pub(crate) struct Renewer {
 #[derive(Debug, Default)]
 struct Schedule {
     due: BTreeMap<(Moment, u64), Arc<Lease>>,
-    /// Leases without automatic renewal. They are watched for failovers of nodes only.
+    /// Leases without automatic renewal, watched for failovers of nodes only.
     quiet: BTreeMap<u64, Arc<Lease>>,
     next_id: u64,
-    /// Value of `next_id` at the beginning of the last sleep of the renewer's task. A difference
-    /// shows that a lease was added since then.
+    /// Value of `next_id` at the beginning of the task's last sleep: a difference shows that a
+    /// lease was added.
     seen_id: u64,
     /// Number of the running task. `runs` is the number of tasks started so far.
     running: Option<u64>,
     runs: u64,
-    /// End of the present sleep of the renewer's task.
     asleep_until: Option<Moment>,
 }
 
 impl Schedule {
-    /// Gives the lease a new slot (the key of its entry in the schedule), which is due at `at`.
     /// Removes the earlier slot of the lease.
     fn slot(&mut self, lease: &Lease, at: Moment) -> (Moment, u64) {
         self.next_id += 1;
@@ -77,8 +69,7 @@ impl Schedule {
         slot
     }
 
-    /// Makes the renewals due that the last task had taken, which ended with that task: those with
-    /// an entry at their lease's deadline.
+    /// Makes those due that the last task had taken: those with an entry at their lease's deadline.
     fn put_back(&mut self, now: Moment) {
         let taken = self.due.iter().filter(|((at, _), lease)| *at >= lease.until());
         let taken: Vec<_> = taken.map(|(_, lease)| Arc::clone(lease)).collect();
@@ -90,30 +81,24 @@ impl Schedule {
 }
 
 impl Renewer {
-    /// Wakes the renewer's task, which checks again which leases are due.
     pub(crate) fn wake(&self) {
         self.wake.notify_one();
     }
 
-    /// Returns true if due renewals of leases wait too long before they are sent. New acquires and
-    /// claims are refused then (rule renewal 12 in docs/design).
     pub(crate) fn is_late(&self) -> bool {
         self.late.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of leases with automatic renewal, including the leases that are past
-    /// their `max_hold` and no longer renewed.
+    /// Includes leases past their `max_hold`, which are no longer renewed.
     pub(crate) fn len(&self) -> usize {
         self.schedule.lock().due.len()
     }
 
-    /// Returns true if there is no lease, neither with nor without automatic renewal.
     pub(crate) fn is_empty(&self) -> bool {
         let s = self.schedule.lock();
         s.due.is_empty() && s.quiet.is_empty()
     }
 
-    /// Adds a lease that is renewed automatically from now on.
     pub(crate) fn add(&self, core: &Arc<Core>, lease: &Arc<Lease>) {
         self.schedule(Arc::clone(lease), due(core, lease, core.env.now()));
         core.failovers.check(lease);
@@ -125,7 +110,7 @@ impl Renewer {
         }
     }
 
-    /// Starts the renewer's task on `runtime`. Returns false if a task runs already.
+    /// Returns false if a task runs already.
     fn start(&self, core: &Arc<Core>, runtime: &Handle) -> bool {
         let mut s = self.schedule.lock();
         if s.running.is_some() {
@@ -141,15 +126,14 @@ impl Renewer {
             number: s.runs,
             runtime: runtime.id(),
         };
-        // The mutex is released before the task is spawned. If the runtime is shutting down,
-        // `spawn` drops the task, and the drop of the task locks the mutex.
+        // If the runtime is shutting down, `spawn` drops the task, which locks the mutex.
         drop(s);
         core.env.spawn(runtime, Box::pin(run.run()));
         true
     }
 
-    /// Starts the renewer's task on this runtime, if the runtime of the last task has ended and no
-    /// other one was known then. Called by whatever a holder does.
+    /// If the runtime of the last task has ended and no other was known then. Called by whatever a
+    /// holder does.
     pub(crate) fn keep_running(&self) {
         if self.stopped.load(Ordering::Relaxed)
             && let Ok(runtime) = Handle::try_current()
@@ -159,7 +143,6 @@ impl Renewer {
         }
     }
 
-    /// Adds a lease without automatic renewal, so that failovers are reported to its holder.
     pub(crate) fn watch(&self, core: &Arc<Core>, lease: &Arc<Lease>) {
         let mut s = self.schedule.lock();
         let slot = s.slot(lease, Moment::default());
@@ -169,20 +152,17 @@ impl Renewer {
         core.listen();
     }
 
-    /// Returns true if any lease is still valid at `now`.
     pub(crate) fn holds(&self, now: Moment) -> bool {
         let s = self.schedule.lock();
         s.due.values().chain(s.quiet.values()).any(|lease| lease.is_valid(now))
     }
 
-    /// Returns all leases, with and without automatic renewal.
     pub(crate) fn leases(&self) -> Vec<Arc<Lease>> {
         let s = self.schedule.lock();
         s.due.values().chain(s.quiet.values()).cloned().collect()
     }
 
-    /// Renews a lease with automatic renewal now. Returns false if the lease has no automatic
-    /// renewal, or is no longer in the renewer.
+    /// Returns false if the lease has no automatic renewal, or is no longer in the renewer.
     pub(crate) fn renew_now(&self, lease: &Arc<Lease>, now: Moment) -> bool {
         let s = self.schedule.lock();
         let kept = lease.slot().is_some_and(|slot| !s.quiet.contains_key(&slot.1));
@@ -195,8 +175,7 @@ impl Renewer {
     }
 
     fn schedule(&self, lease: Arc<Lease>, at: Moment) {
-        // The entry of the lease is due at its deadline or earlier, so that a loss is reported in
-        // time.
+        // So that a loss is reported in time.
         let at = at.min(lease.until());
         let mut s = self.schedule.lock();
         if !lease.is_held() || lease.is_sealed() {
@@ -211,8 +190,6 @@ impl Renewer {
         }
     }
 
-    /// Removes a lease that need not be renewed or watched any more. The renewer keeps only leases
-    /// that are held.
     pub(crate) fn remove(&self, lease: &Lease) {
         let mut s = self.schedule.lock();
         if let Some(slot) = lease.set_slot(None) {
@@ -221,26 +198,22 @@ impl Renewer {
         }
     }
 
-    /// Takes the leases that are due at `now`. If at least one lease is due, also takes the leases
-    /// whose renewal is due within `TOGETHER`.
+    /// If at least one is due, also those due within `TOGETHER`.
     fn take_due(&self, now: Moment) -> Vec<Arc<Lease>> {
         let mut s = self.schedule.lock();
         let mut due = Vec::new();
-        // The due entries are removed one by one. Splitting the map would visit all entries that
-        // stay.
+        // Splitting the map would visit all entries that stay.
         while let Some(first) = s.due.first_entry() {
             let at = first.key().0;
-            // An entry of the schedule that is due at its lease's deadline is not for a renewal. It
-            // reports the loss of the lease, so it must not be taken early.
+            // An entry at its lease's deadline reports the loss, so it must not be taken early.
             let is_early = !due.is_empty() && at <= now + TOGETHER && at < first.get().until();
             if at > now && !is_early {
                 break;
             }
             due.push(first.remove());
         }
-        // Each valid lease gets an entry (slot) that is due at its deadline before the mutex is
-        // released. So a loss is reported even while the renewal hangs, and a failover finds every
-        // lease.
+        // Before the mutex is released, each valid lease gets an entry at its deadline: a loss is
+        // reported even while the renewal hangs, and a failover finds every lease.
         for lease in due.iter().filter(|lease| lease.is_valid(now)) {
             let slot = s.slot(lease, lease.until());
             s.due.insert(slot, Arc::clone(lease));
@@ -248,11 +221,9 @@ impl Renewer {
         due
     }
 
-    /// Returns the time for which the renewer's task may sleep. The task is woken if a lease
-    /// becomes due earlier. Returns `None` if there is no lease and no lease was added since the
-    /// last call; the task then ends. A lease that was added and removed since then keeps the task
-    /// alive, so that short locks do not start a new task each. `add` starts a new task under the
-    /// same mutex, so no lease is left without a task.
+    /// `None` if there is no lease and none was added since the last call; the task then ends. One
+    /// that was added and removed keeps it alive, so that short locks do not start a task each.
+    /// `add` starts a task under the same mutex, so no lease is left without one.
     fn sleep_for(&self, now: Moment, renewing: bool) -> Option<Duration> {
         let mut s = self.schedule.lock();
         let idle = s.due.is_empty() && !renewing;
@@ -268,8 +239,7 @@ impl Renewer {
     }
 }
 
-/// One run of the renewer's task, which renews leases. If the task ends with its runtime, it starts
-/// again on a runtime on which another lease was granted.
+/// If the task ends with its runtime, it starts again on one on which another lease was granted.
 struct Run {
     renewer: Arc<Renewer>,
     core: Weak<Core>,
@@ -315,8 +285,7 @@ impl Run {
             };
             for lease in renewer.take_due(now) {
                 if !lease.is_valid(now) {
-                    // The deadline has passed, or the lease is already over. For a lease that is
-                    // over, `lose` does nothing.
+                    // Does nothing for a lease that is already over.
                     lease.lose(now);
                 } else if !closed && lease.may_be_renewed(now) {
                     let (refused, until) = (lease.is_refused(), lease.until());
@@ -339,9 +308,6 @@ impl Run {
     }
 }
 
-/// Returns the time of the next renewal of a lease that was granted or renewed at `from`. The next
-/// renewal is after a quarter of the ttl, minus a random time of up to a quarter of that. The
-/// random time spreads the renewals of leases that began together.
 fn due(core: &Core, lease: &Lease, from: Moment) -> Moment {
     let span = renew_every(lease.ttl);
     let share = f64::from(core.env.random() as u16) / f64::from(u16::MAX);
@@ -354,8 +320,8 @@ async fn renew(core: Weak<Core>, lease: Arc<Lease>) -> bool {
     let Some(core) = core.upgrade() else { return true };
     let started = core.env.now();
     if !lease.is_valid(started) || lease.is_sealed() {
-        // The lease was released, is handed over or reached its deadline while it waited for its
-        // renewal. The renewer reports the loss of a lease at the lease's deadline.
+        // Released, handed over or past its deadline while it waited. The loss is reported at the
+        // deadline.
         return true;
     }
     core.check_outlives(&lease);
@@ -370,8 +336,7 @@ async fn renew(core: Weak<Core>, lease: Arc<Lease>) -> bool {
             core.renewer.schedule(Arc::clone(&lease), due);
             true
         }
-        // A sealed lease is being handed over. Its holder extends it too, and that extension
-        // reports the loss.
+        // Its holder extends it too, and that extension reports the loss.
         Err(ExtendError::Lost(_)) if lease.is_sealed() => true,
         Err(ExtendError::Lost(_)) => {
             lease.lose(core.env.now());
@@ -385,8 +350,7 @@ async fn renew(core: Weak<Core>, lease: Arc<Lease>) -> bool {
             let is_refused = core.is_refused(why.nodes.iter().map(|(_, outcome)| outcome));
             lease.set_refused(is_refused);
             lease.renewed(now, Some(&why));
-            // A failed renewal is tried again several times before the lease ends. The pause
-            // between two tries prevents a busy loop.
+            // Several tries before the lease ends, and no busy loop.
             let pause = (left / 8).max(Duration::from_millis(1));
             core.renewer.schedule(Arc::clone(&lease), now + pause);
             is_refused

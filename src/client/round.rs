@@ -1,9 +1,8 @@
-//! One round of requests to the nodes: the requests are sent, the node queues post the answers to
-//! an [`Inbox`], and a loop runs the quorum machine, which is the state machine of one operation.
-//! The loop passes each answer to the machine, sends the machine's requests, and sets the timer.
+//! One round of requests: the node queues post the answers to an [`Inbox`], and a loop passes each
+//! to the quorum machine, sends the machine's requests, and sets the timer.
 //!
-//! An inbox is of one round. What the nodes have of an attempt and of its lease outlives the round:
-//! that is a [`Grant`], and the inbox of a round that requests or renews it tells it each answer.
+//! What the nodes have of an attempt and of its lease outlives the round: that is a [`Grant`], and
+//! the inbox of a round that requests or renews it tells it each answer.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -25,26 +24,21 @@ use crate::quorum::{Answer, Machine, Progress};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// What a quorum machine runs with.
 pub(super) struct Round<'a> {
     pub(super) inbox: &'a Arc<Inbox>,
-    /// The only timer of the operation. The timer belongs to the runtime that polls the operation
-    /// (rule overview 7 in docs/design).
+    /// The only timer of the operation. It belongs to the runtime that polls the operation
+    /// (overview 7).
     pub(super) timer: Sleep,
-    /// Time after which no request of this round of requests may take effect on a node.
+    /// No request of this round may take effect on a node after it.
     pub(super) until: Moment,
-    /// The lease that this round of requests renews; `None` if it renews none. After the end of the
-    /// lease no request is sent.
     pub(super) of: Option<&'a Lease>,
 }
 
 impl Core {
-    /// Makes the grant of an attempt whose request is about to be sent to all nodes.
     pub(super) fn grant(&self, mode: LockMode, level: Durability) -> SharedGrant {
         Arc::new(SyncMutex::new(Grant::new(self.n(), mode, level)))
     }
 
-    /// Sends an op to one node. The node queue posts the answer to `inbox`.
     pub(super) fn send(&self, node: usize, op: Op, deadline: Moment, inbox: &Arc<Inbox>) {
         self.renewer.keep_running();
         if self.closing.refuses(&op) {
@@ -61,7 +55,6 @@ impl Core {
         self.queues[node].submit(request);
     }
 
-    /// Sends the same op to all nodes.
     pub(super) fn send_all(&self, op: Op, deadline: Moment, inbox: &Arc<Inbox>) {
         let last = self.n() - 1;
         for node in 0..last {
@@ -70,12 +63,7 @@ impl Core {
         self.send(last, op, deadline, inbox);
     }
 
-    /// Sends a read to all nodes, and runs the machine that `decides` makes for the number of nodes
-    /// and the end of its wait: `grace` after the deadline of the requests. An answer counts at
-    /// `level`.
-    ///
-    /// # Errors
-    /// There is no runtime with timers.
+    /// The wait ends `grace` after the deadline of the requests. An answer counts at `level`.
     pub(super) async fn read<M: Machine>(
         &self,
         op: Op,
@@ -93,12 +81,8 @@ impl Core {
         Ok(self.run(now, &mut decides(self.n(), until), round).await)
     }
 
-    /// Runs a state machine of the module `quorum` until it decides one operation. The first
-    /// requests were sent at `now`.
-    ///
-    /// # Cancellation safety
-    /// If the future is dropped, requests that were queued are still sent, and their answers go to
-    /// the inbox.
+    /// The first requests were sent at `now`. If the future is dropped, queued requests are still
+    /// sent.
     pub(super) async fn run<M: Machine>(
         &self,
         mut now: Moment,
@@ -124,7 +108,7 @@ impl Core {
                 }
             };
             let mail = poll_fn(|cx| {
-                // If an answer of a node has arrived, it is handled before a timer that has fired.
+                // Before a timer that has fired.
                 if let Poll::Ready(mail) = inbox.poll_recv(cx) {
                     return Poll::Ready(Some(mail));
                 }
@@ -153,7 +137,6 @@ impl Core {
     }
 }
 
-/// Returns the kind of an answer as a word for the log, without the contents of the answer.
 fn word(answer: &Answer) -> &'static str {
     match answer {
         Ok(reply) if reply.is_grant() => "yes",
@@ -167,37 +150,28 @@ fn word(answer: &Answer) -> &'static str {
     }
 }
 
-/// What is known of an answer besides the reply.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origin {
-    /// Time at which the answer arrived at this process.
     pub(crate) at: Moment,
-    /// The node's data history at the time of the answer; `None` if the node did not report it. A
-    /// failover, a restart or a loss of data begins another history.
     pub(crate) history: Option<QuarantineId>,
-    /// The server that answered; `None` if the answer is not from a server.
     pub(crate) server: Option<Server>,
-    /// Number of replicas that have confirmed the grant; `None` if none were asked.
     pub(crate) replicas: Option<u32>,
 }
 
 impl Origin {
-    /// Creates the origin of an answer that is not from a server, for example of a refusal to send.
     pub(crate) fn local(at: Moment) -> Self {
         Self { at, ..Self::default() }
     }
 }
 
-/// A grant of an attempt, of its lease, and of the undo that is still owed for it. Where the lock
-/// of a lease or of an inbox is held too, it is locked after that one.
+/// Where the lock of a lease or of an inbox is held too, it is locked after that one.
 pub(crate) type SharedGrant = Arc<SyncMutex<Grant>>;
 
-/// The answers of the nodes to one round of requests.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     level: Durability,
-    /// The grant that this round requests or renews, the number of the round in it, and the
-    /// earliest time until which a node keeps what it grants in this round.
+    /// The grant that this round requests or renews, the round's number in it, and the earliest
+    /// time until which a node keeps what it grants.
     of: Option<(SharedGrant, u64, Moment)>,
     state: SyncMutex<State>,
 }
@@ -214,19 +188,16 @@ struct State {
 }
 
 impl Inbox {
-    /// Creates the inbox of a round in which no answer has to be durable.
     pub(crate) fn new(n: usize) -> Arc<Self> {
         Self::at(n, Durability::Primary)
     }
 
-    /// Creates the inbox of a round in which an answer counts at this level.
     pub(crate) fn at(n: usize, level: Durability) -> Arc<Self> {
         Self::with(n, level, None)
     }
 
-    /// Creates the inbox of a round of this grant: round 0 requests it, and
-    /// [`next_round`](Grant::next_round) renews it. A node keeps what it grants in the round at
-    /// least until `until`.
+    /// Round 0 requests the grant, [`next_round`](Grant::next_round) renews it. A node keeps what
+    /// it grants at least until `until`.
     pub(crate) fn of(grant: &SharedGrant, round: u64, until: Moment) -> Arc<Self> {
         let (n, level) = {
             let grant = grant.lock();
@@ -246,7 +217,6 @@ impl Inbox {
         Arc::new(Self { level, of, state: SyncMutex::new(state) })
     }
 
-    /// Returns the durability level at which an answer counts. The node queues enforce it.
     pub(crate) fn level(&self) -> Durability {
         self.level
     }
@@ -255,8 +225,7 @@ impl Inbox {
         self.state.lock().awaits_replicas |= 1 << node;
     }
 
-    /// Returns the outcomes of a round that ended at its deadline, in which a node whose replicas
-    /// had not confirmed until then counts as not durable.
+    /// A node whose replicas had not confirmed until then counts as not durable.
     pub(crate) fn at_deadline(&self, mut outcomes: Vec<NodeOutcome>) -> Vec<NodeOutcome> {
         let awaits = self.state.lock().awaits_replicas;
         for (node, outcome) in outcomes.iter_mut().enumerate() {
@@ -269,14 +238,11 @@ impl Inbox {
         outcomes
     }
 
-    /// Returns the number of replicas that have every grant of this round.
     pub(crate) fn replicas(&self) -> u32 {
         self.state.lock().replicas.unwrap_or(0)
     }
 
-    /// Stores the answer of a node, and wakes the task that waits for it. The answer to an undo is
-    /// no vote, so two nodes that are the same server may both give it: the second undo finds
-    /// nothing.
+    /// The answer to an undo is no vote, so two nodes that are the same server may both give it.
     pub(crate) fn post(&self, node: usize, reply: Answer, origin: &Origin, is_undo: bool) {
         let mut s = self.state.lock();
         let server = origin.server.as_ref().filter(|_| !is_undo);
@@ -294,8 +260,7 @@ impl Inbox {
         }
     }
 
-    /// Returns the next answer and the number of its node. No answer is lost if the caller stops
-    /// polling.
+    /// No answer is lost if the caller stops polling.
     pub(crate) fn poll_recv(&self, cx: &Context<'_>) -> Poll<(usize, Answer)> {
         let mut s = self.state.lock();
         if let Some(answer) = s.unread.pop_front() {
@@ -305,8 +270,6 @@ impl Inbox {
         Poll::Pending
     }
 
-    /// Returns true if the round renews a grant, and its request to the node may overtake the
-    /// others; see [`Grant::may_overtake`].
     pub(crate) fn may_overtake(&self, node: usize) -> bool {
         let renewed = self.of.as_ref().filter(|(_, round, _)| *round > 0);
         renewed.is_some_and(|(grant, ..)| grant.lock().may_overtake(node))

@@ -1,5 +1,5 @@
-//! A warning about a lease with a ttl that is shorter than a failover of a node. The `Redlock`
-//! handle warns once per node, and only if it has no majority without that node.
+//! A warning about a lease whose ttl is shorter than a failover, once per node, and only if there
+//! is no majority without that node.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,25 +9,20 @@ use crate::config::lasts;
 use crate::node::NodeEvent;
 use crate::quorum::majority;
 
-/// For each node, true if the warning that leases are shorter than its failover was given or is not
-/// needed.
 #[derive(Debug)]
 pub(crate) struct TtlWarning(Vec<AtomicBool>);
 
 impl TtlWarning {
-    /// Creates the state for `n` nodes, before any warning about a ttl that is too short.
     pub(crate) fn new(n: usize) -> Self {
-        // If the other nodes are a majority, they renew a lease during the failover of one node.
-        // The lease does not end then.
+        // Then the others renew a lease during the failover of one node.
         let spared = n > majority(n);
         Self((0..n).map(|_| AtomicBool::new(spared)).collect())
     }
 }
 
 impl Core {
-    /// Warns about each node whose failover lasts longer than the lease. Called before each
-    /// renewal. The settings of the nodes have been read by the first renewal, and a lease that
-    /// ends before its first renewal needs no warning.
+    /// Called before each renewal: the nodes' settings have been read by the first one, and a lease
+    /// that ends before needs no warning.
     pub(crate) fn check_outlives(&self, lease: &Lease) {
         for (node, reported) in self.ttl_warning.0.iter().enumerate() {
             if reported.load(Ordering::Relaxed) {

@@ -1,7 +1,6 @@
-//! The loop that runs one job in one process. The loop computes the due ticks (times at which the
-//! schedule starts a run), reads the record of each due tick (the stored result of its run), and
-//! runs the ticks that no process has run. The time at which an operator requests a run is a due
-//! tick, too.
+//! The loop that runs one job in one process. The loop computes the due ticks, reads the record of
+//! each due tick, and runs the ticks that no process has run. The time at which an operator
+//! requests a run is a due tick, too.
 //!
 //! ```text
 //!  due ─▶ record ─▶ over: removed
@@ -52,22 +51,14 @@ use crate::time::Moment;
 use due::{DecidedBy, Due, DueTicks, NextTick, next_check, ready};
 use look_back::Ticks;
 
-/// Largest number of ticks (due times of a job) that run in this process at the same time, if the
-/// runs of the job may overlap.
 const AT_ONCE: usize = 64;
-/// Pause before the next check of a tick, if the last check could not decide if the tick is run.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// Result of a check of a tick. The spans are pauses before the next check.
 enum CheckResult {
-    /// The tick is over. The value is the record of its run.
     Over(Option<Run>),
     Again(Duration),
-    /// A run of the tick has begun, and may have been interrupted.
     Begun(Duration),
-    /// The handler failed, and asks for another run.
     Retry(Duration),
-    /// Too few nodes answered.
     Wait(Duration),
     /// The tick is not on time, or the nodes answer again: it has to be decided which ticks are
     /// missed, and by what this one is decided.
@@ -82,10 +73,7 @@ struct Engine<'a, F> {
     schedule: &'a Schedule,
     handler: &'a F,
     records: Records,
-    /// Idempotency records of operators' requests to run the job; `None` if the job does not allow
-    /// requests.
     requests: Option<Records>,
-    /// Lock that this process holds during a run of the job; `None` if runs may overlap.
     lock: Option<Mutex>,
     since: i64,
     before: Option<Before>,
@@ -95,12 +83,10 @@ struct Engine<'a, F> {
     meters: Arc<JobMeters>,
     overlaps: Overlaps,
     ran: SyncMutex<Ran>,
-    /// Ticks of the schedule that are checked or run now, and so do not wait.
     checking: SyncMutex<BTreeSet<i64>>,
-    /// True if a tick has to wait and the reason was logged. The end of a tick sets it to false, so
-    /// that the next reason is logged again.
+    /// A tick has to wait and the reason was logged. The end of a tick resets it.
     waits: AtomicBool,
-    /// Number of runs whose handler has ended and whose end is not stored yet.
+    /// Runs whose handler has ended and whose end is not stored yet.
     storing: &'a watch::Sender<usize>,
 }
 
@@ -117,8 +103,7 @@ where
 {
     let records = cron.records(job)?;
     let requests = job.on_request.then(|| cron.requests(&job.name)).transpose()?;
-    // All settings are checked before the first tick, so that `run` fails at once if a setting is
-    // wrong.
+    // All settings are checked before the first tick, so that `run` fails at once.
     let lock = match job.overlap {
         Overlap::Allow => None,
         _ => Some(cron.redlock.mutex(cron.lock_of(job)).acquire_timeout(AGAIN).build()?),
@@ -162,8 +147,6 @@ where
     }
 }
 
-/// Returns true if `instant` is ahead of this process's clock by more than two correct clocks can
-/// differ. `instant` is a time that another process, or this one, read from its clock before.
 pub(super) fn is_ahead(cron: &Cron, instant: i64) -> bool {
     let apart = 2 * cron.core().config.clock_error;
     millis(instant) > cron.core().env.wall_micros() / 1_000 + millis_of(apart)
@@ -174,13 +157,10 @@ impl<F> Engine<'_, F> {
         self.cron.core().env.wall_micros() / 1_000
     }
 
-    /// Returns the present time of the library's monotonic clock.
     fn moment(&self) -> Moment {
         self.cron.core().env.now()
     }
 
-    /// Returns the time since which the job has this schedule; `None` if that time is ahead of this
-    /// process's clock.
     fn since(&self) -> Option<i64> {
         (!is_ahead(self.cron, self.since)).then_some(self.since)
     }
@@ -227,8 +207,8 @@ where
             let next_check = next_check(&due).filter(|_| running.len() < at_once);
             let next_tick = next_due.after(self.schedule, seen).map(millis);
             let next = next_check.into_iter().chain(next_tick).min().unwrap_or(u64::MAX);
-            // The loop sleeps for at most `WATCH`, because the wall clock may be set during the
-            // sleep, and tokio's timers stop while the computer is suspended.
+            // The wall clock may be set during the sleep, and tokio's timers stop while the
+            // computer is suspended.
             let rest = Duration::from_millis(next.saturating_sub(now)).min(WATCH);
             tokio::select! {
                 biased;
@@ -255,7 +235,6 @@ where
         }
     }
 
-    /// Checks a tick. Runs the tick unless a process runs it now or has run it before.
     async fn check(&self, tick: i64, due: Due) -> CheckResult {
         let requested = due.requested;
         let has_begun = match self.call(tick, requested).lookup::<Run>().await {
@@ -348,8 +327,8 @@ where
         }
     }
 
-    /// Acquires the job's lock. Returns `None` if the job needs no lock. If another run has the
-    /// lock, returns the pause before the next check as an error.
+    /// `None` if the job needs no lock. If another run has it, the pause before the next check is
+    /// the error.
     async fn lock(&self) -> Result<Option<LockGuard>, CheckResult> {
         let Some(lock) = &self.lock else { return Ok(None) };
         match lock.acquire().await {
@@ -361,8 +340,6 @@ where
         }
     }
 
-    /// Decides if this tick has to wait or is skipped, because of an earlier run or of a later tick
-    /// that is already due.
     async fn during(&self, tick: i64, requested: bool) -> Result<During, RunError> {
         let next = self.schedule.after(tick).map(millis);
         match self.job.overlap {
@@ -419,8 +396,7 @@ where
                 ended?
             };
             let least = if skipped.is_none() { self.job.at_least } else { Duration::ZERO };
-            // The length of the run is measured by the monotonic clock, because the wall clock may
-            // be set during the run.
+            // The wall clock may be set during the run.
             let took = self.moment().since(began).max(least);
             let run = Run {
                 by: self.by.clone(),
@@ -439,13 +415,11 @@ where
             );
             Ok::<_, Failed>(run)
         };
-        // If another process runs the tick, the call below does not wait for the end of that run,
-        // because meanwhile this process would keep the job's lock. The tick is checked again
-        // later.
+        // No wait for the end of another process's run: meanwhile this one would keep the job's
+        // lock.
         self.call(tick, requested).in_flight_timeout(Duration::ZERO).run(work).await
     }
 
-    /// Returns the idempotency call that reads or claims the record of a due tick.
     fn call(&self, tick: i64, requested: bool) -> Call {
         if requested { self.records.run(tick) } else { self.records.tick(tick) }
     }

@@ -11,8 +11,6 @@ use super::{HOUR, YEAR};
 use crate::error::ConfigError;
 use crate::name::check_name;
 
-/// Default retention of the records of ticks (the stored results of runs). It is longer than the
-/// interval of a weekly job.
 const RETENTION: Duration = Duration::from_secs(8 * 24 * 3_600);
 
 /// Policy for missed ticks. A tick is missed if no process ran it within [`Job::late`], for example
@@ -20,7 +18,7 @@ const RETENTION: Duration = Duration::from_secs(8 * 24 * 3_600);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Missed {
-    /// Missed ticks (due times at which no process ran the job) are not run.
+    /// Missed ticks are not run.
     Skip,
     /// The latest missed tick is run, unless a later tick is on time or has run.
     RunLatest,
@@ -161,7 +159,6 @@ impl Job {
         self
     }
 
-    /// Returns the largest delay with which a tick still counts as on time.
     pub(super) fn latest(&self) -> Duration {
         self.late.unwrap_or(LATE)
     }
@@ -235,7 +232,6 @@ impl Job {
         self
     }
 
-    /// Checks all settings of the job. Returns the parsed schedule.
     pub(super) fn schedule(&self) -> Result<Schedule, ConfigError> {
         check_name("name", &self.name)?;
         let schedule = Schedule::parse(&self.text, &self.zone)?;
@@ -318,13 +314,12 @@ impl Job {
         Ok(())
     }
 
-    /// Returns the time at which a tick is due, delayed by its jitter, in milliseconds since 1970.
+    /// With its jitter, in milliseconds since 1970.
     pub(super) fn due(&self, tick: i64) -> u64 {
         millis(tick).saturating_add(self.jitter_of(tick))
     }
 
-    /// Returns the delay of this tick by the jitter, in milliseconds. It is computed from the job's
-    /// name and the tick, so it is the same in all processes.
+    /// In milliseconds. Computed from the job's name and the tick, so the same in all processes.
     pub(super) fn jitter_of(&self, tick: i64) -> u64 {
         let most = millis_of(self.jitter);
         if most == 0 {

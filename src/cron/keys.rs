@@ -4,7 +4,6 @@ use super::request::{DAY, SLOT, slot};
 use super::tick;
 use crate::idempotency::{Call, Idempotency};
 
-/// The records of one job of one [`Cron`](super::Cron).
 #[derive(Debug)]
 pub(super) struct Records {
     keys: Idempotency,
@@ -29,12 +28,10 @@ impl Records {
         self.keys.key(format!("{}/request/{slot}", self.id)).created_at(tick::at(slot * SLOT))
     }
 
-    /// The run that an operator requested at this instant.
     pub(super) fn run(&self, at: i64) -> Call {
         self.keys.key(format!("{}/run/{}", self.id, slot(at))).created_at(tick::at(at))
     }
 
-    /// The sign of one day: that the job allows requests.
     pub(super) fn sign(&self, day: i64) -> Call {
         self.keys.key(format!("{}/on-request/{day}", self.id)).created_at(tick::at(day * DAY))
     }

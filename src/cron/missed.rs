@@ -8,20 +8,16 @@ use super::job::{Job, Missed};
 use super::schedule::Schedule;
 use super::tick::{End, Run};
 
-/// Largest delay with which a tick counts as on time, unless the job sets another one.
 pub(crate) const LATE: Duration = Duration::from_secs(60);
-/// Largest number of ticks whose records are read in one look back.
 pub(crate) const LOOK_BACK: usize = 10_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     OnTime,
-    /// Missed, and run late by the policy of the job.
     Late,
     Missed,
 }
 
-/// How ticks were run whose records are known, as far as that can decide about earlier ticks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ran(BTreeMap<i64, Fate>);
 
@@ -43,17 +39,14 @@ impl Ran {
     }
 }
 
-/// Returns how a tick was run. If the run began again after an interruption, its record does not
-/// say how it first began.
+/// If the run began again after an interruption, its record does not say how it first began.
 pub(crate) fn fate_of(run: &Run) -> Fate {
     if run.backfilled || run.attempt > 1 { Fate::Late } else { Fate::OnTime }
 }
 
-/// The ticks after a tick that wait, or have run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Later {
     is_one_on_time: bool,
-    /// Number of missed ticks that are run late.
     late: usize,
 }
 
@@ -101,7 +94,7 @@ fn fate(job: &Job, schedule: &Schedule, tick: i64, later: Later, now: u64) -> Fa
     if is_run { Fate::Late } else { Fate::Missed }
 }
 
-/// By default, a tick is on time until the next one is due, at most for a minute.
+/// By default, until the next one is due, at most for a minute.
 pub(crate) fn is_on_time(job: &Job, schedule: &Schedule, tick: i64, now: u64) -> bool {
     let is_due = |next: i64| job.due(next) <= now;
     let is_newest = || schedule.after(tick).is_none_or(|next| !is_due(next));
@@ -109,7 +102,6 @@ pub(crate) fn is_on_time(job: &Job, schedule: &Schedule, tick: i64, now: u64) ->
         && (job.late.is_some() || is_newest())
 }
 
-/// Returns false for a missed tick that is older than the window of [`Missed::CatchUp`].
 pub(crate) fn is_in_window(job: &Job, tick: i64, now: u64) -> bool {
     match job.missed {
         Missed::CatchUp { window, .. } => now.saturating_sub(job.due(tick)) <= millis_of(window),
@@ -117,7 +109,7 @@ pub(crate) fn is_in_window(job: &Job, tick: i64, now: u64) -> bool {
     }
 }
 
-/// Returns the first tick that was due during `run`, the run of the tick `own` (cron 5).
+/// (cron 5).
 pub(crate) fn first_during(schedule: &Schedule, own: i64, run: &Run) -> Option<i64> {
     if matches!(run.end, End::Skipped(_)) {
         return None;
@@ -129,14 +121,11 @@ pub(crate) fn first_during(schedule: &Schedule, own: i64, run: &Run) -> Option<i
     (millis(first) < run.ended).then_some(first)
 }
 
-/// Returns true if the tick was due during this run. Returns false if `run` is the record of a
-/// skipped tick.
 pub(crate) fn was_due_during(run: &Run, tick: i64) -> bool {
     let due = millis(tick);
     !matches!(run.end, End::Skipped(_)) && run.started <= due && due < run.ended
 }
 
-/// Converts a tick to milliseconds since 1970, the unit of the records of runs.
 pub(crate) fn millis(tick: i64) -> u64 {
     tick.unsigned_abs().saturating_mul(1_000)
 }
@@ -145,7 +134,6 @@ pub(crate) fn millis_of(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Converts seconds since 1970 to the type of a tick.
 pub(crate) fn whole(seconds: u64) -> i64 {
     i64::try_from(seconds).unwrap_or(i64::MAX)
 }

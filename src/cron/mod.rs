@@ -89,12 +89,9 @@ pub use job::{Interrupted, Job, Missed, Overlap};
 pub use request::{Requested, RunRequest};
 pub use tick::{Cancelled, End, Run, Skipped, Tick, TickReport, TickState};
 
-/// Namespace of the idempotency records of ticks and of schedules.
 const NAMESPACE: &str = "cron";
-/// Number of ticks of a job's history whose records are read at the same time.
 const READS: usize = 32;
-/// Time for which a process that has given up the lead does not campaign for it, so that another
-/// process can become leader.
+/// After giving up the lead, so that another process can become leader.
 const LEAVE: Duration = Duration::from_millis(500);
 const HOUR: Duration = Duration::from_secs(3_600);
 const YEAR: Duration = Duration::from_secs(366 * 24 * 3_600);
@@ -109,15 +106,11 @@ pub struct Cron {
     lead: Arc<Lead>,
 }
 
-/// Leadership of this process, as far as this process knows, and the task that campaigns for it.
 #[derive(Debug)]
 struct Lead {
     term: Arc<watch::Sender<Option<FencingToken>>>,
-    /// Signal that reports the loss of the present leadership. It does so before the field `term`
-    /// is set to `None`.
     lost: Arc<SyncMutex<Option<LostSignal>>>,
     step_down: Arc<Notify>,
-    /// Number of ticks that are running in this process.
     running: Arc<watch::Sender<usize>>,
     task: SyncMutex<Option<JoinHandle<()>>>,
 }
@@ -125,8 +118,7 @@ struct Lead {
 impl Drop for Lead {
     fn drop(&mut self) {
         if let Some(task) = self.task.lock().take() {
-            // The task that campaigns owns the leadership of this process. If the task is aborted,
-            // the leadership is dropped and so resigned.
+            // The task owns the leadership, so aborting it resigns.
             task.abort();
         }
     }
@@ -227,7 +219,7 @@ impl Cron {
             };
             Ok(TickReport { at: tick::at(at), state })
         });
-        // The records of several ticks are read at the same time, so that the reads share requests.
+        // So that the reads share requests.
         stream::iter(reports).buffered(READS).try_collect().await
     }
 
@@ -247,7 +239,7 @@ impl Cron {
         &self.redlock.core
     }
 
-    /// Returns the wall clock in seconds since 1970.
+    /// In seconds since 1970.
     fn now(&self) -> i64 {
         missed::whole(self.core().env.wall_micros() / 1_000_000)
     }
@@ -256,11 +248,8 @@ impl Cron {
         Ok(self.redlock.election(format!("{}:lead", self.name)).build()?)
     }
 
-    /// Returns the idempotency namespace for the records of the job's ticks.
     fn records(&self, job: &Job) -> Result<Records, CronError> {
-        // Each key of a tick has a birth (`created_at`), the time since which it can exist. The
-        // library reports a key that the nodes may have forgotten only if the key has no birth, so
-        // these reports are turned off.
+        // Every key of a tick has a birth, and only keys without one are reported.
         let records = self.redlock.idempotency(NAMESPACE).without_forgotten_reports();
         let records = records.retention(job.retention);
         let records = match job.interrupted {
@@ -270,7 +259,6 @@ impl Cron {
         Ok(Records::new(records.build()?, self.id_of(&job.name)))
     }
 
-    /// Joins the names of this runner and of a job, for keys.
     fn id_of(&self, job: &str) -> String {
         keys::id(&self.name, job)
     }
@@ -279,16 +267,13 @@ impl Cron {
         keys::lock(&self.id_of(&job.name))
     }
 
-    /// Returns the idempotency namespace for the records of schedules.
     fn revisions(&self, job: &Job) -> Result<Records, CronError> {
-        // If the nodes have lost the record of a schedule, it is stored again. So no report about
-        // lost (forgotten) keys is needed.
+        // A schedule's record that the nodes have lost is stored again.
         let records = self.redlock.idempotency(NAMESPACE).without_forgotten_reports();
         let records = records.retention(YEAR).at_least_once().build()?;
         Ok(Records::new(records, self.id_of(&job.name)))
     }
 
-    /// Starts the task that campaigns for the lead, unless the task is running.
     fn campaign(&self, election: Election) {
         let mut task = self.lead.task.lock();
         if task.as_ref().is_some_and(|task| !task.is_finished()) {
@@ -305,8 +290,6 @@ impl Cron {
     }
 }
 
-/// Data of the task that campaigns to make this process the leader of the processes that run the
-/// same jobs.
 struct Candidate {
     term: Arc<watch::Sender<Option<FencingToken>>>,
     lost: Arc<SyncMutex<Option<LostSignal>>>,
@@ -316,9 +299,8 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Campaigns and leads until the `Redlock` handle is closed. If the nodes refuse this process,
-    /// for example because of a wrong password, the task campaigns again later, because a person
-    /// may correct the password. `Cron::run` reports the error to its caller.
+    /// Until the handle is closed. If the nodes refuse this process, the task campaigns again
+    /// later, because a person may correct the cause. `Cron::run` reports the error.
     async fn run(mut self, election: Election) {
         let value = format!("pid {}", std::process::id());
         let mut warned = false;
@@ -348,7 +330,6 @@ impl Candidate {
         }
     }
 
-    /// Leads (checks each tick first) until the leadership ends. Returns the reason for the end.
     async fn lead(&mut self, leadership: &Leadership, core: &Core) -> &'static str {
         let stepped = self.step_down.notified();
         *self.lost.lock() = Some(leadership.lost_signal());
@@ -357,8 +338,8 @@ impl Candidate {
             let request = leadership.asked_to_resign().await;
             let (name, by, reason) = (leadership.name(), request.by, request.reason);
             tracing::info!(target: "palisade::cron", name, %by, reason, "asked to step down");
-            // This process no longer counts as leader, so the other processes check each tick
-            // first. The runs in this process continue to their end.
+            // The other processes check each tick first now. The runs in this process continue to
+            // their end.
             self.term.send_replace(None);
             let _ = self.running.wait_for(|running| *running == 0).await;
         };
@@ -372,7 +353,6 @@ impl Candidate {
     }
 }
 
-/// Counts the run of one tick as running in this process until this value is dropped.
 struct Running<'a>(&'a watch::Sender<usize>);
 
 impl<'a> Running<'a> {

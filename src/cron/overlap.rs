@@ -1,5 +1,4 @@
-//! Finds out if a tick (a due time of a job) was due during an earlier run of the job. It reads the
-//! stored records of the earlier ticks.
+//! Finds out, from the stored records, whether a tick was due during an earlier run of the job.
 
 use std::time::Duration;
 
@@ -11,33 +10,26 @@ use super::tick::{End, Run, Skipped};
 use crate::idempotency::{RunError, Status};
 use crate::sync::SyncMutex;
 
-/// Number of earlier ticks without a stored result, or with a run that began later than the tick,
-/// after which the search for an earlier run of the job ends.
+/// Earlier ticks without a stored result, or with a run that began later than the tick, after which
+/// the search ends.
 pub(super) const BACK: usize = 16;
 
-/// Effect that the last run of the job before a tick has on this tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum During {
-    /// The tick was not due during an earlier run of the job.
     NoRun,
-    /// The tick was due during an earlier run of the job, and is run after that run.
     Waited,
-    /// The tick is not run, because of an earlier run; the value is the reason.
     Skipped(Skipped),
-    /// The run of an earlier tick was interrupted a moment ago: its claim goes on for this long.
     Interrupted(Duration),
 }
 
-/// A later tick, the tick of the run that the last search for an earlier run found, and that run.
-/// The later tick and all ticks between it and the run were skipped, so a search that reaches that
-/// tick can continue at the run. So a tick that was due during a long run need not read the records
-/// of all ticks before it. The stored values stay valid, because records never change.
+/// A later tick, the tick of the run that its search found, and that run. All ticks between were
+/// skipped, so a search that reaches the later tick continues at the run. Stays valid, because
+/// records never change.
 #[derive(Debug, Default)]
 pub(super) struct Overlaps(SyncMutex<Option<(i64, i64, Run)>>);
 
 impl Overlaps {
-    /// Finds the last run before `tick`, and returns its effect on `tick`. Does not read the
-    /// records of ticks before `since`. The caller holds the lock of the job.
+    /// Does not read the records of ticks before `since`. The caller holds the lock of the job.
     pub(super) async fn during(
         &self,
         (job, schedule, records): (&Job, &Schedule, &Records),

@@ -1,10 +1,9 @@
 //! Requests of operators to run a job now, outside of its schedule.
 //!
-//! A request is stored as a record. The record's key contains the job and a slot of `SLOT` seconds,
-//! so two requests in one slot are one request. The processes of a job that allows requests read
-//! the records of the last slots, and run a tick for each request. The leader reads them often and
-//! first, and the other processes read them seldom, so a request is run without a leader, too. Each
-//! tick for a request has a record of its own, like every other tick, so it is completed once.
+//! The key of a request's record has the job and a slot of `SLOT` seconds, so two requests in one
+//! slot are one. The processes of a job that allows requests read the last slots, and run a tick
+//! for each. The leader reads them often, the others seldom, so a request is run without a leader,
+//! too.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -21,19 +20,15 @@ use crate::error::ConfigError;
 use crate::idempotency::{Call, Context, Failed, Outcome, Resolved, RunError, Status};
 use crate::name::check_name;
 
-/// Interval at which the leader of a job looks for requests to run the job.
 const LOOK: Duration = Duration::from_secs(2);
-/// Number of intervals `LOOK` between two reads by a process that does not lead.
+/// Intervals `LOOK` between two reads by a process that does not lead.
 const SELDOM: u32 = 5;
-/// Length of a slot (a span of time) in seconds. Two requests to run a job in one slot are one
-/// request.
+/// In seconds.
 pub(super) const SLOT: i64 = 10;
-/// Age of a request in seconds after which no run for it begins.
+/// In seconds: no run for an older request begins.
 pub(super) const LATEST: i64 = 60;
-/// Interval in seconds at which a process stores a sign: a record that shows that its job allows
-/// requests.
+/// Interval in seconds at which a process stores the sign that its job allows requests.
 pub(super) const DAY: i64 = 86_400;
-/// Pause between two reads of a record by [`Cron::request_run`], while it waits.
 const AGAIN: Duration = Duration::from_millis(250);
 
 /// A request to run a job now.
@@ -95,13 +90,10 @@ pub enum Requested {
     Undecided,
 }
 
-/// Returns the number of the slot of ten seconds that contains this instant.
 pub(super) fn slot(at: i64) -> i64 {
     at.div_euclid(SLOT)
 }
 
-/// Returns the error for a request to run a job whose storage has failed. If too few nodes
-/// answered, some of these nodes may have stored the request.
 fn not_confirmed(request: &RunRequest, error: RunError) -> CronError {
     let until = request.until();
     match error {
@@ -111,15 +103,14 @@ fn not_confirmed(request: &RunRequest, error: RunError) -> CronError {
     }
 }
 
-/// Reads a record. If only a minority of the nodes has a value, for example after a restart of the
-/// other nodes, first stores this value on a majority.
+/// A value that only a minority has is first stored on a majority.
 async fn read<T: Serialize + DeserializeOwned>(call: Call) -> Result<Status<T>, RunError> {
     match call.clone().lookup().await? {
         Status::Unsettled => {}
         known => return Ok(known),
     }
-    // The handler `none` is called only if no node that answers has the value any more. It returns
-    // an error, so that no other value is stored.
+    // Called only if no node that answers has the value any more. With an error, no other value is
+    // stored.
     let none = |_: Context| async { Err(Failed::no_effect("no node has the value")) };
     match call.in_flight_timeout(Duration::ZERO).run(none).await {
         Ok(Outcome::Executed { value, .. } | Outcome::Replayed(value)) => Ok(Status::Stored(value)),
@@ -184,13 +175,12 @@ impl Cron {
                     return Err(ConfigError::new("reason", size, rule).into());
                 }
                 _ if tokio::time::Instant::now() >= end => return Ok(Requested::Undecided),
-                // Another process is writing the same record, so this process tries again.
+                // Another process is writing the same record.
                 _ => sleep(AGAIN).await,
             }
         };
         loop {
-            // All these results show that a run has begun: also a run that is still under way, and
-            // a run whose process died.
+            // A run has begun: also one that is under way, or whose process died.
             let run = match records.run(request.at).lookup::<Run>().await {
                 Ok(Status::Stored(run)) => Some(Some(run)),
                 Ok(
@@ -201,7 +191,7 @@ impl Cron {
                 )
                 | Err(RunError::Codec { .. }) => Some(None),
                 // The request is stored, and its run may begin. An error of the read above must not
-                // hide that, so this process reads again.
+                // hide that.
                 _ => None,
             };
             if let Some(run) = run {
@@ -214,7 +204,6 @@ impl Cron {
         }
     }
 
-    /// Returns the idempotency namespace for the records of operators' requests to run a job.
     pub(super) fn requests(&self, job: &str) -> Result<Records, CronError> {
         let records = self.redlock.idempotency(NAMESPACE).without_forgotten_reports();
         let retention = Duration::from_secs(3 * DAY.unsigned_abs());
@@ -223,21 +212,17 @@ impl Cron {
     }
 }
 
-/// State of the search for requests of one job in this process.
 struct Looks<'a> {
     cron: &'a Cron,
     job: &'a str,
     records: &'a Records,
-    /// Numbers (time slots) of the requests to run the job that were found.
     found: BTreeSet<i64>,
-    /// Times of the requests that were found, and that the stream has not returned yet.
     next: Vec<i64>,
-    /// Number of intervals of length `LOOK` since this process last read the requests.
     idle: u32,
 }
 
-/// Returns an endless stream of the requests for a job. Each item is the time of one request, and
-/// each request has one item. Without `records`, the stream reads nothing and has no items.
+/// Endless; each item is the time of one request. Without `records` it reads nothing and has no
+/// items.
 pub(super) fn requests<'a>(
     cron: &'a Cron,
     job: &'a str,
@@ -268,12 +253,10 @@ pub(super) fn requests<'a>(
 }
 
 impl Looks<'_> {
-    /// Reads the requests of the last slots of time, and stores the sign (a record) that the job
-    /// allows requests.
     async fn look(&mut self) -> Result<(), RunError> {
         let (now, records, job) = (self.cron.now(), self.records, self.job);
-        // Two correct clocks of two processes differ by at most twice the clock error. One second
-        // is added, because the times are whole seconds.
+        // Two correct clocks differ by at most twice the clock error. One second more, because the
+        // times are whole seconds.
         let apart = 2 * self.cron.core().config.clock_error.as_secs().cast_signed() + 1;
         let (first, last) = (slot(now - LATEST - apart), slot(now + apart));
         self.found.retain(|number| *number >= first);
@@ -290,7 +273,7 @@ impl Looks<'_> {
             let request = match read {
                 Ok(Status::Stored(request)) => request,
                 Ok(_) => continue,
-                // The value of a record never changes, so the record is not read again.
+                // A record never changes, so it is not read again.
                 Err(why @ RunError::Codec { .. }) => {
                     self.found.insert(number);
                     tracing::warn!(
@@ -303,8 +286,7 @@ impl Looks<'_> {
                     continue;
                 }
             };
-            // The time of the request must be in the slot of time to which the record belongs. If
-            // it is not, another program wrote the record.
+            // Otherwise another program wrote the record.
             if slot(request.at) == number && self.found.insert(number) {
                 let (by, reason) = (&request.by, &request.reason);
                 tracing::info!(

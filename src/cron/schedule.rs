@@ -8,21 +8,18 @@ use chrono_tz::Tz;
 use crate::error::ConfigError;
 use crate::safe_text::Quoted;
 
-/// Beginning of the time in which a new schedule is examined for its ticks: 2026-01-01, in seconds
-/// since 1970. It is a constant, so that the examination has the same result in all processes.
+/// 2026-01-01, in seconds since 1970. Constant, so that the examination has the same result in all
+/// processes.
 const EXAMINED: i64 = 1_767_225_600;
-/// Length of the time in which the ticks of a new schedule are examined, in seconds. Weekdays and
-/// leap years repeat every 28 years.
+/// In seconds. Weekdays and leap years repeat every 28 years.
 const CYCLE: i64 = 28 * 366 * DAY;
 const DAY: i64 = 24 * 3_600;
-/// Number of ticks between which the shortest pause is searched.
 const EXAMINED_TICKS: usize = 1_000;
-/// Largest number of steps in the search for the longest pause between two ticks of a schedule. A
-/// step is as long as the job's retention, or longer. With a retention of an hour, the steps cover
-/// more than a year.
+/// In the search for the longest pause. A step is at least the job's retention: with an hour, the
+/// steps cover more than a year.
 const STEPS: usize = 10_000;
 
-/// A cron expression and its time zone. Ticks are instants, in whole seconds since 1970.
+/// Ticks are instants, in whole seconds since 1970.
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
     text: String,
@@ -50,46 +47,40 @@ impl Schedule {
         Ok(schedule)
     }
 
-    /// Returns the cron expression and its time zone as one text. The text is the same in all
-    /// processes with the same schedule.
     pub(crate) fn name(&self) -> String {
         format!("{} {}", self.text, self.zone.name())
     }
 
-    /// Returns the first tick after `instant`; `None` if there is no later tick.
     pub(crate) fn after(&self, instant: i64) -> Option<i64> {
         let from = self.at(instant)?;
         let next = self.cron.iter_after(from).next()?.timestamp();
-        // Two different wall clock times in a gap of the zone's clock can be the same instant. They
-        // are one tick, so the search continues a second later.
+        // Two wall clock times in a gap of the zone's clock can be the same instant. They are one
+        // tick.
         (next > instant).then_some(next).or_else(|| self.after(instant + 1))
     }
 
-    /// Returns the last tick at or before `instant`; `None` if there is no such tick.
     pub(crate) fn until(&self, instant: i64) -> Option<i64> {
         let from = self.at(instant + 1)?;
         let before = self.cron.iter_before(from).next()?.timestamp();
         (before <= instant).then_some(before)
     }
 
-    /// Returns the shortest pause between two ticks of the schedule, as far as it is examined.
     pub(crate) fn shortest_pause(&self) -> Option<Duration> {
         let ticks = std::iter::successors(self.after(EXAMINED), |tick| self.after(*tick));
         let pauses = ticks.take(EXAMINED_TICKS).map_while(|tick| Some(self.after(tick)? - tick));
         pauses.min().map(|pause| Duration::from_secs(pause.unsigned_abs()))
     }
 
-    /// Returns the longest pause between two ticks of the schedule in days, rounded up, if that
-    /// pause is longer than `span`.
+    /// In days, rounded up; only a pause that is longer than `span`.
     pub(crate) fn pause_longer_than(&self, span: Duration) -> Option<i64> {
         let (span, mut at) = (i64::try_from(span.as_secs()).ok()?, self.after(EXAMINED)?);
         let mut longest = None;
         for _ in 0..STEPS {
-            // If there is a tick within `span` after `at`, the search continues at the last such
-            // tick. If there is no tick within `span`, the pause after `at` is longer than `span`.
+            // Goes on at the last tick within `span`. Without one, the pause after `at` is longer
+            // than `span`.
             let last = self.until(at + span)?;
             let next = if last > at { Some(last) } else { self.after(at) };
-            // An expression may contain years, so a schedule may have a last tick.
+            // An expression may contain years.
             let Some(next) = next else { break };
             if last <= at {
                 longest = longest.max(Some((next - at + DAY - 1) / DAY));

@@ -19,9 +19,7 @@ pub(super) struct Before {
     pub(super) edited: i64,
 }
 
-/// Returns the time since which the job has this schedule, in seconds since 1970, and the schedule
-/// before it. If the schedule was edited just now, also logs the gap between the last tick of the
-/// old schedule and the first tick of the new one, in which nothing runs.
+/// In seconds since 1970. If the schedule was edited just now, logs the gap in which nothing runs.
 pub(super) async fn start(
     cron: &Cron,
     job: &Job,
@@ -47,8 +45,6 @@ pub(super) async fn start(
     Ok((revision.since, before))
 }
 
-/// Returns the present revision of the job's schedule: the schedule and the time since which the
-/// job has it. Repeats the request until enough nodes answer.
 async fn since(cron: &Cron, job: &Job, schedule: &Schedule) -> Result<Revision, CronError> {
     let records = cron.revisions(job)?;
     let mut warned = false;
@@ -70,8 +66,6 @@ async fn since(cron: &Cron, job: &Job, schedule: &Schedule) -> Result<Revision, 
     }
 }
 
-/// Logs a gap after an edit of the schedule: nothing runs between the last tick of the old schedule
-/// and the first tick of the new schedule.
 async fn report_gap(
     cron: &Cron,
     job: &Job,
@@ -81,8 +75,7 @@ async fn report_gap(
     records: &Records,
 ) {
     let Some((old, _)) = &revision.before else { return };
-    // Only a process that starts within a minute after the edit of the schedule logs the gap in the
-    // ticks, so that later restarts do not log it again.
+    // Only within a minute after the edit, so that later restarts do not log it again.
     if cron.now() - revision.since > 60 {
         return;
     }

@@ -1,5 +1,4 @@
-//! A tick (one due time of a job), which the job's handler receives, and the record of a finished
-//! tick.
+//! A tick, which the job's handler receives, and the record of a finished tick.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

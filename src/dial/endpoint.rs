@@ -1,5 +1,5 @@
-//! The address of a server, with a login. An address is parsed once and checked when it is built.
-//! No output contains the password.
+//! The address of a server, with a login: parsed once, checked when it is built. No output contains
+//! the password.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,6 @@ use crate::error::ConfigError;
 use crate::safe_text::Secrets;
 use crate::tls::Tls;
 
-/// The largest index of a database that a server's settings allow.
 const DB_MAX: i64 = i32::MAX as i64;
 
 /// The address of one server, with a login. A clone is cheap.
@@ -24,7 +23,6 @@ const DB_MAX: i64 = i32::MAX as i64;
 pub struct Endpoint {
     place: Place,
     tls: Option<Tls>,
-    /// Required name in the server's certificate; `None` for the host of the address.
     tls_name: Option<Arc<str>>,
     login: RedisConnectionInfo,
 }
@@ -52,8 +50,7 @@ impl Endpoint {
         }
         let (parsed, zone) = without_zone(url).unwrap_or_else(|| (url.to_owned(), String::new()));
         let info = parsed.as_str().into_connection_info().map_err(|e| {
-            // The message of the crate `redis` contains the cause. The detail at its end is
-            // removed, because the detail quotes a part of the address.
+            // The detail at its end quotes a part of the address, so it is removed.
             let words = e.to_string();
             let cause = e.detail().map_or(&*words, |d| words.trim_end_matches(d));
             let cause = cause.trim_end_matches([':', ' ']);
@@ -92,7 +89,6 @@ impl Endpoint {
         Self { place: Place::Tcp(host.into(), port), ..like.clone() }
     }
 
-    /// Returns the address with its scheme and database, without the login.
     pub(crate) fn url(&self) -> String {
         let scheme = match (&self.place, self.is_tls()) {
             (Place::Unix(_), _) => "unix",
@@ -107,7 +103,6 @@ impl Endpoint {
         format!("{scheme}://{self}{db}")
     }
 
-    /// Returns the number of the database that is selected.
     pub(crate) fn database(&self) -> i64 {
         self.login.db()
     }
@@ -132,14 +127,12 @@ impl Endpoint {
         Ok(Self { tls: Some(Tls::new("tls", root, client)?), ..self })
     }
 
-    /// Creates a template that can be given to [`at`](Self::at) as `like`. Its address is a
-    /// placeholder, and it has no login and no TLS.
+    /// A template for [`at`](Self::at): the address is a placeholder, without login and TLS.
     pub(crate) fn anywhere() -> Self {
         let place = Place::Tcp("localhost".into(), 0);
         Self { place, tls: None, tls_name: None, login: RedisConnectionInfo::default() }
     }
 
-    /// Sets the transport to TLS.
     #[cfg(feature = "tls")]
     pub(crate) fn over(self, tls: Tls) -> Self {
         Self { tls: Some(tls), ..self }
@@ -157,7 +150,6 @@ impl Endpoint {
         Self { login: self.login.set_password(password), ..self }
     }
 
-    /// Replaces the index of the database.
     pub(crate) fn db(self, db: u32) -> Result<Self, ConfigError> {
         Self { login: self.login.set_db(i64::from(db)), ..self }.checked()
     }
@@ -172,16 +164,12 @@ impl Endpoint {
         secrets(&self.login)
     }
 
-    /// Sets the name that the server's certificate must contain, if that name differs from the host
-    /// of the address. `field` is the setting with that name.
     #[cfg(feature = "tls")]
     pub(crate) fn tls_name(self, field: &'static str, name: &str) -> Result<Self, ConfigError> {
         crate::tls::server_name(field, name)?;
         Ok(Self { tls_name: Some(name.into()), ..self })
     }
 
-    /// Checks that a name for the certificate is given only together with TLS.
-    /// `field` is the setting with the name, and `rule` the setting that the name needs.
     pub(crate) fn check_tls_name(
         &self,
         field: &'static str,
@@ -195,17 +183,12 @@ impl Endpoint {
         }
     }
 
-    /// Returns the TLS settings with the required name in the certificate.
     fn transport(&self) -> Option<Tls> {
         self.tls.clone().map(|tls| tls.named(self.tls_name.as_ref()))
     }
 
-    /// Connects and logs in with RESP3, without Nagle's delay. RESP3 is needed because of its
-    /// pushes (messages that answer no request): they report that a lock may be free, or that the
-    /// connection was lost. The caller has to set a time-out.
-    ///
-    /// # Cancellation safety
-    /// The future may be dropped. The connection is then closed.
+    /// Connects and logs in with RESP3, whose pushes report hints and lost connections, without
+    /// Nagle's delay. The caller has to set a time-out. A dropped future closes the connection.
     pub(crate) async fn dial(
         &self,
         config: AsyncConnectionConfig,
@@ -217,30 +200,20 @@ impl Endpoint {
         dial::dial(&self.place, self.transport().as_ref(), &login, config, limits).await
     }
 
-    /// Connects to a Sentinel and logs in, like [`dial`](Self::dial), with the time-outs in
-    /// `config`. The name of this library is not sent, because the user of a Sentinel need not have
-    /// the permission for that.
-    ///
-    /// # Cancellation safety
-    /// The future may be dropped. The connection is then closed.
+    /// Like [`dial`](Self::dial), with the time-outs in `config`. This library's name is not sent,
+    /// because a Sentinel's user need not have the permission for that.
     pub(crate) async fn dial_sentinel(&self, config: AsyncConnectionConfig) -> RedisResult<Line> {
         let login = self.login.clone().set_protocol(ProtocolVersion::RESP3);
         let login = login.set_skip_set_lib_name();
         dial::dial(&self.place, self.transport().as_ref(), &login, config, Limits::SENTINEL).await
     }
 
-    /// Opens a connection for batches (script calls with several requests), without Nagle's delay.
-    /// The caller has to send [`hello`](Self::hello) and [`settle_in`](Self::settle_in) first,
-    /// because this function sends no command. `load` returns the command that loads the script of
-    /// the batches.
-    ///
-    /// # Cancellation safety
-    /// The future may be dropped. The connection is then closed.
+    /// A connection for batches. It sends no command: the caller sends [`hello`](Self::hello) and
+    /// [`settle_in`](Self::settle_in) first. `load` returns the command that loads the script.
     pub(crate) async fn wire(&self, load: fn() -> Vec<u8>) -> RedisResult<Wire> {
         Ok(dial::wire(&self.place, self.transport().as_ref(), Limits::BATCHES, load).await?)
     }
 
-    /// Returns the command that logs in.
     pub(crate) fn hello(&self) -> Cmd {
         let mut hello = cmd("HELLO");
         hello.arg("3");
@@ -251,8 +224,8 @@ impl Endpoint {
         hello
     }
 
-    /// Returns the commands to send after the login. They select the database, and set the client's
-    /// name and version. A server may refuse the name and the version.
+    /// After the login: they select the database, and set the client's name and version, which a
+    /// server may refuse.
     pub(crate) fn settle_in(&self) -> Vec<Cmd> {
         let info =
             |name: &str, value: &str| cmd("CLIENT").arg("SETINFO").arg(name).arg(value).take();
@@ -273,7 +246,6 @@ impl Endpoint {
     }
 }
 
-/// Writes only host and port, or the path of a socket. Never writes the login.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
@@ -290,8 +262,6 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// Returns an error text for a query or fragment that the parser would ignore; `None` if the
-/// address has no such part.
 fn unknown_part(url: &str) -> Option<String> {
     let (scheme, rest) = url.split_once("://")?;
     let (rest, fragment) = rest.split_once('#').map_or((rest, None), |(r, f)| (r, Some(f)));
@@ -309,8 +279,8 @@ fn unknown_part(url: &str) -> Option<String> {
     })
 }
 
-/// Splits the zone off a link-local address, `[fe80::1%eth0]` or `[fe80::1%25eth0]`, because the
-/// parser of URLs knows no zones. Returns `None` if there is none.
+/// Of a link-local address, `[fe80::1%eth0]` or `[fe80::1%25eth0]`: the parser of URLs knows no
+/// zones.
 fn without_zone(url: &str) -> Option<(String, String)> {
     let (scheme, _) = url.split_once("://")?;
     if scheme.contains("unix") {
@@ -326,14 +296,11 @@ fn without_zone(url: &str) -> Option<(String, String)> {
     (!zone.is_empty() && zone.chars().all(is_zone)).then(|| (alone, format!("%{zone}")))
 }
 
-/// Returns a zone without the `25` of a `%` that was written as `%25`. Before digits it may be a
-/// part of the number of an interface.
 pub(crate) fn zone_of(written: &str) -> &str {
     let is_name = |zone: &&str| zone.starts_with(|c: char| c.is_ascii_alphabetic());
     written.strip_prefix("25").filter(is_name).unwrap_or(written)
 }
 
-/// Returns true if there are digits in the place of the port, and they are none.
 fn has_odd_port(url: &str) -> bool {
     let (_, rest) = url.split_once("://").unwrap_or(("", url));
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
@@ -344,8 +311,8 @@ fn has_odd_port(url: &str) -> bool {
     })
 }
 
-/// Returns true if the address has an `@` only after the first `/`, `?` or `#`. A parser would take
-/// a part of the password for the host, and the host is shown. A path may contain an `@`.
+/// An `@` only after the first `/`, `?` or `#`: a parser would take a part of the password for the
+/// host, which is shown. A path may contain an `@`.
 fn is_ambiguous(url: &str) -> bool {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
@@ -353,19 +320,16 @@ fn is_ambiguous(url: &str) -> bool {
     !is_path && !authority.contains('@') && behind.contains('@')
 }
 
-/// Returns the address without the part before the last `@` and without the query, because both
-/// parts may contain secrets. If it is not clear where such a part ends, more of the address is
-/// left out.
+/// Without the part before the last `@` and without the query, which may contain secrets. If it is
+/// not clear where such a part ends, more is left out.
 fn redacted(url: &str) -> String {
     let is_scheme = |s: &str| s.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
     let (scheme, rest) = url.split_once("://").filter(|(s, _)| is_scheme(s)).unwrap_or(("", url));
     let (secret, rest) = rest.rsplit_once('@').unwrap_or(("", rest));
     let rest = rest.split(['?', '#']).next().unwrap_or_default();
-    // An `@` after the start of a query may belong to the query. Then the text after this `@` may
-    // be a part of a password, so it is not shown.
+    // It may belong to a query. Then the text after it may be a part of a password.
     let rest = if secret.contains(['?', '#']) { "…" } else { rest };
-    // If the address has no host, as in `redis://user:password`, the text after the colon is the
-    // password and not a port. So only a number is shown there.
+    // Without a host, as in `redis://user:password`, the text after the colon is the password.
     let is_port = |text: &str| {
         let port = text.split('/').next().unwrap_or_default();
         port.parse::<u16>().is_ok()
@@ -383,8 +347,6 @@ fn redacted(url: &str) -> String {
     }
 }
 
-/// Returns true if the text begins with an IPv6 address in brackets, and the rest is a port or
-/// empty.
 fn is_v6(rest: &str, is_port: impl Fn(&str) -> bool) -> bool {
     let Some((host, behind)) = rest.strip_prefix('[').and_then(|r| r.split_once(']')) else {
         return false;

@@ -1,16 +1,15 @@
-//! The text of a connection error for users. The text has the server's error code and sentence. The
-//! text never contains data that this program sent.
+//! The text of a connection error for users: the server's error code and sentence, and no data that
+//! this program sent.
 
 use redis::RedisError;
 
 use crate::safe_text::Secrets;
 use crate::tls;
 
-/// Words in a server's error. After them the server repeats the arguments of the command, which may
-/// contain a password.
+/// After these words a server repeats the arguments of the command, which may contain a password.
 const ECHO: &str = ", with args beginning with";
 
-/// Returns the text of an error. Removes the `secrets` of the connection's login from the text.
+/// Returns the text of an error, without the `secrets` of the login.
 pub fn error_text(e: &RedisError, secrets: &Secrets) -> String {
     let text = match (e.code(), e.detail()) {
         (Some(code), Some(detail)) => format!("{code} {}", detail.trim_end_matches('.')),
@@ -19,7 +18,6 @@ pub fn error_text(e: &RedisError, secrets: &Secrets) -> String {
     secrets.clean(text.split(ECHO).next().unwrap_or_default())
 }
 
-/// Returns an instruction for a TLS error, with the cause; `None` if the error is no TLS error.
 pub(crate) fn refusal(e: &RedisError, secrets: &Secrets) -> Option<String> {
     let (remedy, cause) = tls::refusal(e)?;
     Some(format!("{remedy}: {}", secrets.clean(&cause)))

@@ -1,51 +1,36 @@
-//! Finds the beginning and the end of each answer in a server's stream (RESP2 and RESP3). Refuses
-//! answers that are larger than the limits. This module only counts bytes and values; a parser
-//! reads the contents later.
+//! Finds the beginning and the end of each answer (RESP2 and RESP3), and refuses those above the
+//! limits. It only counts bytes and values; a parser reads the contents later.
 
-/// Largest number of bytes in a line of an answer. A number, a word or an error is one line.
+/// In bytes. A number, a word or an error is one line.
 const LINE_MAX: u64 = 64 * 1024;
-/// Largest number of levels of lists and maps in an answer.
 const DEPTH_MAX: usize = 16;
 
-/// Largest number of pushes (messages that answer no request) on a connection without
-/// subscriptions. A correct server sends no pushes on such a connection.
+/// On a connection without subscriptions, where a correct server sends none.
 const PUSHES_MAX: u64 = 1_000;
 
-/// Limits of the answers on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Largest number of bytes in one answer.
     pub(crate) bytes: u64,
-    /// Largest number of values in one answer, over all levels.
     pub(crate) items: u64,
-    /// Largest number of pushes over the whole life of a connection. On a connection without
-    /// subscriptions, pushes have no use and only cost time.
+    /// Over the whole life of a connection. Without subscriptions they only cost time.
     pub(crate) pushes: u64,
-    /// Largest number of answers that are read in 20 ms, including pushes. Further answers stay in
-    /// the socket, so the server has to wait.
+    /// That are read in 20 ms, with pushes. Further ones stay in the socket, so the server has to
+    /// wait.
     pub(crate) answers: u64,
 }
 
 impl Limits {
-    /// Limits for answers to batches (script calls with several requests). The limits allow one
-    /// mebibyte of results, or one result of the largest size, plus the other parts of the answer.
+    /// One mebibyte of results, or one result of the largest size, plus the other parts.
     pub(crate) const BATCHES: Self = Self { bytes: 10 << 20, ..Self::WORDS };
-    /// Limits for answers of servers and Sentinels, if no other limits below apply.
     pub(crate) const WORDS: Self =
         Self { bytes: 1 << 20, items: 1 << 16, pushes: PUSHES_MAX, answers: u64::MAX };
-    /// Limits for a connection with subscriptions: `WORDS` with any number of pushes (messages
-    /// without a request).
     pub(crate) const EVENTS: Self = Self { pushes: u64::MAX, ..Self::WORDS };
-    /// Limits for a connection to a Sentinel. A Sentinel sends some events for each change of a
-    /// group. Without the limit `answers` (answers in 20 ms), an endless stream of events would
-    /// occupy a processor.
+    /// Some events for each change of a group. Without `answers`, an endless stream would occupy a
+    /// processor.
     pub(crate) const SENTINEL: Self = Self { answers: 256, ..Self::EVENTS };
-    /// Limits for answers with entries of Redis streams.
     pub(crate) const ENTRIES: Self = Self { bytes: 64 << 20, items: 1 << 20, ..Self::WORDS };
 }
 
-/// Reason for which this program ends a connection: the server sent more than a limit allows, or
-/// bytes that are not its protocol. A correct server never does so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Excess {
     #[error("an answer of more than {0} bytes")]
@@ -58,47 +43,46 @@ pub(crate) enum Excess {
     Line,
     #[error("an answer with more than {DEPTH_MAX} levels")]
     Depth,
-    /// The bytes are not the Redis protocol (RESP).
     #[error("an answer that is not the Redis protocol")]
     Garbled,
 }
 
 impl Excess {
-    /// Returns a text for errors. The text says that this program ended the connection, and why.
     pub(crate) fn why_it_ended(self) -> String {
         format!("it sent {self}, so this program ended the connection")
     }
 }
 
-/// Counts the bytes and values of the answers on one connection, and compares them with the limits.
 #[derive(Debug)]
 pub(crate) struct Frames {
     limits: Limits,
-    /// Number of bytes of the present answer that have been counted so far.
     bytes: u64,
-    /// Number of values of the present answer so far. When the length of a list or map arrives, all
-    /// its values are counted at once, because the parser allocates memory for them.
+    /// All values of a list or map count when its length arrives, because the parser allocates
+    /// memory for them.
     items: u64,
-    /// Number of pushes since the connection was opened.
     pushes: u64,
-    /// Number of values that are still missing in each list or map that has begun. The outermost
-    /// list or map is the first.
+    /// Values that are still missing in each open list or map; the outermost is the first.
     open: Vec<u64>,
     at: At,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum At {
-    /// The next byte is the type byte with which a value begins.
     Kind,
-    /// The next byte is in a line that contains the value itself. `length` bytes of the line have
-    /// arrived. Only `\r\n` ends the line, as for the parser that reads the contents later. If this
-    /// module ended a line earlier, it would take the rest of the line for other values.
-    Line { length: u64, ending: bool },
-    /// The next byte is in a line with the length of a text, list or map.
-    Length { kind: u8, digits: u8, value: i64, negative: bool, ended: bool },
-    /// The next byte is in a text. The value is the number of missing bytes, including the line
-    /// end.
+    /// `length` bytes of the line have arrived. Only `\r\n` ends it, as for the parser: ended
+    /// earlier, its rest would be taken for other values.
+    Line {
+        length: u64,
+        ending: bool,
+    },
+    Length {
+        kind: u8,
+        digits: u8,
+        value: i64,
+        negative: bool,
+        ended: bool,
+    },
+    /// Missing bytes of a text, with the line end.
     Text(u64),
 }
 
@@ -107,7 +91,6 @@ impl Frames {
         Self { limits, bytes: 0, items: 0, pushes: 0, open: Vec::new(), at: At::Kind }
     }
 
-    /// Counts the next bytes. Returns the number of answers that end in these bytes.
     pub(crate) fn take(&mut self, mut data: &[u8]) -> Result<u64, Excess> {
         let mut answers = 0;
         while !data.is_empty() {
@@ -118,8 +101,6 @@ impl Frames {
         Ok(answers)
     }
 
-    /// Counts the next bytes until an answer ends. Returns the number of counted bytes, and true if
-    /// an answer ends there.
     pub(crate) fn next(&mut self, data: &[u8]) -> Result<(usize, bool), Excess> {
         let mut all = 0;
         while let Some(&byte) = data.get(all) {
@@ -214,11 +195,9 @@ impl Frames {
         Ok(())
     }
 
-    /// Begins the text, list or map after the line with its length.
     fn begin(&mut self, kind: u8, length: i64) -> Result<(), Excess> {
         let Ok(length) = u64::try_from(length) else {
-            // A length of -1 means that there is no value. This form exists only for texts (`$`)
-            // and lists (`*`).
+            // -1: no value. This form exists only for texts (`$`) and lists (`*`).
             self.ended();
             let absent = length == -1 && matches!(kind, b'$' | b'*');
             return if absent { Ok(()) } else { Err(Excess::Garbled) };
@@ -232,8 +211,7 @@ impl Frames {
         }
         let values = match kind {
             b'%' => length.saturating_mul(2),
-            // Attributes (`|`) are pairs of a name and a value, like a map. One more value follows
-            // the pairs: the value that the attributes describe.
+            // Pairs of a name and a value, and the value that they describe.
             b'|' => length.saturating_mul(2).saturating_add(1),
             _ => length,
         };
@@ -250,8 +228,6 @@ impl Frames {
         Ok(())
     }
 
-    /// Records that a value of the answer has ended. Also ends every list and map that this value
-    /// completes.
     fn ended(&mut self) {
         self.at = At::Kind;
         while let Some(left) = self.open.last_mut() {

@@ -1,6 +1,5 @@
-//! A socket that limits the answers of a server. The socket returns an error for a too large
-//! answer, before the parser allocates memory for the answer. The socket stops reading for at most
-//! 20 ms if too many answers arrive.
+//! A socket that refuses a too large answer before the parser allocates memory for it, and stops
+//! reading for at most 20 ms if too many arrive.
 
 use std::io;
 use std::pin::Pin;
@@ -12,14 +11,12 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::frames::{Excess, Frames, Limits};
 
-/// Number of bytes that are read before other tasks run. Without this limit, a server that sends
-/// without end would occupy a thread and delay all other tasks.
+/// Read before other tasks run: a server that sends without end would occupy a thread.
 pub(super) const TURN: usize = 2 * 1024 * 1024;
 
-/// In each span of this length, at most `Limits::answers` answers are read.
+/// In each such span, at most `Limits::answers` answers are read.
 const SPAN: Duration = Duration::from_millis(20);
 
-/// Any byte stream to a server, for example a TCP connection, or a pipe in a test.
 pub(super) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Socket for T {}
@@ -28,14 +25,11 @@ pub(super) struct Limited {
     socket: Box<dyn Socket>,
     frames: Frames,
     over: Option<Excess>,
-    /// Number of bytes that were read since other tasks last ran.
     turn: usize,
-    /// Largest number of answers in one `SPAN`. `answers` is the number of answers in the present
-    /// span, and `since` is the beginning of this span.
+    /// `answers` were read in the present span, which began at `since`.
     most: u64,
     answers: u64,
     since: Instant,
-    /// Timer that fires at the beginning of the next `SPAN`.
     pause: Option<Pin<Box<Sleep>>>,
 }
 
@@ -53,7 +47,6 @@ impl Limited {
         }
     }
 
-    /// Returns `Ready` if another answer may be read now.
     fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.answers < self.most {
             return Poll::Ready(());

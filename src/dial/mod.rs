@@ -1,5 +1,4 @@
-//! Opens connections to servers and Sentinels: the socket, TLS, the limits on answers, and the
-//! login. The command `palisade doctor` uses this module too.
+//! Opens connections: the socket, TLS, the limits on answers, and the login.
 
 pub(crate) mod endpoint;
 pub(crate) mod error_text;
@@ -25,7 +24,6 @@ use self::wire::Wire;
 use crate::safe_text::Secrets;
 use crate::tls::Tls;
 
-/// Address at which a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Tcp(Box<str>, u16),
@@ -67,10 +65,7 @@ impl Drop for Line {
     }
 }
 
-/// Connects and logs in. The caller has to set a time-out.
-///
-/// # Cancellation safety
-/// The future may be dropped. The connection is then closed.
+/// The caller has to set a time-out. A dropped future closes the connection.
 pub(crate) async fn dial(
     place: &Place,
     tls: Option<&Tls>,
@@ -84,11 +79,7 @@ pub(crate) async fn dial(
     Ok(Line { handle, task: tokio::spawn(work), secrets: secrets(login) })
 }
 
-/// Connects without a login, so the caller's first request has to be the login. `load` has the same
-/// meaning as in [`Wire::new`]. The caller has to set a time-out.
-///
-/// # Cancellation safety
-/// The future may be dropped. The connection is then closed.
+/// Without a login, which the caller's first request has to be. The caller has to set a time-out.
 pub(crate) async fn wire(
     place: &Place,
     tls: Option<&Tls>,
@@ -98,7 +89,6 @@ pub(crate) async fn wire(
     Ok(Wire::new(socket(place, tls).await?, limits, load))
 }
 
-/// Returns the user name and the password of a login, so that they can be hidden in texts.
 pub(crate) fn secrets(login: &RedisConnectionInfo) -> Secrets {
     Secrets::of(login.username(), login.password())
 }
@@ -119,7 +109,6 @@ async fn socket(place: &Place, tls: Option<&Tls>) -> io::Result<Box<dyn Socket>>
     }
 }
 
-/// Connects to all addresses of the host concurrently. Keeps the first connection that opens.
 async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     let tries: Vec<_> =
         lookup_host((host, port)).await?.map(|at| Box::pin(TcpStream::connect(at))).collect();

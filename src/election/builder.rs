@@ -118,8 +118,7 @@ impl ElectionBuilder {
         self
     }
 
-    /// Sets the pauses between the attempts of a campaign. A hint from a node (a message that the
-    /// leadership may be free) ends a pause early.
+    /// Sets the pauses between the attempts of a campaign. A hint from a node ends a pause early.
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.0.retry = policy;
         self
@@ -164,9 +163,9 @@ impl ElectionBuilder {
     }
 }
 
-/// Builds the election like [`build`](ElectionBuilder::build), and then campaigns with an empty
-/// value like [`campaign`](Election::campaign). An error of `build` becomes
-/// [`CampaignError::Config`]. Cancellation is as safe as that of `campaign`.
+/// Builds like [`build`](ElectionBuilder::build), whose error becomes [`CampaignError::Config`],
+/// and campaigns with an empty value like [`campaign`](Election::campaign), with the same
+/// cancellation safety.
 impl IntoFuture for ElectionBuilder {
     type Output = Result<Leadership, CampaignError>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;

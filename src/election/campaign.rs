@@ -1,5 +1,4 @@
-//! Campaigns for the leadership: acquires the lock of the election, and publishes the candidate's
-//! value on a majority of the nodes.
+//! Campaigns: acquires the election's lock, and publishes the value on a majority.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +21,8 @@ use crate::quorum::acquire::Loss;
 use crate::span::{Call, operation};
 use crate::time::Moment;
 
-/// Time of failed attempts after which a campaign reacts. If too few nodes answer, the campaign
-/// logs a warning. If another program's value is under the key of the election, the campaign ends.
+/// After failing for this long, a campaign warns that too few nodes answer, or ends because of
+/// another program's value.
 const FAILING: Duration = Duration::from_secs(60);
 
 /// Result of [`Election::try_campaign`].
@@ -56,31 +55,23 @@ impl TryCampaign {
 
 struct CampaignTimes {
     started: Moment,
-    /// Time after which the campaign begins no attempt; `None` if there is no limit.
     deadline: Option<Moment>,
 }
 
-/// The attempts of one campaign. Each attempt acquires the lock and publishes the value.
 struct Candidacy<'a> {
     election: &'a Election,
     acquire: LockAttempt<'a>,
     value: &'a str,
     seat: &'a Seat<'a>,
-    /// Time of the first failed attempt after the last attempt that did not fail. `None` if the
-    /// last attempt did not fail. A refusal because another process leads is no failure.
+    /// `None` if the last attempt did not fail. A refusal because another process leads is no
+    /// failure.
     failing_since: Option<Moment>,
-    /// True if the campaign has logged a warning about the failures since `failing_since`.
     warned: bool,
 }
 
-/// Reason for which an attempt did not make this process the leader.
 enum NotElected {
-    /// Another process leads, or several candidates competed and none won.
     Following(Taken),
-    /// This process won the lock of the election and lost the lock before its value was published.
     LostAtOnce,
-    /// Too few nodes answered. `crowded` is true if the `Redlock` handle did not send some requests
-    /// because too many other requests were waiting.
     NoQuorum { why: NoQuorum, crowded: bool },
 }
 
@@ -114,8 +105,8 @@ impl Attempt for Candidacy<'_> {
                 self.election.taken(taken);
                 (Prospect::of_taken(taken), taken.advice() == Advice::Misconfigured)
             }
-            // Nodes that grant the lock but refuse the metadata (the leader's value) cause this
-            // result at each attempt. `Settling` makes the campaign wait before the next attempt.
+            // Nodes that grant the lock but refuse the metadata cause this at each attempt, so the
+            // campaign waits.
             NotElected::LostAtOnce => (Prospect::Settling(Duration::ZERO), false),
             NotElected::NoQuorum { why, .. } if is_hopeless(why) => return None,
             NotElected::NoQuorum { crowded, .. } => {
@@ -130,8 +121,7 @@ impl Attempt for Candidacy<'_> {
         if now.since(*self.failing_since.get_or_insert(now)) < FAILING {
             return Some(prospect);
         }
-        // The campaign logs only a missing quorum. Without a missing quorum, the failure is another
-        // program's value under the key. No wait removes that value, so the campaign ends.
+        // Otherwise it is another program's value under the key, which no wait removes.
         let NotElected::NoQuorum { why, .. } = refused else { return None };
         if !std::mem::replace(&mut self.warned, true) {
             let of = self.election.resource();
@@ -169,8 +159,8 @@ impl Election {
     ///
     /// # Cancellation safety
     /// The future may be dropped at any await. Grants that the nodes have given are then released
-    /// in the background, and end with the ttl at the latest. A hint that was for this campaign (a
-    /// message that the leadership may be free) wakes another candidate of the handle.
+    /// in the background, and end with the ttl at the latest. A hint that was for this campaign
+    /// wakes another candidate of the handle.
     pub async fn campaign(&self, value: impl Into<String>) -> Result<Leadership, CampaignError> {
         let operation = operation!("campaign", of = %self.resource());
         let value = value.into();
@@ -223,8 +213,8 @@ impl Election {
             return match won {
                 Ok(won) => match self.take_office(won, value, None).await {
                     Ok(leadership) => Ok(TryCampaign::Won(leadership)),
-                    // Another process has the lock of the election, or a node lost the lock with
-                    // its data. One more attempt shows the cause.
+                    // Another process has the lock, or a node lost it with its data. One more
+                    // attempt shows the cause.
                     Err(ExtendError::Lost(_)) if !lost => {
                         lost = true;
                         continue;
@@ -259,8 +249,7 @@ impl Election {
                 tokio::select! {
                     biased;
                     won = self.seek(value, &seat, &times, operation) => return won,
-                    // If this process is no longer eligible, `seek` is dropped here, which releases
-                    // all grants of the nodes.
+                    // Drops `seek`, which releases all grants of the nodes.
                     () = self.course.eligible_is(false) => {}
                 }
             }
@@ -272,8 +261,6 @@ impl Election {
         }
     }
 
-    /// Waits until this process is eligible (allowed to lead). Returns an error if the deadline of
-    /// the campaign passes first, or the `Redlock` handle is closed first.
     async fn eligible_by(&self, times: &CampaignTimes) -> Result<(), CampaignError> {
         if self.is_eligible() {
             return Ok(());
@@ -295,8 +282,6 @@ impl Election {
         }
     }
 
-    /// Waits for `span`, so that other candidates can attempt first. Returns an error if the
-    /// `Redlock` handle is closed during the wait.
     async fn leave(&self, span: Duration) -> Result<(), CampaignError> {
         if span.is_zero() {
             return Ok(());
@@ -308,8 +293,6 @@ impl Election {
         }
     }
 
-    /// Makes attempts to get the lock of the election, until this process is elected or the
-    /// campaign ends.
     async fn seek(
         &self,
         value: &str,
@@ -346,8 +329,7 @@ impl Election {
         })
     }
 
-    /// Returns the settings of attempts to acquire the lock of the election. The nodes keep the
-    /// lock for the ttl of the lease plus the drain time (rule election 8 in docs/design).
+    /// The nodes keep the lock for the ttl plus the drain time (election 8).
     pub(super) fn attempt<'a>(&'a self, operation: &'a Call) -> LockAttempt<'a> {
         LockAttempt {
             core: &self.core,
@@ -365,14 +347,11 @@ impl Election {
         }
     }
 
-    /// Records in the metrics that another process leads for at least `retry_after`.
     fn taken(&self, taken: &Taken) {
         let now = self.core.env.now();
         self.course.led(now, now + taken.retry_after.unwrap_or_default());
     }
 
-    /// Delays the campaign of a process that has just stepped down on request, so that other
-    /// candidates can attempt first.
     async fn let_others(&self, deadline: Option<Moment>) -> Result<(), CampaignError> {
         let now = self.core.env.now();
         let wait = self.course.campaigns(now, self.ttl);
@@ -394,17 +373,15 @@ impl Election {
         Err(CampaignError::TimedOut { of: self.resource(), waited: until.since(now), taken })
     }
 
-    /// Checks the value, and registers the campaign with the `Redlock` handle as a running
-    /// operation. Returns an error if the handle is closed.
     fn begin(&self, value: &str) -> Result<Operation<'_>, CampaignError> {
         check_value(value).map_err(|e| CampaignError::Config(e.of(self.resource())))?;
-        // From this call on the metrics include this election, even if it has no terms.
+        // From now on the metrics include this election, even if it has no terms.
         self.core.meters.election(&self.name);
         self.core.closing.enter().ok_or_else(|| CampaignError::Closed(self.resource()))
     }
 
-    /// Publishes the candidate's value on a majority of the nodes, and so makes this process the
-    /// leader. After a failure the function releases the lock and then returns.
+    /// Publishes the value on a majority, and so makes this process the leader. After a failure
+    /// releases the lock.
     async fn take_office(
         &self,
         won: Lease,
@@ -416,7 +393,7 @@ impl Election {
         let metadata = metadata.of(self.priority(), seat);
         let lease = won.with_drain(self.drain);
         lease.set_meta(metadata.encode());
-        // The guard releases the lock if the future of the campaign is dropped after this point.
+        // Releases the lock if the campaign is dropped after this point.
         let guard = LockGuard::new(&self.core, lease, &self.name, true);
         match guard.extend().await {
             Ok(_) => {
@@ -434,8 +411,6 @@ impl Election {
     }
 }
 
-/// Ends the span of a campaign, and counts its result in the metrics. `result` is `Ok(None)` if
-/// another process leads.
 fn over(operation: Call, result: Result<Option<&Leadership>, &CampaignError>) {
     if let Ok(Some(leadership)) = result {
         operation.token(leadership.term());
@@ -450,8 +425,6 @@ fn over(operation: Call, result: Result<Option<&Leadership>, &CampaignError>) {
     });
 }
 
-/// Returns the refusal for an attempt that acquired the election's lock and lost it at once. The
-/// `retry_after` of zero allows the next attempt immediately.
 fn met() -> Taken {
     Taken { retry_after: Some(Duration::ZERO), foreign: false, queued: None }
 }

@@ -1,10 +1,8 @@
-//! The list of an election's candidates, the processes that want to lead
-//! (rule election 11 in docs/design).
+//! The list of an election's candidates (election 11).
 //!
-//! A waiting candidate writes its entry on the nodes. The same request reads the entries of the
-//! other candidates. Candidates delay their attempts by the priorities in the list (module
-//! `priority`), and operators read the list. The list does not decide who leads; only the lock of
-//! the election does.
+//! A waiting candidate writes its entry on the nodes, and reads the others' with the same request.
+//! Candidates delay their attempts by the priorities in it (`priority`), and operators read it. It
+//! does not decide who leads; only the lock does.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -24,15 +22,14 @@ use crate::op::{Enlist, MAX_ENTRY};
 use crate::sync::SyncMutex;
 use crate::token::{FencingToken, OwnerToken};
 
-/// Longest value in an entry of the list of candidates, in bytes as JSON. An entry does not contain
-/// a longer value.
+/// In bytes as JSON. An entry leaves out a longer value.
 const VALUE_MAX: usize = 256;
 
 /// A process that takes part in an election, as [`Election::candidates`] lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Candidate {
-    /// Identity (host, process id, boot number) of the process that takes part.
+    /// Identity of the process that takes part.
     pub identity: Identity,
     /// Term of the leadership; `None` if the process does not lead.
     pub term: Option<FencingToken>,
@@ -87,9 +84,7 @@ impl Election {
             seat.clone_from(&metadata.candidate);
             all.push(Candidate::leads(metadata.leader(remaining)));
         }
-        // A new leader removes its entry as a candidate from the nodes only after its win, so
-        // `listed` may still contain this entry. The leader would then be listed twice, so the
-        // entry is left out here.
+        // A new leader removes its entry only after its win, so it could be listed twice.
         let waits = listed.into_iter().filter(|c| seat.as_ref() != Some(&digest(c.owner)));
         all.extend(waits.map(|c| c.content.candidate(c.remaining)));
         all.sort_by_key(Candidate::rank);
@@ -127,7 +122,6 @@ impl Candidate {
         }
     }
 
-    /// Returns the key by which the list of candidates is sorted. Smaller keys are listed first.
     fn rank(&self) -> impl Ord + use<> {
         let Identity { host, pid, boot } = self.identity.clone();
         let last = std::cmp::Reverse(self.priority);
@@ -135,7 +129,6 @@ impl Candidate {
     }
 }
 
-/// A candidate's entry in the list of candidates, in the form stored on the nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Entry {
     number: u64,
@@ -156,8 +149,6 @@ impl Entry {
     }
 
     fn encode(&self) -> Arc<[u8]> {
-        // The entry of a candidate contains only strings and numbers, which JSON can always
-        // represent.
         serde_json::to_vec(self).expect("strings and numbers are JSON").into()
     }
 
@@ -175,26 +166,19 @@ impl Entry {
     }
 }
 
-/// Result of a candidate's last read of the nodes' list of candidates, and the priority that the
-/// candidate has announced to the other candidates.
 #[derive(Debug, Default)]
 struct Read {
-    /// Eligible candidates of higher priority in the last list of candidates that was read.
     rivals: Vec<Rival>,
-    /// Last priority of this candidate that the other candidates were notified of. Zero before the
-    /// first notification, and while this candidate is not eligible.
+    /// Last announced priority. Zero before the first time, and while not eligible.
     priority: u8,
 }
 
-/// A campaign's entry in the list of candidates. Dropping a `Seat` removes the entry from the
-/// nodes.
+/// Dropping it removes the entry from the nodes.
 pub(super) struct Seat<'a> {
     of: &'a Election,
     owner: OwnerToken,
     since: u64,
     value: Option<Arc<str>>,
-    /// Notified after a refused attempt of the campaign. `keep` then begins to write this
-    /// candidate's entry in the list.
     waits: Notify,
     listed: AtomicBool,
     number: AtomicU64,
@@ -216,25 +200,19 @@ impl<'a> Seat<'a> {
         }
     }
 
-    /// Returns the digest of this entry's owner token. If the candidate is elected, its metadata
-    /// contain this digest, so that readers of the list can leave out the entry of the leader.
+    /// Digest of the owner token. A leader's metadata contain it, so that readers of the list can
+    /// leave out its entry.
     pub(super) fn id(&self) -> String {
         digest(self.owner)
     }
 
-    /// Starts to list this candidate on the nodes, after a refused attempt.
     pub(super) fn wait(&self) {
         self.waits.notify_one();
     }
 
-    /// Writes this candidate's entry in the list on the nodes, and reads the other candidates'
-    /// entries with the same request. Returns true if the candidate was eligible when its entry was
-    /// written. If too few nodes answer, this candidate uses the entries of its last read until
-    /// they expire.
-    ///
-    /// # Cancellation safety
-    /// If the future is dropped, the nodes may still have the entry. Dropping the `Seat` removes
-    /// the entry.
+    /// Also reads the others' entries. Returns true if the candidate was eligible. If too few nodes
+    /// answer, the last ones read count until they expire. If the future is dropped, the nodes may
+    /// still have the entry until the `Seat` is dropped.
     pub(super) async fn write(&self) -> bool {
         self.listed.store(true, Ordering::Relaxed);
         let (here, eligible) = (Identity::here(), self.of.is_eligible());
@@ -258,10 +236,6 @@ impl<'a> Seat<'a> {
         eligible
     }
 
-    /// Reads the other candidates' entries in the list, and writes no entry.
-    ///
-    /// # Cancellation safety
-    /// Reads only: may be dropped at any time.
     pub(super) async fn look(&self) {
         self.read(self.of.entry(self.owner, None)).await;
     }
@@ -281,20 +255,13 @@ impl<'a> Seat<'a> {
         true
     }
 
-    /// Returns the delay of the next attempt to become leader, in favour of candidates of higher
-    /// priority (rule election 12 in docs/design).
+    /// Delay of the next attempt, in favour of candidates of higher priority (election 12).
     pub(super) fn hold_back(&self) -> Duration {
         hold_back(&self.read.lock().rivals, self.of.core.env.now(), self.of.ttl)
     }
 
-    /// Writes this candidate's entry in the list after the first refused attempt, and again after
-    /// each quarter of the ttl. The entry is also written when this candidate's eligibility
-    /// changes, and when a majority of the nodes reports that the candidates of higher priority
-    /// have changed. Each write also reads the list.
-    ///
-    /// # Cancellation safety
-    /// If the future is dropped, the nodes may still have the entry. Dropping the `Seat` removes
-    /// it.
+    /// Writes the entry after the first refused attempt, after each quarter of the ttl, when the
+    /// eligibility changes, and when a majority reports other candidates of higher priority.
     pub(super) async fn keep(&self) -> Infallible {
         if !self.listed.load(Ordering::Relaxed) {
             self.waits.notified().await;
@@ -303,8 +270,7 @@ impl<'a> Seat<'a> {
         core.listen();
         let listens = core.hints.wait(&self.of.keys.candidates(), None);
         loop {
-            // The wait for hints (wake-up messages) begins before the write, so that no hint during
-            // the write is missed.
+            // Before the write, so that no hint during it is missed.
             let news = listens.ended();
             let written = self.write().await;
             tokio::select! {

@@ -174,8 +174,8 @@ impl Leadership {
             return Err(ProclaimError::Lost(of()));
         }
         {
-            // The mutex of `metadata` is held until the new value has its number and the lease has
-            // the new metadata. So renewals never send values out of order.
+            // Held until the value has its number and the lease has the metadata, so that renewals
+            // never send values out of order.
             let mut metadata = self.metadata.lock();
             metadata.publish(&value);
             self.guard.lease().set_meta(metadata.encode());

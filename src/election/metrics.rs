@@ -1,5 +1,5 @@
-//! Counters of an election: the time without a leader, the shortest margin (the time between the
-//! end of a lost term and the earliest start of a next leader), and the longest renewal.
+//! Counters of an election: time without a leader, shortest margin between a lost term and the next
+//! leader's earliest start, and longest renewal.
 
 use std::time::Duration;
 
@@ -33,21 +33,14 @@ pub struct ElectionMetrics {
     pub longest_renewal: Duration,
 }
 
-/// Sums of an election's counts over all terms of this process except the last one, which may still
-/// run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sums {
-    /// The sums of the election's counts. `leaderless_now` is set only in the copy that
-    /// [`with`](Self::with) returns.
+    /// `leaderless_now` is set only in the copy that [`with`](Self::with) returns.
     of: ElectionMetrics,
-    /// End of the last known leadership. `None` before this process first campaigned or first read
-    /// the leader.
     led_until: Option<Moment>,
 }
 
 impl Sums {
-    /// Adds the counts of this process's previous term to the sums over all its terms. Called when
-    /// a campaign begins and when it is won.
     pub(super) fn begin(&mut self, now: Moment, before: Option<&Lease>, drift: Drift) {
         self.absorb(before);
         self.led_until.get_or_insert(now);
@@ -64,8 +57,7 @@ impl Sums {
             return;
         }
         self.of.lost += 1;
-        // A term has a margin (time until another process could lead) only if it ended at its
-        // deadline. If it ended earlier, a majority had reported another owner.
+        // Ended earlier, a majority had reported another owner: no margin.
         if ended >= lease.until() {
             let kept = lease.ttl + lease.drain;
             let allowance = kept.saturating_sub(validity(kept, drift));
@@ -80,7 +72,6 @@ impl Sums {
         self.led(now, until);
     }
 
-    /// Counts the last term of this process as time with a leader.
     pub(super) fn absorb(&mut self, lease: Option<&Lease>) {
         let Some(lease) = lease else { return };
         let end = lease.over_since().map_or(lease.until(), |over| over.at.min(lease.until()));
@@ -97,7 +88,6 @@ impl Sums {
         self.led_until = Some(self.led_until.map_or(now, |until| until.min(now)));
     }
 
-    /// Returns all counts of the election, including those of the last term.
     pub(super) fn with(self, last: Option<&Lease>, now: Moment, drift: Drift) -> ElectionMetrics {
         let mut sums = self;
         sums.absorb(last);

@@ -134,8 +134,6 @@ impl Election {
         Resource::Election(Arc::clone(&self.name))
     }
 
-    /// Reads the leader once. If `wait` is true, the request also asks the nodes to send a hint (a
-    /// message) at the next change.
     async fn look(&self, wait: bool) -> Result<Option<Leader>, LeaderError> {
         let closed = || LeaderError::Closed(self.resource());
         let _operation = self.core.closing.enter().ok_or_else(closed)?;
@@ -143,8 +141,7 @@ impl Election {
         Ok(seen.map(|(metadata, remaining)| metadata.leader(remaining)))
     }
 
-    /// Reads the metadata of the leader, and the time until its lease ends on the nodes. Returns
-    /// `None` if there is no leader.
+    /// With the time until the lease ends on the nodes. `None` if there is no leader.
     async fn sight(&self, wait: bool) -> Result<Option<(Metadata, Duration)>, LeaderError> {
         let requested_at = self.core.env.now();
         match self.core.inspect(&self.keys, wait, Metadata::read).await {

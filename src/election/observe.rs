@@ -1,9 +1,8 @@
 //! Watches an election: reports each change of the leader or of its value once, with growing terms.
 //!
-//! Each item is the result of a read from a majority of the nodes. Hints from the nodes (wake-up
-//! messages) and a timer start the reads. If a change is undone before the next read, no read shows
-//! it. So the items [`Observation::Leader`] and [`Observation::Resynced`] have a flag that is true
-//! if the observer may have missed changes.
+//! Each item is the result of a read from a majority; hints and a timer start the reads. A change
+//! that is undone before the next read is not seen, so [`Observation::Leader`] and
+//! [`Observation::Resynced`] say if changes may have been missed.
 
 use std::fmt;
 use std::pin::Pin;
@@ -23,9 +22,8 @@ use crate::error::NoQuorum;
 use crate::metrics::Vacancy;
 use crate::token::FencingToken;
 
-/// Shortest and longest pause between two reads without a hint (a node's message that something may
-/// have changed). Each read asks the nodes for hints again. The nodes drop a request for a hint
-/// after ten seconds, so the longest pause is shorter than ten seconds.
+/// Shortest and longest pause between two reads without a hint. The nodes drop a request for a hint
+/// after ten seconds, so the longest is shorter.
 const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(4));
 
 /// A change in an election, as an observer reports it.
@@ -106,7 +104,6 @@ impl Stream for Observer {
     }
 }
 
-/// Kind of the last item that the observer yielded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Last {
     Nothing,
@@ -119,25 +116,18 @@ struct Watch {
     election: Election,
     waiting: Waiting,
     seen: Seen,
-    /// Item to yield next. It is set when the observer yields [`Observation::Resynced`]: then this
-    /// item has the new state and follows.
     next: Option<Observation>,
     limit: RateLimit,
     vacancy: Vacancy,
 }
 
-/// State of an observer: the items that it has yielded and the values that it has read.
 struct Seen {
     last: Last,
-    /// Term and number of the last value that the observer yielded.
     known: Option<(FencingToken, u64)>,
-    /// True after the first read that a majority of the nodes answered.
     any: bool,
 }
 
 impl Watch {
-    /// Waits for the next change and returns it. Returns `None` after the `Redlock` handle is
-    /// closed.
     async fn change(mut self) -> Option<(Observation, Self)> {
         let core = std::sync::Arc::clone(&self.election.core);
         if let Some(item) = self.next.take() {
@@ -146,8 +136,7 @@ impl Watch {
         core.listen();
         loop {
             let item = {
-                // The wait for hints (wake-up messages) begins before the read, so that a change
-                // during the read is not missed.
+                // Before the read, so that a change during it is not missed.
                 let hint = self.waiting.any();
                 let seen = self.election.look(true).await;
                 if matches!(seen, Err(LeaderError::Closed(_))) {
@@ -179,12 +168,10 @@ impl Watch {
         }
     }
 
-    /// Returns the pause before the next read. It is about a third of the ttl, but ends at most 2
-    /// ms after the end of the leader's lease. `rest` is the remaining time of this lease.
+    /// About a third of the ttl, at most 2 ms beyond `rest` of the leader's lease.
     fn pause(&self, rest: Duration) -> Duration {
         let base = (self.election.ttl / 3).clamp(POLL.0, POLL.1);
-        // Pauses between two reads vary by ±25 %, so that observers do not all read at the same
-        // time.
+        // ±25 %, so that observers do not all read at the same time.
         let random = (self.election.core.env.random() & 0xFFFF) as u32;
         let spread = base.mul_f64(0.75 + f64::from(random) / f64::from(0x1_FFFF_u32));
         spread.min(rest.saturating_add(Duration::from_millis(2)))
@@ -192,9 +179,6 @@ impl Watch {
 }
 
 impl Seen {
-    /// Returns the item to yield after a read; `None` if nothing has changed. If the nodes answer
-    /// again after a disconnection, there are two items: [`Observation::Resynced`] and then the
-    /// state.
     fn judge(
         &mut self,
         read: Result<Option<Leader>, LeaderError>,
@@ -215,8 +199,6 @@ impl Seen {
         Some((Observation::Resynced { gap }, Some(item)))
     }
 
-    /// Returns the item to yield after a read. Returns `None` if the item is the same as the last
-    /// one.
     fn item(&mut self, read: Result<Option<Leader>, LeaderError>) -> Option<Observation> {
         let before = self.last;
         match read {
@@ -226,20 +208,19 @@ impl Seen {
                     return None;
                 }
                 let gap = match self.known {
-                    // The observer has yielded no leader yet. If it has yielded a vacancy and then
-                    // a disconnection, a process may have led in between without being seen.
+                    // No leader was yielded yet: after a vacancy and a disconnection, one may have
+                    // led without being seen.
                     None => before == Last::Disconnected && self.any,
                     Some((term, number)) => term != now.0 || now.1 - number > 1,
                 };
                 (self.last, self.known) = (Last::Leader, Some(now));
                 Some(Observation::Leader { leader, gap })
             }
-            // The value that was read is older than the last value of the same term. Either the
-            // leader is publishing a newer value now, or the nodes do not have the newer value yet.
-            // The observer yields nothing then.
+            // Older than the last value of the term: a newer one is being published, or the nodes
+            // do not have it yet.
             Ok(Some(leader)) if self.known.is_some_and(|k| leader.term == k.0) => None,
-            // There is no leader, or the nodes have only an older term. Nodes have an older term
-            // after they lost their last writes. The leader of the older term no longer leads.
+            // No leader, or an older term on nodes that lost their last writes; its leader no
+            // longer leads.
             Ok(_) => {
                 self.last = Last::Vacant;
                 (before != Last::Vacant).then_some(Observation::Vacant)
@@ -248,8 +229,7 @@ impl Seen {
                 self.last = Last::Disconnected;
                 (before != Last::Disconnected).then_some(Observation::Disconnected(why))
             }
-            // The caller ends the observer of a closed `Redlock` handle before it calls this
-            // function.
+            // The caller ends the observer before it calls this.
             Err(LeaderError::Closed(_)) => None,
         }
     }

@@ -1,8 +1,7 @@
-//! The state of this process in an election: following, leading, leading while renewals fail (in
-//! jeopardy), or lost (rule election 6 in docs/design).
+//! The state of this process in an election: following, leading, in jeopardy, or lost (election 6).
 //!
-//! Each read computes the state from the lease and the clock. So the state is right even before a
-//! timer has fired, for example after the process was paused.
+//! Each read computes it from the lease and the clock, so it is right even before a timer has
+//! fired.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,7 +91,6 @@ pub struct StateWatch {
     core: Arc<Core>,
     course: Arc<Course>,
     seen: Option<State>,
-    /// Lease of the last term that this watch has returned; removed after the end of the lease.
     term: Option<Arc<Lease>>,
 }
 
@@ -122,8 +120,7 @@ impl StateWatch {
                 }
             };
             tokio::pin!(news);
-            // The wait for changes begins before the read of the state, so that no change in
-            // between is missed.
+            // Before the state is read, so that no change in between is missed.
             let _ = futures_util::poll!(news.as_mut());
             let now = core.env.now();
             if let Some(state) = self.look(now) {
@@ -146,8 +143,6 @@ impl StateWatch {
         stream::unfold(self, async |mut watch| Some((watch.next().await, watch)))
     }
 
-    /// Returns the present state if it differs from the last returned state. If a term that this
-    /// watch has returned was lost, first returns that loss.
     fn look(&mut self, now: Moment) -> Option<State> {
         if let Some(lease) = self.term.take_if(|lease| !lease.is_valid(now)) {
             let lost = State::Lost { term: lease.token };
@@ -164,36 +159,29 @@ impl StateWatch {
     }
 }
 
-/// Returns the time until the state changes by the clock alone, and at most `WATCH`. The limit is
-/// needed because tokio's timers stop while the computer is suspended.
+/// By the clock alone, and at most `WATCH`: tokio's timers stop while the computer is suspended.
 fn until_change(lease: &Lease, now: Moment) -> Duration {
     let left = lease.until().since(now);
     let next = left.checked_sub(lease.ttl / 2).unwrap_or(left);
-    // The state changes one nanosecond after `next` has passed, so the wait is that much longer.
+    // The state changes one nanosecond after `next` has passed.
     (next + Duration::from_nanos(1)).clamp(Duration::from_millis(1), WATCH)
 }
 
-/// State and counts of this process in one election, shared by all clones of the `Election`.
 #[derive(Debug)]
 pub(super) struct Course {
     drift: Drift,
     inner: SyncMutex<Inner>,
-    /// Notified after the begin and after the win of a campaign.
     news: Notify,
-    /// True if this process may attempt to lead.
     eligible: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Lease of the last term that this process won. The next campaign removes it.
     lease: Option<Arc<Lease>>,
     sums: Sums,
-    /// True from a request to step down until the next campaign. That campaign then waits before
-    /// its first attempt, so that other candidates can attempt first.
+    /// From a request to step down until the next campaign, which lets other candidates attempt
+    /// first.
     resign_requested: bool,
-    /// Time before which campaigns of this process make no attempt to become leader, so that other
-    /// candidates can attempt first.
     back_until: Option<Moment>,
 }
 
@@ -211,12 +199,7 @@ impl Course {
         self.eligible.send_replace(eligible);
     }
 
-    /// Resolves when this process is eligible if `so` is true, or not eligible if `so` is false.
-    ///
-    /// # Cancellation safety
-    /// May be dropped and called again at any time.
     pub(super) async fn eligible_is(&self, so: bool) {
-        // `wait_for` fails only after the drop of the sender, and `self` owns the sender.
         let _ = self.eligible.subscribe().wait_for(|eligible| *eligible == so).await;
     }
 
@@ -241,9 +224,8 @@ impl Course {
         }
     }
 
-    /// Begins a campaign, and returns the wait before its first attempt. After a request to step
-    /// down, the next campaign waits for `hold_back`. A campaign that begins during this wait waits
-    /// for the rest of it. All other campaigns do not wait.
+    /// Returns the wait before the first attempt: after a request to step down, `hold_back` or the
+    /// rest of it.
     pub(super) fn campaigns(&self, now: Moment, hold_back: Duration) -> Duration {
         let mut s = self.inner.lock();
         if s.lease.as_ref().is_some_and(|lease| lease.is_valid(now)) {
@@ -260,7 +242,6 @@ impl Course {
         wait
     }
 
-    /// Records the win of a campaign.
     pub(super) fn leads(&self, now: Moment, lease: &Arc<Lease>) {
         let mut s = self.inner.lock();
         let before = s.lease.replace(Arc::clone(lease));
@@ -270,13 +251,10 @@ impl Course {
         self.news.notify_waiters();
     }
 
-    /// Records a request to this leader to step down.
     pub(super) fn resign_requested(&self) {
         self.inner.lock().resign_requested = true;
     }
 
-    /// Records in the metrics that a process led, or will lead, from `now` until `until`. A later
-    /// resignation may end this leadership earlier.
     pub(super) fn led(&self, now: Moment, until: Moment) {
         let mut s = self.inner.lock();
         let Inner { lease, sums, .. } = &mut *s;
@@ -284,7 +262,6 @@ impl Course {
         sums.led(now, until);
     }
 
-    /// Records in the metrics that a read at `now` found no leader.
     pub(super) fn vacant(&self, now: Moment) {
         let mut s = self.inner.lock();
         let Inner { lease, sums, .. } = &mut *s;

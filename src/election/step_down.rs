@@ -1,10 +1,8 @@
-//! Requests to the leader of an election to resign (rule election 9 in docs/design). An operator or
-//! another process sends them.
+//! Requests to the leader to resign (election 9).
 //!
-//! A request is stored as a second lock beside the lock of the election. The metadata of the
-//! request contain the term that is to end, so a request does not affect a later term. The
-//! requesting process renews the request until the leader has reacted, and then removes it. The
-//! request does not make the requesting process the leader.
+//! A request is a second lock beside the election's. Its metadata name the term that is to end, so
+//! it does not affect a later one. Who requests renews it until the leader has reacted, and then
+//! removes it. It makes nobody leader.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,10 +54,8 @@ pub struct ResignRequest {
     pub by: Identity,
 }
 
-/// A request to resign, in the form stored on the nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Request {
-    /// Term of the leader that is asked to resign.
     term: FencingToken,
     owner: String,
     reason: String,
@@ -76,12 +72,9 @@ impl Request {
     }
 
     fn encode(&self) -> Arc<[u8]> {
-        // The request contains only strings and numbers, which JSON can always represent.
         serde_json::to_vec(self).expect("strings and numbers are JSON").into()
     }
 
-    /// Reads the request to resign of this owner from a node's reply. Returns `None` if the reply
-    /// has no such request.
     fn read(owner: OwnerToken, holder: &Holder) -> Option<(u64, Self)> {
         let request: Self = serde_json::from_slice(holder.meta.as_ref()?).ok()?;
         (request.owner == digest(owner)).then_some((1, request))
@@ -166,7 +159,7 @@ impl Election {
         if expected.is_some_and(|expected| expected != term) {
             return Ok(StepDown::OtherTerm(leader));
         }
-        // The request to step down names the term, so a leader of a later term does not follow it.
+        // A leader of a later term does not follow it.
         let request = self.write_request(term, reason, end, operation).await?;
         loop {
             let left = end.since(self.core.env.now());
@@ -175,8 +168,7 @@ impl Election {
                 Some(Some(Observation::Leader { .. } | Observation::Vacant)) => {
                     break self.withdraw(request, StepDown::Resigned(leader)).await;
                 }
-                // The leader is unknown. The loop continues until the nodes answer again or the
-                // time limit of the call ends.
+                // Unknown: until the nodes answer again or the time is over.
                 Some(Some(_)) => {}
                 Some(None) => break Err(LeaderError::Closed(self.resource())),
                 None => match self.leader().await? {
@@ -189,8 +181,6 @@ impl Election {
         }
     }
 
-    /// Stores the request to step down on a majority of the nodes. Returns `None` if such a request
-    /// of another process was stored there until the deadline.
     async fn write_request(
         &self,
         term: FencingToken,
@@ -216,9 +206,8 @@ impl Election {
             Ok(won) => won,
             Err(GivenUp { closed: true, .. }) => return Err(LeaderError::Closed(of)),
             Err(GivenUp { refused, waited, .. }) => match refused {
-                // The nodes have a request to step down of another process, for this term or for an
-                // earlier one. So this process stores no request, and only waits for the end of the
-                // term.
+                // Another process's request, for this term or an earlier one: this process only
+                // waits for the end of the term.
                 Loss::Taken(_) => return Ok(None),
                 Loss::NoQuorum(outcomes) => {
                     let why = self.core.no_quorum(outcomes).of(of);
@@ -229,21 +218,18 @@ impl Election {
         };
         won.set_meta(Request::new(term, won.owner, reason).encode());
         let guard = LockGuard::new(&self.core, won, &self.name, true);
-        // This extension writes the request to the nodes. If too few nodes confirm the write, the
-        // next renewal repeats the write.
+        // Writes the request to the nodes. If too few confirm, the next renewal repeats it.
         drop(guard.extend().await);
         Ok(Some(guard))
     }
 
-    /// Releases the request to step down, if one was stored, and returns `outcome`.
     async fn withdraw(
         &self,
         request: Option<LockGuard>,
         outcome: StepDown,
     ) -> Result<StepDown, LeaderError> {
         if let Some(guard) = request {
-            // Some nodes may not receive this release. They keep the request to step down until its
-            // ttl ends. The request names the leader's term, so it does not affect a later term.
+            // A node that does not receive this keeps the request until its ttl ends.
             drop(guard.release().await);
         }
         Ok(outcome)
@@ -268,8 +254,7 @@ impl Leadership {
         core.listen();
         let waiting = core.hints.wait(keys.lock(), None);
         loop {
-            // The wait for hints (wake-up messages) begins before the read, so that a change during
-            // the read is not missed.
+            // Before the read, so that a change during it is not missed.
             let hint = waiting.any();
             let seen = core.inspect(&keys, true, Request::read).await;
             if let Sight::Leads { content: request, .. } = seen

@@ -1,9 +1,7 @@
-//! The metadata that a leader publishes on the nodes: its value, the digest of its owner token, and
-//! its term.
+//! The metadata that a leader publishes: its value, the digest of its owner token, and its term.
 //!
-//! On a node the metadata have their own key beside the lock. They may stay there a moment longer
-//! than the lock. So a reader accepts metadata only if a majority of the nodes reports the same
-//! owner as the holder of the lock.
+//! They have their own key beside the lock and may stay a moment longer. So a reader accepts them
+//! only if a majority reports the same owner as the holder.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -21,7 +19,7 @@ use crate::token::{FencingToken, OwnerToken};
 /// node.
 pub const MAX_METADATA: usize = 64 * 1024;
 
-/// Largest total size of all metadata fields except the value, in bytes as JSON.
+/// All fields but the value, in bytes as JSON.
 const FRAME_MAX: usize = 1024;
 
 /// A leader, as read from the nodes.
@@ -70,8 +68,7 @@ impl Identity {
     /// Returns the identity of this process.
     pub fn here() -> Self {
         static BOOT: OnceLock<u64> = OnceLock::new();
-        // The boot number, a random number of this process, is never zero. It has at most 53 bits,
-        // so every JSON parser reads it exactly.
+        // Never zero, and at most 53 bits, so every JSON parser reads it exactly.
         let boot = BOOT.get_or_init(|| (SystemEnv.random() as u64 >> 11).max(1));
         Self { host: host().to_string(), pid: std::process::id(), boot: *boot }
     }
@@ -83,7 +80,6 @@ impl fmt::Display for Identity {
     }
 }
 
-/// The metadata of a leader, in the form stored on the nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Metadata {
     pub(crate) value: Arc<str>,
@@ -99,13 +95,12 @@ pub(crate) struct Metadata {
     drain_ms: u64,
     #[serde(default)]
     priority: u8,
-    /// Digest of the owner token of the leader's entry in the list of candidates.
+    /// Digest of the owner token of the entry in the list of candidates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) candidate: Option<String>,
 }
 
 impl Metadata {
-    /// Makes the first metadata that a new leader publishes on the nodes.
     pub(crate) fn first(
         value: &str,
         (owner, term): (OwnerToken, FencingToken),
@@ -127,25 +122,21 @@ impl Metadata {
         }
     }
 
-    /// Sets the priority, and the digest of the leader's entry in the list of candidates.
     pub(crate) fn of(self, priority: u8, candidate: Option<String>) -> Self {
         Self { priority, candidate, ..self }
     }
 
-    /// Replaces the value by the leader's next value, and increments its number.
     pub(crate) fn publish(&mut self, value: &str) {
         self.value = value.into();
         self.number += 1;
     }
 
     pub(crate) fn encode(&self) -> Arc<[u8]> {
-        // The metadata contain only strings and numbers, which JSON can always represent.
         serde_json::to_vec(self).expect("strings and numbers are JSON").into()
     }
 
-    /// Reads the metadata of this owner and the number of the value from a node's reply. Returns
-    /// `None` if the reply has no such metadata, if the number is below 1, or if the term is no
-    /// fencing token.
+    /// With the number of the value. `None` if the reply has none of this owner, the number is
+    /// below 1, or the term is no fencing token.
     pub(crate) fn read(owner: OwnerToken, holder: &Holder) -> Option<(u64, Self)> {
         let metadata: Self = serde_json::from_slice(holder.meta.as_ref()?).ok()?;
         let sound = metadata.number > 0 && metadata.term.get() < 1 << 53;
@@ -166,7 +157,6 @@ impl Metadata {
     }
 }
 
-/// Returns an error if the metadata with this value would be too long.
 pub(crate) fn check_value(value: &str) -> Result<(), ConfigError> {
     let limit = MAX_METADATA - FRAME_MAX;
     // The value is sent as JSON, so its escape sequences count.

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use crate::config::RETENTION;
 
-/// The commands of the program `palisade` for the nodes of one handle (`Redlock`): each is whole
-/// and can be typed as it is. A node is named by its [`url`](crate::node::spi::LockNode::url),
-/// which has no login. The program takes passwords from the environment or from files.
+/// The commands of the program `palisade` for the nodes of one handle: each is whole and can be
+/// typed as it is. A node is named by its [`url`](crate::node::spi::LockNode::url), which has no
+/// login. The program takes passwords from the environment or from files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Commands {
     parts: Arc<Parts>,
@@ -17,7 +17,6 @@ pub struct Commands {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Parts {
     nodes: String,
-    /// Options of the commands about keys, with a leading space: the prefix and the retention.
     keys: String,
 }
 
@@ -34,7 +33,6 @@ impl Commands {
         Self { parts: Arc::new(Parts { nodes: nodes.join(" "), keys }) }
     }
 
-    /// Adds the retention to the commands about keys, if it is not their default.
     pub(crate) fn with_retention(&self, retention: Duration) -> Self {
         if retention <= RETENTION {
             return self.clone();
@@ -93,7 +91,6 @@ impl Commands {
         format!("palisade idem decide --all {what} {}{}", self.parts.nodes, self.parts.keys)
     }
 
-    /// Returns the first step with nodes whose data began empty and that no operator has marked.
     pub(crate) fn first_step(&self) -> String {
         format!(
             "if the whole deployment is new: `{}` (in tests: `trust_fresh(true)`); if it had data \
@@ -104,7 +101,6 @@ impl Commands {
     }
 }
 
-/// Returns the text as one word of a shell.
 pub(crate) fn quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,@+%=".contains(c);
     if !text.is_empty() && text.chars().all(is_plain) {

@@ -39,9 +39,8 @@ impl HandOverError {
     }
 }
 
-/// Returns the advice for an error after which the same call cannot succeed, even after a wait. If
-/// a person has to remove the cause first, the advice names the cause, because the next acquire
-/// would fail for the same reason.
+/// The same call cannot succeed, even after a wait. If a person has to remove the cause first,
+/// names it, because the next acquire would fail for it.
 fn final_advice(why: &NoQuorum) -> Advice {
     match why.advice() {
         Advice::RetryAfter(_) => Advice::GiveUp,
@@ -63,17 +62,17 @@ pub enum ResumeError {
     /// Too few nodes gave an answer that counts before the lease of the ticket ended. If some nodes
     /// had already transferred the lock, it is released in the background, so the ticket may no
     /// longer be valid. Normally neither a wait nor another `resume` helps: the call has tried
-    /// until the ticket expired, and a ticket expires before the end of a quarantine (a node's time
-    /// without grants). If [`advice`](Self::advice) returns `Misconfigured` or `Rebuild`, the call
-    /// ended earlier. Then a handle without that fault may still redeem the ticket at once.
+    /// until the ticket expired, and a ticket expires before the end of a quarantine. If
+    /// [`advice`](Self::advice) returns `Misconfigured` or `Rebuild`, the call ended earlier. Then
+    /// a handle without that fault may still redeem the ticket at once.
     #[error("not resumed, acquire the lock anew: {}", .0.without_wait())]
     NoQuorum(NoQuorum),
     /// [`Redlock::close`](crate::Redlock::close) was called.
     #[error("{0}: not resumed, the handle was closed; build a new one")]
     Closed(Resource),
-    /// The ticket does not fit this handle (`Redlock`): it has another prefix, or its ttl is above
-    /// the `max_ttl` of this handle. Nothing was sent to the nodes, so another handle may still
-    /// redeem the ticket.
+    /// The ticket does not fit this handle: it has another prefix, or its ttl is above the
+    /// `max_ttl` of this handle. Nothing was sent to the nodes, so another handle may still redeem
+    /// the ticket.
     #[error("not resumed: {0}")]
     Config(ConfigError),
 }

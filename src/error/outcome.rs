@@ -37,12 +37,10 @@ pub enum NodeOutcome {
 }
 
 impl NodeOutcome {
-    /// Returns the outcome of a node that did not answer within the full waiting time of the call.
     pub(crate) fn no_answer() -> Self {
         Self::Failed(NodeError::maybe_executed(NodeFault::Timeout, ""))
     }
 
-    /// Returns the outcome that an error report shows for a node that gave this answer.
     pub(crate) fn of(answer: &Result<Reply, NodeError>) -> Self {
         let reply = match answer {
             Ok(reply) => reply,
@@ -55,8 +53,7 @@ impl NodeOutcome {
             }
             Reply::InFlight { remaining } => Self::Held(Some(*remaining)),
             Reply::Holder(Some(Holder { owner: Some(owner), remaining, .. })) => match *owner {
-                // A planned handover was a short time ago, so the node does not grant the free lock
-                // yet.
+                // A planned handover was a short time ago.
                 OwnerToken::KEPT => Self::quarantined(remaining.unwrap_or_default(), Began::Known),
                 _ => Self::Held(Some(remaining.unwrap_or_default())),
             },
@@ -70,7 +67,6 @@ impl NodeOutcome {
         Self::Quarantined { remaining, began }
     }
 
-    /// Returns true for a node that no operator has marked as new, and whose data began empty.
     pub(crate) fn is_empty(&self) -> bool {
         matches!(self, Self::Quarantined { began: Began::Empty, .. })
     }
@@ -118,13 +114,10 @@ pub struct NoQuorum {
 }
 
 impl NoQuorum {
-    /// Adds the lock, election or key of the call.
     pub(crate) fn of(self, resource: Resource) -> Self {
         Self { of: Some(resource), ..self }
     }
 
-    /// Returns the error without the time for which the call waited. So its text does not advise a
-    /// longer `acquire_timeout`. It is for calls that have no such time-out.
     pub(crate) fn without_wait(&self) -> Self {
         Self { waited: None, ..self.clone() }
     }
@@ -146,7 +139,7 @@ impl NoQuorum {
             }
             seen = Some(advice);
         }
-        // Without a fault, all nodes were silent. Then the advice is the same as for a time-out.
+        // All nodes were silent: the same advice as for a time-out.
         let silence = Advice::RetryAfter(Duration::from_millis(500));
         wait.map(Advice::RetryAfter).or(seen).unwrap_or(silence)
     }
@@ -160,8 +153,8 @@ impl NoQuorum {
         self.nodes.iter().filter(may).count() < self.needed
     }
 
-    /// Returns the time until enough nodes will grant again, if only quarantines (times without
-    /// grants) prevent a quorum. Returns `None` if other faults prevent it.
+    /// Returns the time until enough nodes will grant again, if only quarantines prevent a quorum.
+    /// Returns `None` if other faults prevent it.
     pub fn quarantine(&self) -> Option<Duration> {
         let (mut able, mut silent, mut shut) = (0, 0, Vec::new());
         for (_, outcome) in &self.nodes {
@@ -173,8 +166,7 @@ impl NoQuorum {
             }
         }
         shut.sort_unstable();
-        // A silent node may be in quarantine (without grants), too. But it is counted as
-        // quarantined only if there are not enough other nodes for a majority.
+        // A silent node counts as quarantined only if there are not enough others for a majority.
         let needed = self.needed.checked_sub(able)?;
         let last = needed.min(shut.len()).checked_sub(1)?;
         (shut.len() + silent >= needed).then(|| shut[last])
@@ -242,8 +234,7 @@ impl Taken {
                 "another program's value is under its key: use another name or `prefix`, or delete \
                  the key if no program needs it"
             }
-            // A key with an expiry may contain readers of the lock, because keys with readers
-            // always expire.
+            // Keys with readers always expire.
             (true, Some(_)) => {
                 "its key, which expires, holds another program's value (use another name or \
                  `prefix`) or readers of the lock, whom this client does not recognise if its user \
@@ -252,7 +243,6 @@ impl Taken {
         }
     }
 
-    /// Returns the next step of a caller that found the lock taken until its deadline.
     pub(crate) fn advice(&self) -> Advice {
         match self.retry_after {
             Some(after) => Advice::RetryAfter(after),

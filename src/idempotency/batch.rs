@@ -1,5 +1,5 @@
-//! Batches of calls under idempotency keys. The keys of a batch are claimed together in one request
-//! to each node. Each call has its own outcome.
+//! Batches of calls under idempotency keys: the keys are claimed together in one request to each
+//! node. Each call has its own outcome.
 
 use std::collections::BTreeMap;
 use std::future::{Future, Ready};
@@ -64,23 +64,20 @@ impl Idempotency {
         F: Fn(Context, I) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        // Each group contains the calls with the same key, which run one after the other.
+        // Calls with the same key run one after the other.
         let groups = by_key(calls);
         let turns = Semaphore::new(concurrency.clamp(1, Semaphore::MAX_PERMITS));
         let (turns, handler) = (&turns, &handler);
         let run = |group: Vec<(usize, Call, I)>| async move {
             let mut outcomes = Vec::with_capacity(group.len());
             for (place, call, item) in group {
-                // At most `concurrency` calls have a turn. The turn is acquired before the claim of
-                // the key. Otherwise a claimed key could wait for a turn, and if the process died
-                // during that wait, the claim would count as a started attempt. The semaphore is
-                // never closed, so `acquire` does not fail.
+                // Before the claim of the key: a claimed key that waits for a turn would count as a
+                // started attempt if the process died. The semaphore is never closed.
                 let turn = turns.acquire().await;
                 let outcome = call.run(|cx| async move {
                     let ended = handler(cx, item).await;
-                    // Each call needs one of `concurrency` turns to claim its key. This turn is
-                    // released before the result is stored, so that the next key can be claimed at
-                    // the same time.
+                    // Before the result is stored, so that the next key can be claimed at the same
+                    // time.
                     drop(turn);
                     ended
                 });
@@ -185,26 +182,22 @@ impl Idempotency {
     }
 }
 
-/// State of a call of [`claim_many`](Idempotency::claim_many) after the replies of the nodes.
 enum ClaimedCall<T> {
     Ours(Box<(Call, Granted)>),
     Answered(Result<Claimed<T>, RunError>),
 }
 
 impl<T> ClaimedCall<T> {
-    /// Counts the outcome of a call that got no claim, and wraps it as `Answered`.
     fn answered(call: &Call, outcome: Result<Outcome<T>, RunError>) -> Self {
         call.of.counters.over(&outcome);
         Self::Answered(outcome.map(Claimed::Answered))
     }
 
-    /// Returns the claim, if there is one, and marks its attempt as begun. If the caller later
-    /// drops the claim, the claim is not released: the attempt counts as begun without a result.
+    /// Marks the attempt as begun: a claim that is dropped later is not released.
     fn hand_out(self) -> Result<Claimed<T>, RunError> {
         match self {
             Self::Ours(ours) if ours.1.begin(&ours.0) => Ok(Claimed::Ours(Claim::new(ours))),
-            // The claim was lost while the batch claimed other keys. The drop of the claim releases
-            // it on the remaining nodes.
+            // Lost while the batch claimed other keys. The drop releases it on the remaining nodes.
             Self::Ours(ours) => {
                 let gone = Outcome::InFlight { retry_after: Duration::ZERO };
                 Self::answered(&ours.0, Ok(gone)).hand_out()
@@ -214,8 +207,7 @@ impl<T> ClaimedCall<T> {
     }
 }
 
-/// Claims the key that all calls of the group have. Only the first call of each fingerprint makes a
-/// claim.
+/// Only the first call of each fingerprint makes a claim.
 async fn claim_group<T: Serialize + DeserializeOwned>(
     group: Vec<(usize, Call, ())>,
 ) -> Vec<(usize, ClaimedCall<T>)> {
@@ -228,8 +220,8 @@ async fn claim_group<T: Serialize + DeserializeOwned>(
             continue;
         }
         first.push((call.fingerprint.clone(), place));
-        // If an earlier call of this batch has claimed the key with another fingerprint, this call
-        // would wait for its own batch. So it must not wait.
+        // An earlier call of this batch has claimed the key with another fingerprint: this one
+        // would wait for its own batch.
         let own = answered.iter().any(|(_, one)| matches!(one, ClaimedCall::Ours(_)));
         let wait = call.in_flight_timeout.filter(|_| !own).unwrap_or_default();
         call.in_flight_timeout = Some(wait);
@@ -247,9 +239,8 @@ async fn claim_group<T: Serialize + DeserializeOwned>(
     answered
 }
 
-/// Groups the calls by key. Each call keeps its index in `calls`. Calls of different
-/// [`Redlock`](crate::Redlock) handles are in different groups even for the same key, because the
-/// nodes of the handles may differ.
+/// Each call keeps its index in `calls`. Calls of different [`Redlock`](crate::Redlock) handles are
+/// apart even for the same key, because their nodes may differ.
 fn by_key<I>(calls: impl IntoIterator<Item = (Call, I)>) -> Vec<Vec<(usize, Call, I)>> {
     let mut groups = BTreeMap::<_, Vec<(usize, Call, I)>>::new();
     for (place, (call, item)) in calls.into_iter().enumerate() {
@@ -260,8 +251,6 @@ fn by_key<I>(calls: impl IntoIterator<Item = (Call, I)>) -> Vec<Vec<(usize, Call
     groups.into_values().collect()
 }
 
-/// Merges the results of all groups (a group has the calls of one key) into one list in the order
-/// of the calls, and drops the indices.
 fn in_order<T>(groups: Vec<Vec<(usize, T)>>) -> Vec<T> {
     let mut all: Vec<_> = groups.into_iter().flatten().collect();
     all.sort_by_key(|(place, _)| *place);

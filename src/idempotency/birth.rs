@@ -1,5 +1,5 @@
-//! Creation times of requests. This module reads them from keys that contain the time, and compares
-//! them with this machine's clock.
+//! Creation times of requests: reads them from keys that contain the time, and compares them with
+//! this machine's clock.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -28,8 +28,8 @@ pub fn created_in_uuid_v7(uuid: &str) -> Option<SystemTime> {
         return None;
     }
     let number = u128::from_str_radix(&digits, 16).ok()?;
-    // The digits are counted from 0. Digit 12 is the version. The upper two bits of digit 16 are
-    // the variant of RFC 9562, binary 10.
+    // Digits count from 0: 12 is the version, the upper two bits of 16 are the variant of RFC 9562,
+    // binary 10.
     if number >> 76 & 0b1111 != 7 || number >> 62 & 0b11 != 0b10 {
         return None;
     }
@@ -57,16 +57,14 @@ fn after_1970(ms: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(ms)
 }
 
-/// Converts a time to milliseconds since 1970. A time before 1970 becomes zero.
+/// A time before 1970 becomes zero.
 pub(crate) fn millis_since_1970(at: SystemTime) -> u64 {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Returns an error for a time that is more than twice `clock_error` ahead of this machine's clock.
-/// Two clocks with an error of at most `clock_error` differ by at most twice `clock_error`. A
-/// request with such a time could look newer than a loss of data, so nodes would treat the request
-/// as never run.
+/// Two clocks with an error of at most `clock_error` differ by at most twice that. A request from
+/// further ahead could look newer than a loss of data, so nodes would treat it as never run.
 pub(super) fn check_past(
     field: &'static str,
     at: u64,

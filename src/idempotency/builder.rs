@@ -37,19 +37,13 @@ pub struct Idempotency {
     pub(super) policy: Policy,
     pub(super) durability: Durability,
     pub(super) max_result: usize,
-    /// Time before which no key of this namespace was in use, in milliseconds since 1970; `None` if
-    /// this time is unknown.
+    /// Milliseconds since 1970; `None` if unknown.
     pub(super) in_use_since: Option<u64>,
     pub(super) accepted_loss: Duration,
-    /// True if events, log and metrics report the time for which keys without a creation time count
-    /// as forgotten. For a forgotten key too few nodes can exclude an earlier use.
     pub(super) reports_forgotten: bool,
     pub(super) counters: Arc<Counters>,
-    /// Cache of operators' decisions about forgotten keys: keys for which too few nodes can exclude
-    /// an earlier use.
     pub(super) decisions: Arc<Decisions>,
     pub(super) in_flight: Arc<InFlight>,
-    /// Running message consumers that use this handle or a clone of it.
     pub(super) holdings: Arc<Holdings>,
 }
 
@@ -122,8 +116,7 @@ impl Idempotency {
         self.policy.lapsed
     }
 
-    /// Returns a new random name for a consumer of this process. No other process and no later run
-    /// of this process has the same name.
+    /// No other process and no later run of this process has the same name.
     pub(crate) fn incarnation(&self) -> String {
         format!("{:032x}", self.core.env.random())
     }
@@ -286,10 +279,7 @@ impl IdempotencyBuilder {
         self
     }
 
-    /// Turns off the events and the metric that report the time in which keys without a creation
-    /// time count as forgotten: too few nodes can exclude an earlier use. They are of no use for a
-    /// namespace in which every key has a creation time, or in which the handlers of forgotten keys
-    /// may run.
+    /// Of no use where every key has a creation time, or where handlers of forgotten keys may run.
     #[cfg(feature = "cron")]
     pub(crate) fn without_forgotten_reports(mut self) -> Self {
         self.of.reports_forgotten = false;
@@ -332,8 +322,7 @@ impl IdempotencyBuilder {
         i.decisions = Arc::default();
         i.in_flight = Arc::default();
         i.holdings = Arc::default();
-        // Each handle has its own counters, even if several handles are built from clones of one
-        // builder.
+        // Even if several handles are built from clones of one builder.
         i.counters = Arc::new(Counters::new(&i.core.meters.namespace(&i.namespace)));
         Ok(i)
     }

@@ -31,11 +31,10 @@ pub struct Call {
     pub(super) of: Idempotency,
     pub(super) key: Arc<str>,
     pub(super) policy: Policy,
-    /// Longest wait for another caller's handler under the same key. `None` means the default of
-    /// the called operation, such as [`run`](Self::run).
+    /// `None`: the default of the called operation, such as [`run`](Self::run).
     pub(super) in_flight_timeout: Option<Duration>,
     pub(super) fingerprint: Result<Option<FingerprintBytes>, CodecError>,
-    /// Creation time of the request, in milliseconds since 1970; `None` if unknown.
+    /// Milliseconds since 1970; `None` if unknown.
     created: Option<u64>,
     pub(super) bad: Option<ConfigError>,
 }
@@ -165,9 +164,9 @@ impl Call {
 
     /// Sets a probe: a function that reports if earlier attempts took effect. The probe replaces
     /// the policies [`Lapsed`] and [`Forgotten`]. The probe is called before the handler, and only
-    /// for a key that is lapsed (an attempt left no result) or forgotten (nodes lost data). The
-    /// probe gets the context of the new attempt, with the same [`child_key`](Context::child_key)s
-    /// as in the earlier attempts. The probe must only read.
+    /// for a key that is lapsed or forgotten. The probe gets the context of the new attempt, with
+    /// the same [`child_key`](Context::child_key)s as in the earlier attempts. The probe must only
+    /// read.
     ///
     /// After [`Found`](Probed::Found) its value is stored, and the call returns
     /// [`Outcome::Replayed`], because the effect is that of an earlier attempt. After
@@ -267,9 +266,8 @@ impl Call {
             Store::Refused(
                 Refusal::InFlight { retry_after } | Refusal::Contended { retry_after },
             ) => Resolved::InFlight { retry_after },
-            // `store` does not return these variants here. It claims with `force`, and nodes never
-            // refuse a forced claim because of the age of the request. With `sure` (true) it stores
-            // the value even if the nodes may have lost another result of the key.
+            // Not returned here: nodes never refuse a forced claim because of the request's age,
+            // and with `sure` the value is stored even if the nodes may have lost another result.
             Store::Forgotten(_) | Store::Refused(Refusal::TooOld) => {
                 Resolved::InFlight { retry_after: Duration::ZERO }
             }
@@ -310,7 +308,6 @@ impl Call {
         KeyName::new(&self.of.namespace, &self.key)
     }
 
-    /// Returns the prefix of all Redis keys of this `Redlock` handle on the nodes.
     pub(crate) fn prefix(&self) -> &str {
         &self.of.core.config.prefix
     }
@@ -323,8 +320,7 @@ impl Call {
         RunError::Codec { key: self.name(), error }
     }
 
-    /// Returns the pause before the next try of this call, while another caller's handler runs.
-    /// `rest` is the rest of the lease of the other caller's claim.
+    /// While another caller's handler runs. `rest` is the rest of the lease of its claim.
     pub(super) fn pause(&self, rest: Duration) -> Duration {
         let env = &self.of.core.env;
         let lease = (self.of.lease, rest);
@@ -335,8 +331,7 @@ impl Call {
         RunError::NoQuorum { key: self.name(), error: self.nodes(nodes) }
     }
 
-    /// Returns the error for a key that may have been used before, because some nodes were never
-    /// initialised: their data began empty, and no operator has marked these nodes as new.
+    /// Some nodes' data began empty, and no operator has marked these nodes as new.
     pub(super) fn not_initialised(&self, doubt: &Doubt) -> RunError {
         let fresh = doubt.forgotten.iter().flat_map(|forgotten| &forgotten.fresh);
         let nodes = fresh.map(|node| self.of.core.name(*node)).collect();
@@ -358,8 +353,6 @@ impl Call {
         self.of.core.no_quorum(nodes)
     }
 
-    /// Checks the settings of the call and returns the parameters of its claim: the record's name,
-    /// the times, the fingerprint and so on.
     pub(super) fn terms(&self) -> Result<ClaimTerms, RunError> {
         let of = &self.of;
         if let Some(bad) = &self.bad {
@@ -376,9 +369,9 @@ impl Call {
             retention: of.retention,
             fingerprint: self.fingerprint.clone().map_err(|e| self.codec(e))?,
             durability: of.durability,
-            // An earlier claim of the key is never older than the request and never older than the
-            // first use of the namespace. So a node that lost no data since the later of these two
-            // times has the record of every earlier claim.
+            // An earlier claim is never older than the request or the first use of the namespace.
+            // So a node that lost no data since the later of these has the record of every earlier
+            // claim.
             loss: DataLossTerms {
                 born: self.created.max(of.in_use_since),
                 accepted: of.accepted_loss,

@@ -12,12 +12,12 @@ use sha2::{Digest as _, Sha256};
 use super::{CodecError, lossless};
 use crate::op::FingerprintBytes;
 
-/// Returns SHA-256 over the canonical form of a request.
+/// SHA-256 over the canonical form.
 pub(super) fn fingerprint<T: Serialize + ?Sized>(of: &T) -> Result<FingerprintBytes, CodecError> {
     Ok(Sha256::digest(canonical(of)?).into())
 }
 
-/// Returns SHA-256 over the bytes of a request.
+/// SHA-256 over the bytes.
 pub(super) fn of_bytes(request: &[u8]) -> FingerprintBytes {
     Sha256::digest(request).into()
 }
@@ -26,17 +26,15 @@ fn canonical<T: Serialize + ?Sized>(of: &T) -> Result<Vec<u8>, CodecError> {
     let refuse = |e| CodecError::new("the request has no fingerprint", &e);
     lossless::check(of, false).map_err(refuse)?;
     let mut value = serde_json::to_value(of).map_err(refuse)?;
-    // `serde_json` sorts the members itself, unless a crate of the build enables its feature
-    // `preserve_order`.
+    // `serde_json` sorts them itself, unless a crate of the build enables `preserve_order`.
     value.sort_all_objects();
     serde_json::to_vec(&value).map_err(refuse)
 }
 
-/// Returns an idempotency key for a downstream system: 32 hexadecimal digits, computed from the key
-/// of the record and the name of the step.
+/// 32 hexadecimal digits.
 pub(super) fn child_key(record: &str, step: &str) -> String {
     let mut hash = Sha256::new();
-    // The hash includes the length, so that ("a", "bc") and ("ab", "c") give different keys.
+    // With the length, ("a", "bc") and ("ab", "c") give different keys.
     hash.update((record.len() as u64).to_be_bytes());
     hash.update(record);
     hash.update(step);

@@ -1,5 +1,4 @@
-//! The context of an attempt (one try to run a handler), for its handler and its probe: the claim,
-//! the fencing token and the steps.
+//! The context of an attempt, for its handler and its probe: claim, fencing token and steps.
 
 use std::fmt;
 use std::sync::Arc;
@@ -68,14 +67,12 @@ impl Context {
         &self.0.steps
     }
 
-    /// Returns an error if the handler of this attempt did not reach a finished step of an earlier
-    /// attempt. The handler's value must then not be stored.
+    /// The handler did not reach a step that an earlier attempt finished. Its value must then not
+    /// be stored.
     pub(super) fn unfinished(&self) -> Option<StepError> {
         self.0.steps.unfinished()
     }
 
-    /// Stores `list`, all finished steps of the key's handler, on a majority of the nodes. `step`
-    /// is the name of the step in an error.
     pub(super) async fn store(&self, step: &str, list: &Arc<[u8]>) -> Result<(), Failed> {
         let Err(why) = self.0.core.store_steps(&self.0.lease, &self.0.ballot, list).await else {
             return Ok(());

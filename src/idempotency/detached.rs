@@ -28,8 +28,8 @@ impl Call {
 }
 
 impl<P> Probing<P> {
-    /// Makes the call run in its own task, like [`Call::detached`]. The call's probe (it looks for
-    /// an earlier effect) also runs in this task.
+    /// Makes the call run in its own task, like [`Call::detached`]. The call's probe also runs in
+    /// this task.
     pub fn detached(self) -> Detached<Self> {
         Detached(self)
     }
@@ -85,15 +85,14 @@ impl<P> Detached<Probing<P>> {
     }
 }
 
-/// Runs the handler, and converts a panic to an error with an unknown effect.
+/// A panic becomes an error with an unknown effect.
 async fn caught<T, E, F, Fut>(handler: F, cx: Context) -> Result<T, Failed>
 where
     E: Into<Failed>,
     F: FnOnce(Context) -> Fut,
     Fut: Future<Output = Result<T, E>>,
 {
-    // `AssertUnwindSafe`: the panicked state belongs to the handler, and this function does not use
-    // it again.
+    // `AssertUnwindSafe`: the panicked state belongs to the handler, and is not used again.
     let run = AssertUnwindSafe(async { handler(cx).await });
     match run.catch_unwind().await {
         Ok(done) => done.map_err(Into::into),
@@ -111,8 +110,8 @@ fn joined<T>(
     key: super::KeyName,
 ) -> Result<Outcome<T>, RunError> {
     ended.unwrap_or_else(|e| {
-        // The task was cancelled, or it panicked outside of the handler. If the handler was
-        // started, other callers find an attempt without a result after the end of the lease.
+        // Cancelled, or panicked outside of the handler. If it was started, other callers find an
+        // attempt without a result.
         let failed = Failed::unknown(format!("its task ended before it did: {e}"));
         Err(RunError::Handler { key, attempt: 0, failed, overtaken: false })
     })

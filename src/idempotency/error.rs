@@ -9,7 +9,7 @@ use super::{Effect, Failed, KeyName};
 use crate::error::{Advice, Commands, ConfigError, NoQuorum, advise};
 use crate::token::FencingToken;
 
-/// Advised pause before the next try of a call on nodes that no operator has initialised.
+/// Advised pause before the next try, while the nodes are not initialised.
 const NOT_INITIALISED: Duration = Duration::from_secs(5);
 
 advise!(CodecError, NotRecorded, RunError);
@@ -24,8 +24,7 @@ pub struct CodecError {
 
 impl CodecError {
     pub(super) fn new(what: &'static str, cause: &serde_json::Error) -> Self {
-        // The detail is cut, because the message of `serde_json` contains the input, and a result
-        // may be long.
+        // Cut, because the message of `serde_json` contains the input, and a result may be long.
         Self { what, detail: cause.to_string().chars().take(200).collect::<String>().into() }
     }
 
@@ -143,9 +142,9 @@ pub enum RunError {
 
 impl RunError {
     /// Returns the next step after the error. After a failure of the handler, call again. If the
-    /// handler may have taken effect, the next call applies its policy for such keys, or its probe
-    /// (a check for the effect). Give up only if the handler's error is
-    /// [permanent](Failed::permanent) and no other attempt may have taken over.
+    /// handler may have taken effect, the next call applies its policy for such keys, or its probe.
+    /// Give up only if the handler's error is [permanent](Failed::permanent) and no other attempt
+    /// may have taken over.
     pub fn advice(&self) -> Advice {
         match self {
             Self::Config { error, .. } => error.advice(),
@@ -223,8 +222,7 @@ impl Error for RunError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Handler { failed, .. } => Some(failed.error()),
-            // The message of the `RunError` already contains the messages of these causes, so they
-            // are no source.
+            // `RunError`'s message already has the messages of these causes, so they are no source.
             Self::Config { .. }
             | Self::NoQuorum { .. }
             | Self::NotInitialised { .. }

@@ -1,6 +1,5 @@
-//! The error of a handler, with its report about the handler's effect. `Failed::end` chooses the
-//! final state of the key's record. The module `run` sends this state to the nodes, and
-//! `lua/unclaim.lua` writes it.
+//! The error of a handler, with its report about the effect. `Failed::end` chooses the final state
+//! of the record, which `run` sends to the nodes and `lua/unclaim.lua` writes.
 
 use std::error::Error;
 use std::fmt;
@@ -47,8 +46,7 @@ pub enum Effect {
     /// next call runs the handler under any policy. The key keeps the fingerprint of the request.
     Repeatable,
     /// There may have been an effect. The attempt counts as one without a result. It ends at once,
-    /// so the next call applies its policy for such attempts, or its probe (a check for the
-    /// effect).
+    /// so the next call applies its policy for such attempts, or its probe.
     Unknown,
 }
 
@@ -135,8 +133,7 @@ impl fmt::Display for Failed {
     }
 }
 
-// `Failed` does not implement `Error`. If it did, this conversion from every error would overlap
-// with the standard library's conversion of `Failed` to `Failed`.
+// If `Failed` were an `Error`, this would overlap with the conversion of `Failed` to itself.
 impl<E: Into<BoxError>> From<E> for Failed {
     fn from(error: E) -> Self {
         Self::unknown(error)

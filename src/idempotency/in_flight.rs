@@ -1,5 +1,4 @@
-//! The pauses of callers whose key is in flight: another caller's handler runs under the key
-//! (rule idempotency 22 in docs/design).
+//! The pauses of callers whose key is in flight (idempotency 22).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,37 +9,27 @@ use crate::env;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Default of the longest wait for another caller's handler.
 pub(super) const WAIT: Duration = Duration::from_secs(1);
-/// Assumed run time of a handler before the first run of a handler in this process.
+/// Assumed run time of a handler before the first run in this process.
 const UNKNOWN: Duration = Duration::from_secs(1);
-/// Shortest and longest pause before the next try of a call. A random part of the pause is
-/// subtracted later. A pause is at most half a lease.
+/// Shortest and longest pause. A random part is subtracted later. At most half a lease.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(30));
-/// Largest number of keys for which this process counts *in flight* results: answers that another
-/// caller's handler runs under the key.
 const MOST: usize = 10_000;
-/// Time after the last *in flight* result of a key at which the count of the key starts at zero
-/// again. An *in flight* result means that another caller's handler runs under the key.
 const GONE: Duration = Duration::from_secs(120);
 
-/// Mean run time of the handlers of a namespace, and the count of *in flight* results of each key.
-/// Both affect only the pauses of callers.
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
-    /// Moving mean of the handlers' run times, in microseconds; zero before the first run.
+    /// Moving mean of the run times, in microseconds; zero before the first run.
     usual: AtomicU64,
-    /// Count of consecutive *in flight* results (another caller's handler runs) of each key, and
-    /// the time of the last such result.
+    /// For each key, the consecutive *in flight* results, and the time of the last.
     answered: SyncMutex<BTreeMap<Arc<str>, (u32, Moment)>>,
 }
 
 impl InFlight {
-    /// Adds the run time of a handler to the moving mean.
     pub(super) fn took(&self, time: Duration) {
         let time = u64::try_from(time.as_micros()).unwrap_or(u64::MAX / 2).max(1);
-        // Another thread may store a mean between this load and the store below. The update of that
-        // thread is then lost, which changes the mean only a little.
+        // An update between this load and the store below is lost, which changes the mean only a
+        // little.
         let usual = match self.usual.load(Ordering::Relaxed) {
             0 => time,
             usual => usual - usual / 8 + time / 8,
@@ -48,11 +37,9 @@ impl InFlight {
         self.usual.store(usual.max(1), Ordering::Relaxed);
     }
 
-    /// Counts an *in flight* result of the key: another caller's handler runs. Returns the pause
-    /// before this caller's next try. The pause begins at the mean run time of a handler, and
-    /// doubles with each such result of the key. A random part of at most half is subtracted. The
-    /// pause is at most `rest`, the rest of the running claim's lease. A `rest` of zero means that
-    /// the rest is unknown.
+    /// Begins at the mean run time, and doubles with each *in flight* result of the key. A random
+    /// part of at most half is subtracted. At most `rest`, the rest of the running claim's lease;
+    /// zero if unknown.
     pub(super) fn pause(
         &self,
         key: &Arc<str>,
@@ -68,8 +55,7 @@ impl InFlight {
         if rest.is_zero() { pause } else { pause.min(rest) }
     }
 
-    /// Counts an *in flight* result of the key (another caller's handler runs), and returns the
-    /// number of earlier such results. Returns 0 if the table of counts is full.
+    /// Returns the number of earlier ones; 0 if the table is full.
     fn count(&self, key: &Arc<str>, now: Moment) -> u32 {
         let mut answered = self.answered.lock();
         if answered.len() >= MOST && !answered.contains_key(key) {

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Largest number of characters of a key that [`KeyName`] shows.
 const SHOWN: usize = 80;
 
 /// An idempotency key with its namespace. `Display` prints for example `"payments:alice:order-7"`:

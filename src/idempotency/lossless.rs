@@ -8,13 +8,12 @@ use serde::ser::{
 };
 use serde_json::Error;
 
-/// Checks that JSON keeps the numbers of a value and, with `nulls`, what its options hold.
+/// Numbers and, with `nulls`, what options hold.
 pub(crate) fn check<T: Serialize + ?Sized>(value: &T, nulls: bool) -> Result<(), Error> {
     value.serialize(Check { nulls }).map(drop)
 }
 
-/// Converts a value to JSON. The error says what failed: also that a replay could not return the
-/// same value.
+/// Fails also where a replay could not return the same value. The error says what failed.
 pub(crate) fn encode<T: Serialize + DeserializeOwned>(
     value: &T,
 ) -> Result<String, (&'static str, Error)> {
@@ -25,7 +24,7 @@ pub(crate) fn encode<T: Serialize + DeserializeOwned>(
     back.map_err(|e| ("the result could not be read back from JSON", e)).map(|_| json)
 }
 
-/// Serializer that writes nothing. Its result is true if JSON would be `null`.
+/// Writes nothing. Its result is true if JSON would be `null`.
 #[derive(Clone, Copy)]
 struct Check {
     nulls: bool,
@@ -35,7 +34,6 @@ fn finite(is_finite: bool) -> Result<bool, Error> {
     if is_finite { Ok(false) } else { Err(Error::custom("JSON has no NaN and no infinity")) }
 }
 
-/// Implements the methods for values that are never `null`.
 macro_rules! never_null {
     ($($method:ident: $type:ty),* $(,)?) => {$(
         fn $method(self, _: $type) -> Result<bool, Error> {
@@ -44,7 +42,6 @@ macro_rules! never_null {
     )*};
 }
 
-/// Implements a trait for the parts of a compound value.
 macro_rules! parts {
     ($($part:ident: $method:ident($($name:ident)?)),* $(,)?) => {$(
         impl $part for Check {

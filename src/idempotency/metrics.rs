@@ -50,7 +50,6 @@ pub struct IdempotencyMetrics {
     pub not_initialised: u64,
 }
 
-/// The counters behind [`IdempotencyMetrics`].
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     executed: Tally,
@@ -97,7 +96,6 @@ impl Counters {
         }
     }
 
-    /// Counts the outcome of an ended call, and returns the outcome's name for logs and spans.
     pub(super) fn over<T>(&self, result: &Result<Outcome<T>, RunError>) -> &'static str {
         let (counter, outcome) = match result {
             Ok(Outcome::Executed { .. }) => (&self.executed, "executed"),
@@ -116,7 +114,7 @@ impl Counters {
             Err(RunError::NotRecorded(_)) => (&self.not_recorded, "not_recorded"),
             Err(RunError::NoQuorum { .. }) => (&self.no_quorum, "no_quorum"),
             Err(RunError::NotInitialised { .. }) => (&self.not_initialised, "not_initialised"),
-            // The cause of these two errors is a mistake in the program. So they are not counted.
+            // A mistake in the program, so not counted.
             Err(RunError::Config { .. }) => return "config",
             Err(RunError::Codec { .. }) => return "codec",
         };
@@ -124,15 +122,11 @@ impl Counters {
         outcome
     }
 
-    /// Counts the start of a handler that may have taken effect in an earlier attempt. `doubt`
-    /// contains the reasons for this possibility; each reason has its own counter.
     pub(super) fn started(&self, doubt: &Doubt) {
         self.reruns.add(u64::from(doubt.lapsed > 0));
         self.forgotten_runs.add(u64::from(doubt.forgotten.is_some()));
     }
 
-    /// Adds `more` to the number of held messages, which wait for an operator's decision. A
-    /// negative number subtracts.
     pub(super) fn holds(&self, more: i64) {
         if more != 0 {
             // In two's complement, the addition of a negative number as unsigned is a subtraction.
@@ -142,8 +136,7 @@ impl Counters {
         }
     }
 
-    /// Exports the time until which keys without a creation time count as forgotten (too few nodes
-    /// can exclude an earlier use). This time is `left` after `now`; `now` is in µs since 1970.
+    /// Until `left` after `now`, which is in µs since 1970.
     pub(super) fn keys_unknown_until(&self, now: u64, left: Duration) {
         self.unknown_until.set(Duration::from_micros(now).saturating_add(left).as_secs_f64());
     }

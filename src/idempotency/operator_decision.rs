@@ -1,12 +1,9 @@
-//! Decisions of operators about losses of data (rule idempotency 20 in docs/design). A key is
-//! forgotten if too few nodes can exclude, after a loss, that the key was used before. An operator
-//! makes one decision for all forgotten keys of a namespace: their handlers run, or the keys are
-//! parked (not run).
+//! Decisions of operators about losses of data (idempotency 20): one decision for all forgotten
+//! keys of a namespace.
 //!
-//! A decision is stored as the result of an ordinary idempotency key in a reserved namespace. If
-//! two operators decide at the same time, only one decision is stored on a majority of the nodes,
-//! and the other operator reads this decision. Each loss has two keys: one for the first decision,
-//! and one for a later decision to run, which replaces a first decision to park.
+//! A decision is the result of an ordinary idempotency key in a reserved namespace, so if two
+//! operators decide at once, one decision is stored, and the other operator reads it. Each loss has
+//! a key for the first decision, and one for a later decision to run, which replaces one to park.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,12 +21,10 @@ use crate::op::{Loss, Op, Reply};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Time for which the cache keeps an operator's decision that was read from the nodes.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// Retention of a decision: the longest retention of any namespace. A decision is made after the
-/// loss of data that it is about, so the nodes keep the decision for as long as keys are forgotten
-/// (their records may be lost) because of this loss.
+/// The longest retention of any namespace. A decision is made after its loss, so it is kept for as
+/// long as keys are forgotten because of the loss.
 pub(super) const KEPT: Duration = Duration::from_secs(366 * 24 * 3_600);
 
 /// An operator's decision about the forgotten keys of a loss of data. For a forgotten key too few
@@ -63,25 +58,21 @@ pub struct Decided {
 /// Shortest time between two warnings of one namespace about a decision that could not be read.
 const WARNED: Duration = Duration::from_secs(60);
 
-/// Cache for the operators' decisions about losses of data, for one namespace. An entry is valid
-/// for 5 s after its read from the nodes.
 #[derive(Debug, Default)]
 pub(super) struct Decisions(SyncMutex<Lately>);
 
 #[derive(Debug, Default)]
 struct Lately {
-    /// Decisions by the fields `from` and `began` of the [`Loss`], which identify it, and by the
-    /// node for [`Record::Without`].
+    /// By the fields `from` and `began`, which identify a [`Loss`], and by the node for
+    /// [`Record::Without`].
     known: BTreeMap<(u64, u64, Option<usize>), Known>,
-    /// Time of the last warning about a decision that could not be read.
     warned: Option<Moment>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    /// The decision; `None` if no operator had decided at the time of the read.
+    /// `None` if no operator had decided at the time of the read.
     decision: Option<Decision>,
-    /// Time at which the decision was read from the nodes.
     at: Moment,
 }
 
@@ -97,7 +88,6 @@ impl Decisions {
         lately.known.insert((loss.from, loss.began, without), Known { decision, at });
     }
 
-    /// Returns true if the next warning about a decision that could not be read is due.
     fn warns(&self, now: Moment) -> bool {
         let warned = &mut self.0.lock().warned;
         let due = warned.is_none_or(|at| now >= at + WARNED);
@@ -118,10 +108,8 @@ pub enum Record<'a> {
     Without(&'a str),
 }
 
-/// Largest number of decisions about one loss of data.
 const MOST: u32 = 8;
 
-/// Reason for which operators' decisions do not allow to run a forgotten key.
 #[derive(Debug)]
 pub(super) struct Undecided {
     /// The losses without a decision, or all if only `unheard` is the reason.
@@ -131,18 +119,11 @@ pub(super) struct Undecided {
 }
 
 impl Idempotency {
-    /// Returns the operators' decision for a key that is forgotten (too few nodes can exclude an
-    /// earlier use) because of `losses` of data: its handler runs, or the key is parked. The key is
-    /// parked if an operator decided so for any of the losses. The handler runs if operators
-    /// decided so for all of the losses, and no node may remember the key: what was decided about
-    /// the losses says nothing of what the nodes `unheard` have, unless an operator has given them
-    /// up.
+    /// To park if an operator decided so for any of the losses. To run if operators decided so for
+    /// all, and no node may remember the key: the decisions say nothing of what the nodes `unheard`
+    /// have, unless an operator has given them up.
     ///
-    /// # Errors
-    /// [`Undecided`]; without losses if `losses` is empty.
-    ///
-    /// # Cancellation safety
-    /// May be dropped at any time, because it only reads.
+    /// # Errors [`Undecided`]; without losses if `losses` is empty.
     pub(super) async fn decision(
         &self,
         losses: &[Loss],
@@ -190,7 +171,7 @@ impl Idempotency {
                 decision
             }
             Err(error) => {
-                // A failed read is not cached, so the next key's call reads the decision again.
+                // A failed read is not cached: the next key's call reads again.
                 if self.decisions.warns(self.core.env.now()) {
                     tracing::warn!(
                         target: "palisade::idempotency",
@@ -203,14 +184,8 @@ impl Idempotency {
         }
     }
 
-    /// Reads the valid decision about a loss of data: the last one. `None` if no majority of the
-    /// nodes has a decision, or if nodes may have lost a later one, or are storing it.
-    ///
-    /// # Errors
-    /// Too few nodes answered, or the stored decision cannot be parsed.
-    ///
-    /// # Cancellation safety
-    /// May be dropped at any time, because it only reads.
+    /// The last decision. `None` if no majority has one, or if nodes may have lost a later one, or
+    /// are storing it.
     pub(crate) async fn decided(&self, loss: Loss) -> Result<Option<Decided>, RunError> {
         let mut last = None;
         for nth in 0..MOST {
@@ -228,17 +203,9 @@ impl Idempotency {
         Ok(last)
     }
 
-    /// Stores an operator's decision about the loss of data, if the loss has no decision yet. With
-    /// `replace`, also stores a decision to run in place of a decision to park (not to run) the
-    /// keys. `decision` also contains the name of the operator and the reason. Returns the valid
-    /// decision, and true if this call stored it.
-    ///
-    /// # Errors
-    /// [`RunError`] if the decision may not be stored.
-    ///
-    /// # Cancellation safety
-    /// If the future is dropped, the decision may or may not be stored. A second call with the same
-    /// decision is safe.
+    /// Stores a decision if the loss has none yet; with `replace`, also one to run in place of one
+    /// to park. Returns the valid decision, and true if this call stored it. If the future is
+    /// dropped, it may or may not be stored; a second call with the same decision is safe.
     pub(crate) async fn decide(
         &self,
         loss: Loss,
@@ -270,14 +237,7 @@ impl Idempotency {
             .ok_or_else(|| call.no_quorum(vec![NodeOutcome::Refused; self.core.n()]))
     }
 
-    /// Stores that keys that the loss made forgotten run, as decided, also while this node gives no
-    /// answer.
-    ///
-    /// # Errors
-    /// [`RunError`] if that may not be stored.
-    ///
-    /// # Cancellation safety
-    /// As [`decide`](Self::decide).
+    /// Keys that the loss made forgotten run, as decided, also while this node gives no answer.
     pub(crate) async fn give_up(
         &self,
         loss: Loss,
@@ -288,23 +248,16 @@ impl Idempotency {
         self.settle(call, (Decision::Run, by, reason)).await.map(drop)
     }
 
-    /// Returns the prefix of all Redis keys of this `Redlock` handle on the nodes.
     pub(crate) fn prefix(&self) -> &str {
         &self.core.config.prefix
     }
 
-    /// Sends the operation to every node, and returns the reply of each node. A node without a
-    /// reply in time has an error.
-    ///
-    /// # Cancellation safety
-    /// If the future is dropped, the nodes may still execute the operation.
     pub(crate) async fn ask_each(&self, op: &Op) -> Vec<(Arc<str>, Result<Reply, NodeError>)> {
         self.core.ask_each(op).await
     }
 
-    /// Returns a lookup of a key that is never used. The reply of a node contains the losses of
-    /// data because of which keys of this namespace without a creation time are forgotten: too few
-    /// nodes can exclude an earlier use.
+    /// A lookup of a key that is never used: the reply has the losses because of which keys without
+    /// a creation time are forgotten.
     pub(crate) fn ask_for_losses(&self) -> Op {
         Op::Lookup {
             key: record_key(&self.core.config.prefix, DECISIONS, "losses"),
@@ -315,7 +268,6 @@ impl Idempotency {
         }
     }
 
-    /// Returns a lookup of a record for decisions about the loss of data.
     pub(crate) fn ask_for_decision(&self, loss: Loss, place: Record<'_>) -> Op {
         let key = self.record(loss, place, None).key;
         Op::Lookup {
@@ -327,8 +279,8 @@ impl Idempotency {
         }
     }
 
-    /// Stores an operator's decision, with the present time, if its record has none yet. Returns
-    /// the stored decision, and true if it is the decision of this call.
+    /// With the present time, if the record has no decision yet. Returns the stored decision, and
+    /// true if it is this call's.
     async fn settle(
         &self,
         call: Call,
@@ -336,8 +288,8 @@ impl Idempotency {
     ) -> Result<(Decided, bool), RunError> {
         let (by, reason) = (by.to_owned(), reason.to_owned());
         let decided = Decided { decision, by, reason, at: self.core.env.wall_micros() / 1_000 };
-        // `resolve` stores the decision even if the nodes may have lost an earlier decision. The
-        // lost decision then counts as never made.
+        // Stored even if the nodes may have lost an earlier decision, which then counts as never
+        // made.
         match call.clone().resolve(&decided).await? {
             Resolved::Stored => Ok((decided, true)),
             Resolved::AlreadyStored(other) => Ok((other, false)),
@@ -345,9 +297,8 @@ impl Idempotency {
         }
     }
 
-    /// Returns the call that reads or stores a record for decisions about the loss of data. `after`
-    /// is the decision before it: the record is made after that one and after the loss, so only
-    /// nodes that lost data since may have lost it.
+    /// `after` is the decision before it: the record is made after that one and after the loss, so
+    /// only nodes that lost data since may have lost it.
     fn record(&self, loss: Loss, place: Record<'_>, after: Option<&Decided>) -> Call {
         let suffix = match place {
             Record::Nth(0) => String::new(),
@@ -369,8 +320,7 @@ impl Idempotency {
             ..self.clone()
         };
         let mut call = Call::new(of, &name);
-        // `Call::new` reports a key that is too long. This name may be longer than a user's key,
-        // because it contains the namespace. So the report is removed.
+        // This name may be longer than a user's key, because it contains the namespace.
         call.bad = None;
         call
     }

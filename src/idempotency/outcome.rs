@@ -147,7 +147,7 @@ impl fmt::Display for Parked {
 }
 
 impl Parked {
-    /// Returns the losses of data in parentheses; an empty text if there are none.
+    /// In parentheses; an empty text if there are none.
     fn spans(&self) -> String {
         if self.losses.is_empty() {
             return String::new();
@@ -156,8 +156,6 @@ impl Parked {
         format!(" ({})", losses.join("; "))
     }
 
-    /// Returns the operator's next step for a forgotten key (nodes lost data, so an earlier use is
-    /// possible), as a part of the sentence of this report.
     fn next_step(&self) -> String {
         if self.losses.is_empty() {
             return "find out whether it took effect, then resolve the key or rerun it".to_owned();
@@ -180,8 +178,7 @@ impl Parked {
                 self.commands.incidents()
             )
         } else {
-            // The text does not contain `palisade idem rerun`. That command changes a record, and a
-            // forgotten key has no record, because nodes lost data.
+            // Not `palisade idem rerun`: it changes a record, and a forgotten key has none.
             format!(
                 "decided: park; find out whether it took effect, then resolve the key or rerun it \
                  in its program, or have all such keys run: `{}`",

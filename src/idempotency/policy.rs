@@ -1,6 +1,4 @@
-//! Policies for a key whose handler may have taken effect in an earlier attempt. One policy is for
-//! lapsed keys: an attempt began and left no result. The other is for forgotten keys: too few nodes
-//! can exclude an earlier attempt.
+//! Policies for a lapsed key, and for a forgotten one.
 
 use super::ParkedReason;
 use super::unknown_past::Doubt;
@@ -35,8 +33,6 @@ pub enum Forgotten {
     Run,
 }
 
-/// Policies for lapsed keys (an earlier attempt left no result) and for forgotten keys (a node may
-/// have lost the record).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Policy {
     pub(super) lapsed: Lapsed,
@@ -48,9 +44,8 @@ impl Policy {
     pub(super) const AT_LEAST_ONCE: Self =
         Self { lapsed: Lapsed::Rerun, forgotten: Forgotten::Run };
 
-    /// Returns the reason for which the handler does not run; `None` if the handler may run. A key
-    /// can be both lapsed (an attempt left no result) and forgotten (nodes lost data). Then the
-    /// policy for lapsed keys and the policy for forgotten keys must both allow the run.
+    /// `None` if the handler may run. For a key that is lapsed and forgotten, both policies must
+    /// allow it.
     pub(super) fn parks(self, doubt: &Doubt) -> Option<ParkedReason> {
         if doubt.lapsed > 0 && self.lapsed == Lapsed::Park {
             Some(ParkedReason::Lapsed)

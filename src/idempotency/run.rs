@@ -38,16 +38,14 @@ use crate::retry_policy::RetryPolicy;
 use crate::span::{self, operation};
 use crate::time::Moment;
 
-/// Limit of the remaining lease of another caller's claim. At or below this limit the other caller
-/// probably stores its result now, so this call soon tries again. Above this limit this call waits
-/// until the nodes report the end of the claim.
+/// At or below this rest of another's lease, its result is probably being stored now, so this call
+/// soon tries again. Above it, this call waits for the hint.
 const SETTLES: Duration = Duration::from_millis(20);
 
-/// Result of a claim, before the probe or the policies decide about earlier attempts.
+/// Before the probe or the policies decide about earlier attempts.
 enum Begun {
-    /// This call holds the claim.
     Ours(Held, Promise),
-    /// The key has a result. `None` if the result was too large to be kept.
+    /// `None` if the result was too large to be kept.
     Stored(Option<Arc<[u8]>>),
     InFlight(Duration),
     Mismatch,
@@ -55,14 +53,11 @@ enum Begun {
     Parked(Parked),
 }
 
-/// Result of a claim, after the probe or the policies have decided about earlier attempts.
 pub(super) enum ClaimResult<T> {
     Ours(Granted),
-    /// The outcome of a call without a run of its handler.
     Answered(Outcome<T>),
 }
 
-/// A claim that allows the run of the handler.
 #[derive(Debug)]
 pub(super) struct Granted {
     terms: ClaimTerms,
@@ -118,9 +113,7 @@ where
     granted.finish(call, result).await
 }
 
-/// Claims the key. If the handler may have taken effect before, the probe or the policies decide.
-/// The attempt begins only with [`Granted::begin`]. A drop of the returned value before that
-/// releases the claim.
+/// The attempt begins only with [`Granted::begin`]. A drop before that releases the claim.
 pub(super) async fn claim<T, P, PF>(
     call: &Call,
     probe: Option<P>,
@@ -164,8 +157,7 @@ where
                 return Ok(ClaimResult::Answered(of_an_earlier_attempt(recorded)));
             }
             Past::Unknown(decided) => {
-                // The handler does not run. The claim is released, so that this call does not
-                // change the record of the key.
+                // So that this call does not change the record of the key.
                 if held.give_back().await {
                     // The other attempt may have left a result in the meantime (consumers 5).
                     let retry_after = Duration::ZERO;
@@ -179,14 +171,12 @@ where
 }
 
 impl Granted {
-    /// Starts the automatic renewal of the claim's lease.
     pub(super) fn keep(&self) {
         self.held.keep();
     }
 
-    /// Marks the attempt as begun. After this the handler may take effect. So a dropped claim is
-    /// not released, and other callers find an attempt without a result. Returns false if the lease
-    /// has already ended. Another caller may then hold the key.
+    /// From here on the handler may take effect, so a dropped claim is not released. Returns false
+    /// if the lease has already ended: another caller may then hold the key.
     pub(super) fn begin(&self, call: &Call) -> bool {
         if !self.cx.is_valid() {
             return false;
@@ -199,8 +189,6 @@ impl Granted {
         true
     }
 
-    /// Stores the handler's result. After an error, ends the claim in the state that the error
-    /// requires.
     pub(super) async fn finish<T, E>(
         self,
         call: &Call,
@@ -221,7 +209,6 @@ impl Granted {
     }
 }
 
-/// Converts `Executed` to `Replayed`, because the effect is that of an earlier attempt.
 fn of_an_earlier_attempt<T>(recorded: Outcome<T>) -> Outcome<T> {
     match recorded {
         Outcome::Executed { value, .. } => Outcome::Replayed(value),
@@ -229,8 +216,6 @@ fn of_an_earlier_attempt<T>(recorded: Outcome<T>) -> Outcome<T> {
     }
 }
 
-/// Ends the claim after a failure of the handler. The kind of the handler's error decides if the
-/// attempt counts.
 async fn fail<T>(
     call: &Call,
     held: Held,
@@ -241,8 +226,6 @@ async fn fail<T>(
     Err(RunError::Handler { key: call.name(), attempt: number, failed, overtaken })
 }
 
-/// Claims the key. Repeats the attempt until this call has the claim, the result is found, or the
-/// waiting time has ended.
 async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, RunError> {
     let core = &call.of.core;
     let started = core.env.now();
@@ -280,21 +263,17 @@ async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, 
     }
 }
 
-/// State of one call that tries to claim a key or to find its result.
 struct ClaimAttempt<'a> {
     call: &'a Call,
     terms: ClaimTerms,
     probing: bool,
-    /// End of the wait for another caller's handler.
     in_flight_end: Moment,
-    /// End of the tries for a forgotten key (too few nodes can exclude an earlier use). A node
-    /// without an answer may still have the record of the key.
+    /// A node without an answer may still have the record of a forgotten key.
     no_answer_end: Moment,
-    /// End of the tries while the claims of several callers compete for the key.
+    /// While the claims of several callers compete for the key.
     contended_end: Moment,
 }
 
-/// Reason for which an attempt to claim a key ended without a claim and without a result.
 enum Unclaimed {
     Refused(Refusal),
     Failed(RunError),
@@ -332,7 +311,7 @@ impl Attempt for ClaimAttempt<'_> {
             Ok((held, promise)) => match promise.adopt {
                 None => return Ok(Begun::Ours(held, promise)),
                 Some(seen) => {
-                    // A node has a result. The drop of `held` releases this claim.
+                    // A node has a result. The drop releases this claim.
                     drop(held);
                     seen
                 }
@@ -354,10 +333,9 @@ impl Attempt for ClaimAttempt<'_> {
     }
 }
 
-/// Stores the result `seen`, which fewer nodes than a majority have, on a majority of the nodes. If
-/// this function's own claim of the key finds another result, it stores that result instead. It
-/// starts no handler. If the key is forgotten (too few nodes can exclude another result) and the
-/// call has a probe, this function returns the claim, and the probe decides.
+/// Stores `seen`, which fewer nodes than a majority have, or another result that its own claim
+/// finds. Starts no handler. If the key is forgotten and the call has a probe, returns the claim,
+/// and the probe decides.
 async fn repair(
     call: &Call,
     terms: &ClaimTerms,
@@ -365,8 +343,7 @@ async fn repair(
     probing: bool,
 ) -> Result<Result<Begun, Refusal>, RunError> {
     // Nodes may have lost another result than `seen`. A policy (here) or an operator's decision
-    // (below) accepts this loss if it allows to run forgotten keys, for which an earlier use is
-    // possible. In both cases `seen` is stored.
+    // (below) that lets forgotten keys run accepts that.
     let sure = call.policy.forgotten == Forgotten::Run && !probing;
     let mut stored = store(call, terms, seen.as_ref(), sure).await;
     if let Store::Forgotten(doubt) = &stored
@@ -382,8 +359,8 @@ async fn repair(
     Ok(match stored {
         Store::Ours => Ok(Begun::Stored(seen)),
         Store::Other(value) => Ok(Begun::Stored(value)),
-        // `seen` may not be the key's result, because too few nodes can exclude that another result
-        // was lost. So the key is claimed again, and the caller's probe decides.
+        // `seen` may not be the key's result. So the key is claimed again, and the caller's probe
+        // decides.
         Store::Forgotten(_) => match call.of.core.claim(terms, true).await {
             Ok((held, promise)) if promise.forgotten.is_some() => Ok(Begun::Ours(held, promise)),
             Err(Denied::Replay(value)) => Ok(Begun::Stored(value)),
@@ -399,8 +376,6 @@ async fn repair(
     })
 }
 
-/// Stores the value that the handler or the probe (the caller's check for an earlier effect)
-/// returned. Returns the result that the nodes have after that.
 async fn record<T>(
     call: &Call,
     terms: &ClaimTerms,
@@ -416,8 +391,8 @@ where
     let bytes = match encode(&value) {
         Ok(bytes) => bytes,
         Err(e) => {
-            // The handler took effect, but its value cannot be converted to JSON. So the key gets
-            // no result, and the attempt counts as lapsed (begun, without a result).
+            // The handler took effect, but its value is no JSON. So the key gets no result, and the
+            // attempt is lapsed.
             let overtaken = held.end(ClaimEnd::Lapsed).await;
             if overtaken {
                 let failed = Failed::unknown(e);
@@ -426,13 +401,12 @@ where
             return Err(call.codec(e));
         }
     };
-    // For a value that is too large, only the existence of a result is stored.
+    // Of a value that is too large, only the existence of a result is stored.
     let kept = (bytes.len() <= call.of.max_result).then_some(&bytes);
     let executed =
         |value, durability| Outcome::Executed { value, attempt, durability, kept: kept.is_some() };
-    // `rest` stops only the automatic renewal. The claim is held until the result is stored. A node
-    // may have been restarted or failed over since it granted the claim. Such a node accepts the
-    // result only after a renewal of this claim.
+    // Stops only the automatic renewal. A node that was restarted or failed over since it granted
+    // the claim accepts the result only after a renewal.
     held.rest();
     let done = core.complete(&held, kept).await;
     held.stop();
@@ -446,11 +420,10 @@ where
         refused,
         "result not stored under its own ballot"
     );
-    // This call must not return the handler's value before a majority of the nodes has it
-    // (rule idempotency 1 in docs/design). So this call reads the result on the nodes.
+    // The handler's value must not be returned before a majority has it (idempotency 1).
     let found = core.look(terms).await;
-    // The result on the nodes may be that of another attempt, and the replicas that have it were
-    // not counted. Only the durability level that `terms` requires is certain.
+    // The result may be another attempt's, and its replicas were not counted: only the level that
+    // `terms` requires is certain.
     let durability = Achieved::at_least(terms.durability);
     if let Found::Stored(record) = &found {
         let same = kept.is_some() && record.value.as_ref() == kept;
@@ -460,13 +433,12 @@ where
             replayed(call, record.value.as_deref())
         };
     }
-    // A node also refuses the result after it has lost the grant of this claim. Another attempt has
-    // overtaken this one only if a node has granted a claim with a larger fencing token.
+    // A node also refuses after it has lost this claim's grant. Overtaken means that a node granted
+    // a claim with a larger token.
     let mine = held.lease.token.get();
     let overtaken = refused && matches!(found, Found::Open { promised, .. } if promised > mine);
-    // The nodes may have no result yet: the caller that has overtaken this one may have run no
-    // handler, or may have died. So this call proposes its value again. `store` does not end a
-    // running claim, and it adopts an existing result.
+    // There may be no result yet: who has overtaken this call may have run no handler, or may have
+    // died. `store` ends no running claim, and adopts an existing result.
     if !matches!(found, Found::NoQuorum(_)) {
         match store(call, terms, kept, false).await {
             Store::Ours => return Ok(executed(value, durability)),
@@ -478,13 +450,12 @@ where
     Err(RunError::NotRecorded(Box::new(call.not_recorded(ballot, overtaken, nodes))))
 }
 
-/// Returns the outcome of a call for a key with a stored result.
 fn replayed<T: DeserializeOwned>(call: &Call, kept: Option<&[u8]>) -> Result<Outcome<T>, RunError> {
     let Some(bytes) = kept else { return Ok(Outcome::NotKept) };
     decode(bytes).map(Outcome::Replayed).map_err(|e| call.codec(e))
 }
 
-/// Converts a value to JSON. Fails also if a replay could not return the same value.
+/// Fails also if a replay could not return the same value.
 pub(super) fn encode<T: Serialize + DeserializeOwned>(value: &T) -> Result<Arc<[u8]>, CodecError> {
     let json = lossless::encode(value).map_err(|(what, e)| CodecError::new(what, &e))?;
     Ok(Arc::from(json.into_bytes()))

@@ -1,12 +1,10 @@
-//! Steps of a handler. A step is a part of the handler's work. The value of each step is stored in
-//! the record of the key, so that a later attempt does not run the step again
-//! (rule idempotency 14 in docs/design).
+//! Steps of a handler: the value of each is stored in the record of the key, so that a later
+//! attempt does not run it again (idempotency 14).
 //!
-//! The finished steps are one list. The list is stored like a result: under the claim's ballot (its
-//! fencing token and owner token), on a majority of the nodes, before the handler continues. Each
-//! write contains the whole list, so a node with a step always has the earlier steps, too. An
-//! attempt begins with the list of the highest ballot in the replies to its claim. It stores this
-//! list under its own ballot on a majority before it returns a value from the list.
+//! The finished steps are one list, stored like a result: under the claim's ballot, on a majority,
+//! before the handler continues. Each write has the whole list. An attempt begins with the list of
+//! the highest ballot in the replies to its claim, and stores it under its own ballot before it
+//! returns a value from it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +18,7 @@ use crate::error::{Advice, NoQuorum, advise};
 use crate::op::StoredSteps;
 use crate::sync::SyncMutex;
 
-/// Largest total size of all finished steps of a key, in bytes of JSON.
+/// Of all steps together, in bytes of JSON.
 const MOST: usize = 64 * 1024;
 
 /// The error of a step that returned no value, although its work did not return an error. If the
@@ -136,24 +134,20 @@ fn by_another(yes: bool) -> &'static str {
     if yes { ", another attempt took over" } else { "" }
 }
 
-/// Name and value (as JSON) of each finished step, in the order of the steps.
+/// Name and value (as JSON), in the order of the steps.
 type List = Vec<(String, String)>;
 
-/// The steps of a handler in one attempt.
 #[derive(Debug)]
 pub(super) struct Steps(SyncMutex<State>);
 
 #[derive(Debug)]
 struct State {
     list: List,
-    /// Error of parsing the list of earlier attempts; `None` if the list is valid.
     unreadable: Option<CodecError>,
-    /// Number of leading entries of `list` that this attempt has finished or replayed.
     reached: usize,
-    /// True if a majority of the nodes has the steps in `list` under the ballot (fencing and owner
-    /// token) of this attempt, or if the list is empty.
+    /// True if a majority has `list` under this attempt's ballot, or if it is empty.
     certain: bool,
-    /// True if a step is running, was dropped before its end, or ran and is not recorded.
+    /// A step is running, was dropped before its end, or ran and is not recorded.
     open: bool,
 }
 
@@ -168,8 +162,6 @@ impl Steps {
         Self(SyncMutex::new(State { list, unreadable, reached: 0, certain, open: false }))
     }
 
-    /// Returns an error if this attempt did not reach a step of the handler that an earlier attempt
-    /// finished.
     pub(super) fn unfinished(&self) -> Option<StepError> {
         let state = self.0.lock();
         if let Some(error) = &state.unreadable {
@@ -179,8 +171,7 @@ impl Steps {
         Some(StepError::Missing { recorded: recorded.clone() })
     }
 
-    /// Begins a step. Returns the value (as JSON) of an earlier attempt that finished the step;
-    /// `None` if the step has to run.
+    /// The value (as JSON) of an earlier attempt that finished the step; `None` if it has to run.
     fn begin(&self, name: &str) -> Result<Option<String>, StepError> {
         let mut state = self.0.lock();
         let name = || name.to_owned();
@@ -206,22 +197,21 @@ impl Steps {
         Ok(begun)
     }
 
-    /// Returns the list of finished steps plus this step, as JSON.
     fn with(&self, name: &str, value: &str) -> Result<Arc<[u8]>, StepError> {
         let mut list = self.0.lock().list.clone();
         list.push((name.to_owned(), value.to_owned()));
         bytes(name, &list)
     }
 
-    /// Returns the list as JSON if it must still be stored under the ballot (fencing and owner
-    /// token) of this attempt; `None` if a majority of the nodes already has it.
+    /// The list, if it must still be stored under this attempt's ballot; `None` if a majority has
+    /// it.
     fn uncertain(&self, name: &str) -> Result<Option<Arc<[u8]>>, StepError> {
         let state = self.0.lock();
         if state.certain { Ok(None) } else { bytes(name, &state.list).map(Some) }
     }
 
-    /// Marks the current step as finished. `run` is the name and the value of a step that ran;
-    /// `None` for a step that did not run, because an earlier attempt had finished it.
+    /// `run` is the name and the value of a step that ran; `None` if an earlier attempt had
+    /// finished it.
     fn finish(&self, run: Option<(&str, String)>) {
         let mut state = self.0.lock();
         state.list.extend(run.map(|(name, value)| (name.to_owned(), value)));
@@ -230,8 +220,6 @@ impl Steps {
         state.open = false;
     }
 
-    /// Ends the current step, which failed, and records nothing. The handler may begin the step
-    /// again.
     fn give_up(&self) {
         self.0.lock().open = false;
     }
@@ -289,9 +277,7 @@ impl Context {
         let steps = self.steps();
         let codec = |error| StepError::Codec { name: name.to_owned(), error };
         if let Some(value) = steps.begin(name)? {
-            // A list of finished steps that only a single node has may be lost with the node. So
-            // this function returns a value only after a majority of the nodes has the list under
-            // the fencing token of this attempt.
+            // A list that only a single node has may be lost with the node.
             if let Some(list) = steps.uncertain(name)? {
                 self.store(name, &list).await?;
             }

@@ -1,13 +1,8 @@
-//! Stores one value under a key by consensus: an existing result, or the candidate (the value that
-//! a caller proposes) if there is no result.
+//! Stores one value under a key by consensus (idempotency 1): claims with `force`; takes the result
+//! in the nodes' replies or, if there is none, the candidate; stores it under this claim's ballot.
 //!
-//! The protocol has three phases (rule idempotency 1 in docs/design). First, claim the key with
-//! `force`, even if nodes have a result. Second, choose the value: the result in the nodes'
-//! replies, or the candidate if there is no result. Third, store the value under the ballot
-//! (fencing and owner token) of this claim. The protocol has three uses: to store a partial result
-//! on a majority of the nodes, to store an operator's result, and to store a handler's result again
-//! after another claim has overtaken the handler's claim. This module starts no handler and never
-//! ends a running claim.
+//! For a partial result, for an operator's result, and for a handler's result whose claim was
+//! overtaken. Starts no handler and never ends a running claim.
 
 use std::sync::Arc;
 
@@ -20,24 +15,18 @@ use crate::retry_policy::RetryPolicy;
 
 #[derive(Debug)]
 pub(super) enum Store {
-    /// The candidate, which is the caller's value, is the key's result now.
     Ours,
-    /// The key has this other result, which was not changed. `None` if the result was too large to
-    /// be kept.
+    /// The key has this other result, which was not changed. `None`: too large to be kept.
     Other(Option<Arc<[u8]>>),
-    /// Too few nodes can exclude an earlier result of the key. No node stored the candidate, which
-    /// is the caller's value.
+    /// Too few nodes can exclude an earlier result. No node stored the candidate.
     Forgotten(Doubt),
-    /// The claim was refused. Another caller has the key, too few nodes answered, or the key was
-    /// used with another fingerprint.
     Refused(Refusal),
-    /// The result was sent to the nodes, but may not be stored on a majority.
+    /// The result was sent to the nodes, but may not be on a majority.
     Unsure(Box<NotRecorded>),
 }
 
-/// Stores `candidate` under the key if the key has no result. A `candidate` of `None` stands for a
-/// result that is too large to be kept. With `sure` the candidate is stored even if the nodes may
-/// have lost another result.
+/// A `candidate` of `None` stands for a result that is too large. With `sure` it is stored even if
+/// the nodes may have lost another result.
 pub(super) async fn store(
     call: &Call,
     terms: &ClaimTerms,
@@ -67,13 +56,12 @@ pub(super) async fn store(
         };
         if promise.forgotten.is_some() && !sure {
             held.give_back().await;
-            // The caller has found a result or has run the handler. So there was at least one
+            // The caller has found a result or has run the handler, so there was at least one
             // attempt.
             return Store::Forgotten(Doubt { lapsed: 1, forgotten: promise.forgotten });
         }
         let value = promise.adopt.map_or_else(|| candidate.cloned(), |r| r.value);
-        // From here on a node may receive the result, so a drop of `held` must not release the
-        // claim.
+        // A node may receive the result now, so a drop of `held` must not release the claim.
         held.begin();
         match core.complete(&held, value.as_ref()).await {
             Ok(()) => return standing(value, candidate),

@@ -9,8 +9,7 @@ use crate::metrics::LockMeters;
 use crate::span::Call;
 use crate::time::Moment;
 
-/// Measurement of a call that acquires a lock. If it is dropped before `over`, because the caller
-/// dropped the future of the call, the metrics count the outcome `dropped`.
+/// Dropped before `over`, the metrics count the outcome `dropped`.
 pub(super) struct Acquiring<'a> {
     core: &'a Core,
     meters: Arc<LockMeters>,
@@ -24,8 +23,7 @@ impl<'a> Acquiring<'a> {
         Self { core, meters, began, outcome: "dropped" }
     }
 
-    /// Records the result of the call that acquires a lock, in its span and for the metrics.
-    /// `Ok(None)` means that another owner has the lock.
+    /// `Ok(None)`: another owner has the lock.
     pub(super) fn over(
         mut self,
         operation: Call,
@@ -45,7 +43,6 @@ impl<'a> Acquiring<'a> {
         operation.over(self.outcome);
     }
 
-    /// Records that the call returned a degraded guard, which does not hold the lock.
     pub(super) fn degraded(mut self, operation: Call) {
         self.outcome = "degraded";
         operation.over(self.outcome);

@@ -13,13 +13,10 @@ use crate::retry_policy::RetryPolicy;
 
 /// A kind of lock that a [`MutexBuilder`] builds.
 pub trait Built: Sized {
-    /// Data of the builder besides the settings that all kinds of locks have.
     type Of;
 
-    /// Checks the name of the lock, and `of`, the builder's other data.
     fn check(mutex: &Mutex, of: &Self::Of) -> Result<(), ConfigError>;
 
-    /// Makes the lock from checked settings.
     fn make(mutex: Mutex, of: Self::Of) -> Self;
 }
 
@@ -68,9 +65,8 @@ impl<L: Built> MutexBuilder<L> {
     }
 
     /// Sets the longest time for which [`acquire`](Mutex::acquire) waits for the lock. The default
-    /// is 30 s. It is longer if too few nodes can grant because nodes are in quarantine (they may
-    /// have lost leases, and grant nothing for some time): then the call waits until shortly after
-    /// enough of these quarantines have ended.
+    /// is 30 s. It is longer if too few nodes can grant because nodes are in quarantine: then the
+    /// call waits until shortly after enough of these quarantines have ended.
     pub fn acquire_timeout(mut self, timeout: Duration) -> Self {
         self.mutex.acquire_timeout = Some(timeout);
         self

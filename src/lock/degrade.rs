@@ -50,12 +50,11 @@ impl OnUnavailable {
 /// lock merely saves work, such as filling a cache. While the nodes answer it is an ordinary
 /// [`Mutex`] of the same name, which it excludes.
 ///
-/// A degraded guard (a guard without the lock) with [`OnUnavailable::Local`] excludes no caller
-/// with [`OnUnavailable::Proceed`] and no plain [`Mutex`], which may be acquired as soon as the
-/// nodes answer again. If a `Local` caller hangs, all other `Local` callers of the same handle and
-/// name wait until their timeouts, even after the outage:
-/// [`max_hold`](super::MutexBuilder::max_hold) ends the caller's lock, but does not let the next
-/// caller in.
+/// A degraded guard with [`OnUnavailable::Local`] excludes no caller with
+/// [`OnUnavailable::Proceed`] and no plain [`Mutex`], which may be acquired as soon as the nodes
+/// answer again. If a `Local` caller hangs, all other `Local` callers of the same handle and name
+/// wait until their timeouts, even after the outage: [`max_hold`](super::MutexBuilder::max_hold)
+/// ends the caller's lock, but does not let the next caller in.
 ///
 /// There is no `try_acquire`, because one attempt does not show an outage; set a short
 /// [`acquire_timeout`](super::MutexBuilder::acquire_timeout) instead. There is no `run`, because it
@@ -199,26 +198,20 @@ impl DegradingMutex {
     }
 }
 
-/// State of one call that continues without the lock if no majority of the nodes answers.
 struct DegradingAttempt<'a> {
     acquire: LockAttempt<'a>,
     after: Duration,
-    /// Time until which another owner may have the lock, by the nodes' answers to this call.
     held_until: Moment,
-    /// True as soon as the call has decided to continue without the lock.
     degrades: bool,
 }
 
 impl DegradingAttempt<'_> {
-    /// Reports the end of an attempt that began at `began` to the `Outage` of the `Redlock` handle,
-    /// which records the failed attempts.
     fn report(&self, began: Moment, lost: Option<&Loss>) {
         let LockAttempt { core, keys, .. } = self.acquire;
         let now = core.env.now();
         if let Some(Loss::NoQuorum(outcomes)) = lost {
-            // The attempt may first have waited for its turn, because this process limits the
-            // number of attempts at once. The requests were sent at most `patience` ago, because no
-            // attempt waits longer for the nodes.
+            // The attempt may first have waited for its turn. Its requests were sent at most
+            // `patience` ago.
             let sent = began.max(now - core.patience());
             let finding = Finding::of(&core.no_quorum(outcomes.clone()));
             core.outage().failed(keys, (sent, now), outcomes, finding);
@@ -239,8 +232,6 @@ impl DegradingAttempt<'_> {
     }
 }
 
-/// Log target of the messages about degraded guards (guards without the lock); it is the same as
-/// for the leases of all locks.
 const TARGET: &str = "palisade::lease";
 
 impl Attempt for DegradingAttempt<'_> {
@@ -279,15 +270,12 @@ impl Attempt for DegradingAttempt<'_> {
     }
 }
 
-/// Returns the time until which another owner may have the lock, if an attempt was refused at `now`
-/// for the reason `loss`.
+/// Until then another owner may have the lock, by the refusal `loss` at `now`.
 fn held_until(loss: &Loss, now: Moment) -> Moment {
     let held = match loss {
         Loss::Taken(taken) => taken.retry_after,
-        // An owner that only a minority of the nodes reports may be an attempt that is rolled back
-        // soon. The `Finding` of this attempt already prevents that the call continues without the
-        // lock, and the next attempt asks the nodes again. So the minority's report does not set a
-        // later end.
+        // An owner on a minority may be an attempt that is rolled back soon. The `Finding` already
+        // prevents that the call goes on without the lock, and the next attempt asks again.
         Loss::NoQuorum(_) => Some(Duration::ZERO),
     };
     now + held.unwrap_or(Duration::MAX)
@@ -299,8 +287,7 @@ fn held_until(loss: &Loss, now: Moment) -> Moment {
 #[derive(Debug)]
 #[must_use = "a dropped guard lets the next caller in at once"]
 pub struct DegradableGuard {
-    // This field is dropped before `_local`, so that the release is sent before the next caller of
-    // this process sends its requests.
+    // Before `_local`, so that the release is sent before the next caller of this process asks.
     state: State,
     _local: Option<LocalGuard>,
 }
@@ -311,8 +298,7 @@ enum State {
     Degraded(Degraded),
 }
 
-/// Data of a degraded guard, which does not hold the lock. The `Redlock` handle and the metrics
-/// count the guard until this value is dropped.
+/// The handle and the metrics count it until it is dropped.
 #[derive(Debug)]
 struct Degraded {
     core: Arc<Core>,

@@ -36,7 +36,6 @@ pub struct LockGuard {
     core: Arc<Core>,
     lease: Arc<Lease>,
     name: Arc<str>,
-    /// True if a background task renews the lock automatically.
     renew: bool,
 }
 
@@ -51,7 +50,6 @@ impl fmt::Debug for LockGuard {
 }
 
 impl LockGuard {
-    /// Makes the guard of a lease that was granted.
     pub(crate) fn new(core: &Arc<Core>, lease: Lease, name: &Arc<str>, renew: bool) -> Self {
         let lease = Arc::new(lease);
         if renew {
@@ -170,12 +168,11 @@ impl LockGuard {
         result
     }
 
-    /// Makes this writer's guard a reader's guard from now on, and asks the nodes to let other
+    /// A writer's guard becomes a reader's from now on, and the nodes are asked to let other
     /// readers in.
     pub(super) async fn downgrade(self) -> Self {
         self.lease.grant.lock().mode = LockMode::Shared;
-        // A node that this extension does not reach keeps the exclusive grant, and so still refuses
-        // readers. The next renewals change the grant there.
+        // A node that this does not reach still refuses readers, until a renewal reaches it.
         let _ = self.extend().await;
         self
     }
@@ -211,15 +208,14 @@ impl LockGuard {
         self.end().await
     }
 
-    /// Releases the lock as [`release`](Self::release) does, but by reference, for callers that
-    /// share the guard. The guard is of no use afterwards.
+    /// As [`release`](Self::release), for callers that share the guard, which is of no use
+    /// afterwards.
     pub(crate) async fn end(&self) -> Result<(), ReleaseError> {
         let held = self.lease.end_held(self.core.env.now());
         self.core.renewer.remove(&self.lease);
         self.core.release(&self.lease, held).await
     }
 
-    /// Releases the lock of a lease that has ended, in the background.
     pub(super) fn undo(&self, now: Moment) {
         if let Some(op) = self.lease.release_op(now) {
             let until = self.core.forgotten_at(now, self.lease.on_nodes());
@@ -230,8 +226,7 @@ impl LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        // `first` is false if `release` has already ended the lease. In this case `release` sends
-        // the requests.
+        // `first` is false if `release` has already ended the lease and sends the requests.
         let now = self.core.env.now();
         let first = self.lease.end(now);
         self.core.renewer.remove(&self.lease);
@@ -241,13 +236,10 @@ impl Drop for LockGuard {
     }
 }
 
-/// Waits for the next failover of a node that had confirmed a lease, and returns whether a majority
-/// still confirms the lease.
 pub(crate) async fn failover(core: &Core, lease: &Lease) -> Failover {
     let over = || is_lost(core, lease);
     loop {
-        // The wait for the verdict (if a majority still confirms the lease) is cut into short
-        // parts, because no event wakes this future when the lease's deadline passes.
+        // In short parts, because nothing wakes this future at the lease's deadline.
         let left = lease.until().since(core.env.now()).min(WATCH);
         if let Some(verdict) = within(left, lease.verdict(over)).await {
             return verdict;
@@ -255,7 +247,6 @@ pub(crate) async fn failover(core: &Core, lease: &Lease) -> Failover {
     }
 }
 
-/// Resolves when a lease is lost, was ended by its holder, or is past its deadline.
 pub(crate) async fn lost(core: &Core, lease: &Lease) {
     loop {
         let now = core.env.now();
@@ -263,16 +254,15 @@ pub(crate) async fn lost(core: &Core, lease: &Lease) {
             lease.lose(now);
             return;
         }
-        // The wait is cut into short parts, because tokio's timers do not advance while the
-        // computer is suspended, and a lease without renewal has no renewer that would notice its
-        // deadline.
+        // In short parts: tokio's timers do not advance while the computer is suspended, and
+        // nothing notices the deadline of a lease without renewal.
         let left = lease.until().since(now).min(WATCH);
         within(left, lease.over()).await;
     }
 }
 
-/// Makes a type that contains a [`LockGuard`] dereference to this guard and convert into it. The
-/// arguments are the docs of the conversion, the type, and its field with the guard.
+/// A type that dereferences to its [`LockGuard`] and converts into it. Arguments: the docs of the
+/// conversion, the type, and its field with the guard.
 macro_rules! contains_guard {
     ($(#[$doc:meta])* $guard:ty, $field:tt) => {
         impl std::ops::Deref for $guard {

@@ -1,9 +1,8 @@
 //! Hand-over of a lock to another process.
 //!
-//! The holder extends the lock once more, ends its lease without a release, and gets a ticket, a
-//! value that it sends to the other process. The process that redeems the ticket takes the lock
-//! from that holder, and from no other, under an owner token of its own. The rules are in
-//! `docs/design/hand_over.md`.
+//! The holder extends the lock once more, ends its lease without a release, and gets a ticket. Who
+//! redeems it takes the lock from that holder, and from no other, under an owner token of its own.
+//! The rules are in `docs/design/hand_over.md`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,7 +26,6 @@ use crate::span::{Call, operation};
 use crate::time::Moment;
 use crate::token::{FencingToken, OwnerToken};
 
-/// Version of the serialized form of a [`HandOver`].
 const VERSION: u8 = 1;
 
 /// Ticket for a lock that its holder hands over to another process, which redeems it with
@@ -43,21 +41,17 @@ const VERSION: u8 = 1;
 #[must_use = "the lock stays taken until the ticket is redeemed or the ttl is over"]
 pub struct HandOver {
     name: Arc<str>,
-    /// Main key of the lock on the nodes, by which the new process checks that both `Redlock`
-    /// handles have the same prefix.
     key: Arc<str>,
     owner: OwnerToken,
     token: FencingToken,
     ttl: Duration,
-    /// Time for which the old holder could still have relied on the lock when the ticket was made.
+    /// When the ticket was made, for how long the old holder could still have relied on the lock.
     rest: Duration,
-    /// Time for which the new guard must not release the lock, because the old holder had taken the
-    /// lock over from an earlier holder that may still rely on it (rule locks 13 in docs/design);
-    /// zero if it had not. At most the ttl, because a takeover has a ttl of at least the rest of
-    /// the earlier holder's lease. The new guard adds the drift of its own clock.
+    /// For how long the new guard must not release the lock, because the old holder had taken it
+    /// over from one that may still rely on it (locks 13). At most the ttl, because a takeover's
+    /// ttl is at least the rest of the earlier lease. The new guard adds the drift of its own
+    /// clock.
     closed: Duration,
-    /// Time after the redemption in which the lock is renewed automatically: the rest of the
-    /// `max_hold` of the guard that was handed over; `None` for no limit.
     max_hold: Option<Duration>,
     renew: bool,
     level: Durability,
@@ -92,8 +86,7 @@ impl HandOver {
     }
 }
 
-/// The serialized form of a [`HandOver`]. It contains lengths of time in µs and no points in time,
-/// because the clocks of two machines cannot be compared.
+/// Lengths of time in µs and no points in time, because two machines' clocks cannot be compared.
 #[derive(Serialize, Deserialize)]
 struct Written {
     version: u8,
@@ -106,7 +99,7 @@ struct Written {
     closed: u64,
     max_hold: Option<u64>,
     renew: bool,
-    /// Number of replicas that must have a grant; `None`: all of them.
+    /// `None`: all of them.
     replicas: Option<u32>,
 }
 
@@ -114,12 +107,12 @@ fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Returns the length of time in whole µs, rounded down, as a ticket stores it.
+/// In whole µs, rounded down.
 fn whole(span: Duration) -> Duration {
     Duration::from_micros(micros(span))
 }
 
-/// Returns the length of time in whole µs, rounded up.
+/// In whole µs, rounded up.
 fn whole_up(span: Duration) -> Duration {
     whole(span.saturating_add(Duration::from_nanos(999)))
 }
@@ -220,17 +213,15 @@ impl LockGuard {
         if lease.grant.lock().mode != LockMode::Exclusive || !is_one {
             return Err(HandOverError::NotExclusive(self.resource()));
         }
-        // From here on the renewer begins no renewal of the lease, and a renewal that is under way
-        // plans no further one. A renewal that arrives after the extension below could create the
-        // lock again on a node where the next holder has already released it.
+        // No renewal begins from here on: one that arrives after the extension below could create
+        // the lock again where the next holder has already released it.
         lease.seal();
         core.renewer.remove(lease);
         let until = self.extend().await?;
         self.ticket(until, core.env.now())
     }
 
-    /// Ends the lease, which was extended until `until`, and returns a ticket by which another
-    /// process can take the lock.
+    /// Ends the lease, which was extended until `until`.
     fn ticket(&self, until: Moment, now: Moment) -> Result<HandOver, HandOverError> {
         let lease = self.lease();
         let lost = || Err(HandOverError::Lost(self.resource()));
@@ -240,8 +231,8 @@ impl LockGuard {
             key: keys.lock().into(),
             owner: lease.owner,
             token: lease.token,
-            // The ttl is rounded up, because a node transfers the lock only for a ttl that is not
-            // shorter than the rest of the old holder's lease.
+            // Rounded up: a node transfers the lock only for a ttl that is not shorter than the
+            // rest of the old lease.
             ttl: whole_up(lease.ttl),
             rest: whole(until.since(now)),
             closed: whole_up(lease.lapses_before.since(now)).min(whole_up(lease.ttl)),
@@ -252,23 +243,18 @@ impl LockGuard {
         if lease.end_held(now) {
             return Ok(ticket);
         }
-        // The deadline has passed, or the lock was lost in the meantime. The lock is released here,
-        // because the drop of a guard whose lease has ended releases nothing.
+        // Past its deadline or lost. The drop of a guard whose lease has ended releases nothing.
         self.undo(now);
         lost()
     }
 }
 
-/// State of one call that redeems a ticket: it takes a lock that another process handed over.
 struct Resume<'a> {
     acquire: LockAttempt<'a>,
     ticket: &'a HandOver,
-    /// Owner token of all attempts of the call that redeems the ticket. All attempts have the same
-    /// token. So if an attempt took the lock on a node and the answer was lost, this node does not
-    /// refuse the next attempt.
+    /// Of all attempts, so a node whose answer was lost does not refuse the next one.
     taker: OwnerToken,
-    /// Time at which the last attempt was sent; `None` if nodes have no grants of this call that
-    /// have to be released when this value is dropped.
+    /// When the last attempt was sent; `None` if the drop has nothing to release.
     owed: Option<Moment>,
 }
 
@@ -285,9 +271,8 @@ impl Attempt for Resume<'_> {
         self.acquire.once(AttemptTerms { if_held, ..terms }).await
     }
 
-    /// Makes no further attempt after a refusal, because it could not win. The nodes that did not
-    /// refuse are no majority. A node that has refused refuses again, because it does not have the
-    /// old holder's lock and never gets it again.
+    /// No further attempt after a refusal: the nodes that did not refuse are no majority, and one
+    /// that refused does not have the old holder's lock and never gets it again.
     fn prospect(&mut self, loss: &Loss, deadline: &mut Option<Moment>) -> Option<Prospect> {
         match loss {
             Loss::Taken(_) => None,
@@ -296,10 +281,9 @@ impl Attempt for Resume<'_> {
     }
 }
 
-/// Gives back what nodes have transferred, if the call fails or is dropped. No holder relies on the
-/// lock then: the old holder has given it up, and no other ticket can redeem it. One case is an
-/// exception: if the old holder had taken the lock from another holder that may still rely on it,
-/// the lock is not released and ends with its ttl (rule locks 13 in docs/design).
+/// Gives back what nodes have transferred, if the call fails or is dropped: the old holder has
+/// given it up, and no other ticket can redeem it. If an earlier holder may still rely on it, it
+/// ends with its ttl (locks 13).
 impl Drop for Resume<'_> {
     fn drop(&mut self) {
         let LockAttempt { core, keys, ttl, .. } = &self.acquire;
@@ -311,8 +295,6 @@ impl Drop for Resume<'_> {
     }
 }
 
-/// Redeems a ticket (takes the lock that another process handed over); see
-/// [`Redlock::resume`](crate::Redlock::resume).
 pub(crate) async fn resume(core: &Arc<Core>, ticket: &HandOver) -> Result<LockGuard, ResumeError> {
     let mutex = mutex_of(core, ticket)?;
     let operation = operation!("resume", of = %mutex.resource());
@@ -330,8 +312,7 @@ pub(crate) async fn resume(core: &Arc<Core>, ticket: &HandOver) -> Result<LockGu
     resumed
 }
 
-/// Returns the acquire error as which the metrics count this error; `None` if the ticket was
-/// refused, which the metrics count as a lock that is taken.
+/// For the metrics; `None` if the ticket was refused, which counts as a lock that is taken.
 fn acquire_error(error: &ResumeError) -> Option<AcquireError> {
     match error {
         ResumeError::Gone(_) => None,
@@ -341,12 +322,10 @@ fn acquire_error(error: &ResumeError) -> Option<AcquireError> {
     }
 }
 
-/// Makes the mutex of the ticket's lock, with the settings that the ticket contains.
 fn mutex_of(core: &Arc<Core>, ticket: &HandOver) -> Result<Mutex, ResumeError> {
     let HandOver { name, key, ttl, max_hold, renew, level, .. } = ticket;
     let builder = MutexBuilder::<Mutex>::new(Arc::clone(core), name);
-    // The ticket's ttl was rounded up to µs. If the ttl was the largest one that the `Redlock`
-    // handle allows, the rounded value would be refused, so it is set back to this largest one.
+    // Rounded up to µs, the largest allowed ttl would be refused.
     let longest = core.config.max_ttl;
     let ttl = if *ttl == whole_up(longest) { longest } else { *ttl };
     let builder = builder.ttl(ttl).auto_renew(*renew).durability(*level);
@@ -376,8 +355,7 @@ async fn redeem(
     let taker = OwnerToken::from_random(core.env.random());
     let acquire = LockAttempt {
         taker: Some(taker),
-        // The ticket of the hand-over can be redeemed only for the time `rest`. So waiting longer
-        // for the end of a quarantine (in which nodes grant nothing) would be in vain.
+        // The ticket can be redeemed only for `rest`, so to wait longer would be in vain.
         waits_for_quarantine: false,
         ..mutex.attempt(LockMode::Exclusive, operation)
     };

@@ -13,7 +13,7 @@ use crate::op::{Readers, Reply, SharedGrant};
 use crate::quorum::majority;
 use crate::token::{FencingToken, OwnerToken};
 
-/// Longest reason of a takeover that is stored with a lock, in bytes; a longer reason is cut.
+/// In bytes; a longer reason is cut.
 const NOTE_MAX: usize = 1_024;
 
 /// State of a lock on one node.
@@ -84,8 +84,7 @@ impl Inspection {
         let needed = majority(self.nodes.len());
         let of = |token| held().filter(move |h| h.token == token);
         let token = held().map(|h| h.token).find(|token| of(*token).count() >= needed)?;
-        // The remaining times of the holder's lease on the nodes are sorted, the longest first. The
-        // holder has a majority of the nodes until the time at index `needed - 1` ends.
+        // The longest first: a majority has the holder until the one at `needed - 1` ends.
         let mut ends: Vec<_> = of(token).map(|h| h.remaining).collect();
         ends.sort_unstable_by(|a, b| b.cmp(a));
         let first = of(token).next()?;
@@ -130,8 +129,7 @@ impl Inspection {
         self.readers().len().max(least.copied().unwrap_or_default())
     }
 
-    /// Returns the longest time for which any node still has the lock for one of these owners; zero
-    /// if no node has the lock for them.
+    /// On any node; zero if none has the lock for them.
     pub(super) fn longest_of(&self, owners: &[OwnerToken]) -> Duration {
         let left = self.nodes.iter().filter_map(|(_, view)| match view {
             NodeView::Held(holder) if owners.contains(&holder.token) => Some(holder.remaining),
@@ -180,7 +178,6 @@ impl Mutex {
     }
 }
 
-/// Asks every node for the holder of the lock with these keys.
 pub(super) async fn look(core: &Core, keys: &LockKeys) -> Inspection {
     let silent = || NodeError::not_executed(NodeFault::Timeout, "");
     let view = |(name, reply): (_, Option<_>)| (name, view(reply.unwrap_or(Err(silent()))));
@@ -220,8 +217,7 @@ fn view(reply: Result<Reply, NodeError>) -> NodeView {
     }
 }
 
-/// Returns the reason of an operator in the form in which it is stored: cut to `NOTE_MAX` bytes,
-/// between two characters.
+/// As it is stored: cut to `NOTE_MAX` bytes, between two characters.
 pub(crate) fn note(reason: &str) -> Vec<u8> {
     let end = (0..=reason.len().min(NOTE_MAX)).rev().find(|end| reason.is_char_boundary(*end));
     reason.as_bytes()[..end.unwrap_or(0)].to_vec()

@@ -16,7 +16,7 @@ use crate::name::{LockKeys, check_lock};
 use crate::safe_text::Quoted;
 use crate::span::{Call, operation};
 
-/// Largest number of names of one multi-lock. A node decides about all names in one step.
+/// A node decides about all names of a multi-lock in one step.
 const NAMES_MAX: usize = 32;
 
 /// Settings of a [`MultiMutex`], made by [`Redlock::multi`](crate::Redlock::multi).
@@ -29,7 +29,6 @@ impl MutexBuilder<MultiMutex> {
     }
 }
 
-/// Returns the keys of each name.
 fn keys_of(mutex: &Mutex, names: &[Arc<str>]) -> Vec<LockKeys> {
     names.iter().map(|name| LockKeys::prefixed(&mutex.core.config.prefix, name)).collect()
 }
@@ -85,7 +84,6 @@ impl Built for MultiMutex {
 pub struct MultiMutex {
     mutex: Mutex,
     names: Arc<[Arc<str>]>,
-    /// Keys on the nodes of each name.
     keys: Arc<[LockKeys]>,
 }
 

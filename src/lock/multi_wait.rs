@@ -1,12 +1,10 @@
-//! The wait of a call that acquires a lock of several names (rule multi_lock 6 in docs/design).
+//! The wait of a call that acquires several names (multi_lock 6).
 //!
-//! At first the call makes attempts at all names together, with pauses between them. If the names
-//! are not free together, the call collects them: it waits for one name after the other in the
-//! nodes' queues, in the order of the names. While the call waits for the next name, it holds the
-//! names that it has collected, but not for longer than a limit that grows. These names are leases,
-//! but no work runs under them yet. When the call wins the next name, it *joins* the names: one op
-//! moves the collected names to the owner token that won the next name. The last join is the grant
-//! of all names.
+//! First it makes attempts at all names together. If they are not free together, it collects them:
+//! it waits for one name after the other in the nodes' queues, in the order of the names, and holds
+//! what it has collected, but not longer than a limit that grows. No work runs under these leases.
+//! When it wins the next name, one op moves the collected ones to the owner token that won it. The
+//! last such *join* is the grant of all names.
 //!
 //! Cancellation: a call that is dropped releases what it has collected.
 
@@ -25,35 +23,28 @@ use crate::span::Call;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Time for which a call for several names makes attempts at all of the names together. After this
-/// time it acquires (collects) them one by one.
 const TOGETHER: Duration = Duration::from_millis(250);
-/// Smallest value of the limit on the time for which a call holds collected names while it waits
-/// for the next name. If the next name is not won within the limit, the limit is doubled, up to the
-/// ttl.
+/// Smallest limit on the hold of collected names while waiting for the next. Not won within it, the
+/// limit is doubled, up to the ttl.
 const LIMIT_MIN: Duration = Duration::from_millis(250);
 
-/// State of one call that waits for a lock of several names.
 pub(super) struct MultiWait<'a> {
-    /// Lock of all names together, with the settings of the call.
     pub(super) mutex: &'a Mutex,
-    /// Keys on the nodes of each name, in the order of the names; at least two.
+    /// In the order of the names; at least two.
     pub(super) names: &'a [LockKeys],
     pub(super) operation: &'a Call,
     pub(super) began: Moment,
     pub(super) deadline: Moment,
 }
 
-/// Names that a call for several names has won so far (collected). Dropping this value releases
-/// these names.
+/// Dropping this value releases the names.
 struct Collected<'a> {
     core: &'a Core,
     keys: LockKeys,
     owner: OwnerToken,
     ttl: Duration,
-    /// Time until which a majority of the nodes keeps the collected names for the call.
+    /// Until then a majority keeps the collected names for the call.
     until: Moment,
-    /// True if dropping this value releases the names that the call has collected.
     armed: bool,
 }
 
@@ -68,10 +59,8 @@ impl Drop for Collected<'_> {
     }
 }
 
-/// Reason for which a call did not acquire the locks of all its names.
 enum Stop {
     GivenUp(GivenUp<Loss>),
-    /// The deadline of the call passed between two waits, or the `Redlock` handle is being closed.
     Over,
 }
 
@@ -81,11 +70,9 @@ impl From<GivenUp<Loss>> for Stop {
     }
 }
 
-/// Attempt to join names, so that all of them have one owner token. The call has won the last name
-/// with the owner token of `acquire`, and has collected the other names with the owner token
-/// `from`. All attempts of one join have one owner token. So no attempt is refused because of an
-/// earlier one, and names that nodes have transferred stay transferred until the last attempt has
-/// failed.
+/// The last name was won with the owner token of `acquire`, the others are collected under `from`.
+/// All attempts of one join have one owner token, so none is refused because of an earlier one, and
+/// what nodes have transferred stays transferred until the last has failed.
 struct Join<'a> {
     acquire: LockAttempt<'a>,
     from: OwnerToken,
@@ -107,10 +94,8 @@ impl Attempt for Join<'_> {
 }
 
 impl<'a> MultiWait<'a> {
-    /// Acquires all names, or none, by the deadline of the call.
-    ///
-    /// # Cancellation safety
-    /// If the future is dropped, all grants of nodes are released in the background.
+    /// All names, or none, by the call's deadline. If the future is dropped, all grants are
+    /// released in the background.
     pub(super) async fn acquire(mut self) -> Result<Lease, GivenUp<Loss>> {
         let (mutex, core) = (self.mutex, &self.mutex.core);
         let mut attempt = mutex.attempt(LockMode::Exclusive, self.operation);
@@ -120,13 +105,11 @@ impl<'a> MultiWait<'a> {
             Ok(won) => return Ok(won),
             Err(given_up) => given_up,
         };
-        // `limit` is at least twice the deadline of a request to a node. If it were shorter, a slow
-        // node could not grant a name and answer within `limit`.
+        // Twice a request's deadline, so that a slow node can grant a name and answer within it.
         let mut limit = LIMIT_MIN.max(2 * core.config.node_deadline);
         while self.may_go_on(&given_up) {
             limit = limit.min(mutex.ttl);
-            // The future of `collect` is boxed. So the future of a call that gets all names
-            // together, and need not collect them one by one, stays small.
+            // Boxed, so that the future of a call that gets all names together stays small.
             match Box::pin(self.collect(limit)).await {
                 Ok(won) => return Ok(won),
                 Err(Stop::GivenUp(later)) => given_up = later,
@@ -137,18 +120,16 @@ impl<'a> MultiWait<'a> {
         Err(given_up)
     }
 
-    /// Returns an error if the deadline of the call has passed, or if the `Redlock` handle is being
-    /// closed. This check is needed before each wait, because `retry` makes its first attempt even
-    /// after the deadline or the closing.
+    /// Needed before each wait, because `retry` makes its first attempt even after the deadline or
+    /// the closing.
     fn check_time(&self) -> Result<(), Stop> {
         let core = &self.mutex.core;
         let is_over = core.env.now() >= self.deadline || !core.closing.is_open();
         if is_over { Err(Stop::Over) } else { Ok(()) }
     }
 
-    /// Moves the deadline so that the call can make its remaining attempts, if the call has waited
-    /// beyond its deadline because nodes in quarantine granted nothing. If the user set an
-    /// `acquire_timeout`, the deadline stays.
+    /// After a wait for quarantines beyond the deadline, moves it for the remaining attempts. A
+    /// user's `acquire_timeout` stays.
     fn after_turn(&mut self) {
         let now = self.mutex.core.env.now();
         if now >= self.deadline && self.mutex.acquire_timeout.is_none() {
@@ -165,10 +146,9 @@ impl<'a> MultiWait<'a> {
         !given_up.closed && !is_hopeless && core.env.now() < self.deadline
     }
 
-    /// Acquires the names of the call one after the other. Fails if the call waits for the next
-    /// name for longer than `limit`. Before it fails, it releases the collected names and waits in
-    /// the nodes' queues until it gets the name that was not free, and releases that name too.
-    /// While another owner has that name, collecting the other names again would be in vain.
+    /// Fails if the next name takes longer than `limit`. Before that it releases the collected
+    /// names and waits until it gets the name that was not free, and releases that too: until then,
+    /// to collect the others again would be in vain.
     async fn collect(&mut self, limit: Duration) -> Result<Lease, Stop> {
         let mut collected = self.turn(&self.names[0], limit, None).await?;
         self.after_turn();
@@ -198,9 +178,8 @@ impl<'a> MultiWait<'a> {
         }
     }
 
-    /// Waits in the nodes' queues for one name, and acquires it. Waits until the deadline of the
-    /// call, and not beyond `end`. This is the time until which the call holds the names that it
-    /// has acquired (collected) before, or `None` if there are none.
+    /// Waits for one name in the nodes' queues, until the call's deadline and not beyond `end`,
+    /// until which the call holds the collected ones.
     async fn turn(
         &self,
         keys: &LockKeys,
@@ -211,8 +190,7 @@ impl<'a> MultiWait<'a> {
         let mut attempt = LockAttempt {
             keys,
             ttl,
-            // No work runs under a name until all names are won, so no replica needs to confirm its
-            // grant.
+            // No work runs under a name until all are won, so no replica needs to confirm it.
             level: Durability::Primary,
             ..mutex.attempt(LockMode::Exclusive, self.operation)
         };
@@ -228,8 +206,7 @@ impl<'a> MultiWait<'a> {
         Ok(Collected { core, keys: keys.clone(), owner, ttl, until, armed: true })
     }
 
-    /// Moves the collected names (acquired so far) to the owner token of `next`, the name that the
-    /// call won last. Returns the lease of all these names together.
+    /// Moves the collected names to the owner token of `next`. Returns the lease of all.
     async fn join(
         &self,
         collected: Collected<'a>,
@@ -260,8 +237,8 @@ impl<'a> MultiWait<'a> {
         };
         let won = retry(core, &mut join, terms).await?;
         next.until = won.until();
-        // A node may have granted the newest name to the new owner token, and then refused the
-        // request for all names together. So a later release must be sent to all nodes.
+        // A node may have granted the newest name and then refused the request for all, so a
+        // release must go to all nodes.
         (0..core.n()).for_each(|node| won.grant.lock().extended(node));
         Ok((won, next))
     }

@@ -38,8 +38,6 @@ use crate::time::Moment;
 pub struct Mutex {
     pub(super) core: Arc<Core>,
     pub(super) name: Arc<str>,
-    /// Makes the resource for errors and logs from the name: a lock, or a semaphore if this mutex
-    /// has the settings of a semaphore.
     pub(super) kind: fn(Arc<str>) -> Resource,
     pub(super) keys: LockKeys,
     pub(super) ttl: Duration,
@@ -79,7 +77,6 @@ impl<G> TryAcquire<G> {
 }
 
 impl Mutex {
-    /// Makes a mutex with the defaults of the `Redlock` handle.
     pub(super) fn new(core: Arc<Core>, name: &str, keys: LockKeys) -> Self {
         Self {
             name: name.into(),
@@ -118,8 +115,6 @@ impl Mutex {
         self.try_in(LockMode::Exclusive, operation).await
     }
 
-    /// Makes one attempt to acquire the lock in this mode (exclusive, shared or a semaphore's
-    /// slot).
     pub(super) async fn try_in(
         &self,
         mode: LockMode,
@@ -143,7 +138,6 @@ impl Mutex {
         self.tried(won.map(|won| self.guard(won)))
     }
 
-    /// Returns the result of a call that makes one attempt to acquire the lock.
     pub(super) fn tried<G>(&self, won: Result<G, Loss>) -> Result<TryAcquire<G>, AcquireError> {
         match won {
             Ok(guard) => Ok(TryAcquire::Acquired(guard)),
@@ -207,8 +201,6 @@ impl Mutex {
         self.acquire_in(LockMode::Exclusive, operation, &mut on_queued).await
     }
 
-    /// Acquires the lock in this mode (exclusive, shared or a slot of a semaphore), and waits for
-    /// it.
     pub(super) async fn acquire_in(
         &self,
         mode: LockMode,
@@ -240,7 +232,6 @@ impl Mutex {
         })
     }
 
-    /// Returns the event for which a call that acquires waits between two attempts.
     pub(super) fn wait(&self, mode: LockMode) -> Wait {
         match mode {
             LockMode::Exclusive if self.fair => Wait::Fair,
@@ -248,11 +239,9 @@ impl Mutex {
         }
     }
 
-    /// Waits, if the call is fair, until no other fair call of the handle makes attempts for the
-    /// lock. If the deadline of this call passes before, reports the last answer of the nodes to
-    /// the call that makes the attempts; that call sends requests at least once a second. Reads the
-    /// lock from the nodes if there is no such answer of the last 3 s (`FRESH`). If nodes grant
-    /// nothing because of a quarantine, this call waits for its end and keeps its place.
+    /// Waits until no other fair call of the handle makes attempts. Past its deadline, this call
+    /// reports the last answer to the one that does, or reads the lock if there is none of the last
+    /// 3 s (`FRESH`). It waits for the end of a quarantine and keeps its place.
     pub(super) async fn line_up(
         &self,
         terms: &mut RetryTerms<'_>,
@@ -269,9 +258,8 @@ impl Mutex {
             }
             let now = core.env.now();
             let recorded = core.fair_lines.answer(&self.keys, self.level, (now - FRESH, now));
-            // Each branch is polled only if the earlier branches have no answer. So nodes are asked
-            // only if the call that makes the attempts gives no answer, for example because no task
-            // polls that call.
+            // In order: nodes are asked only if the call that makes the attempts gives no answer,
+            // for example because no task polls it.
             let answer = tokio::select! {
                 biased;
                 done = &mut line => return done.map(Some),
@@ -291,7 +279,6 @@ impl Mutex {
         }
     }
 
-    /// Waits for the lock of this name in `locks`. These locks exist in this process only.
     pub(super) async fn wait_locally(
         &self,
         locks: &Arc<LocalLocks>,
@@ -344,13 +331,11 @@ impl Mutex {
         (self.kind)(Arc::clone(&self.name))
     }
 
-    /// Counts an operation that begins, so that `close` waits for its end. Returns an error if the
-    /// `Redlock` handle is closed.
+    /// Counted, so that `close` waits for its end. An error if the handle is closed.
     pub(super) fn begin(&self) -> Result<Operation<'_>, AcquireError> {
         self.core.closing.enter().ok_or_else(|| AcquireError::Closed(self.resource()))
     }
 
-    /// Returns the guard of a lease that an attempt has won.
     pub(super) fn guard(&self, mut won: Lease) -> LockGuard {
         won.renew_until = self.max_hold.map(|limit| self.core.env.now() + limit);
         won.count();

@@ -1,4 +1,4 @@
-//! Several permits of a semaphore, which are acquired together (rule semaphore 10 in docs/design).
+//! Several permits of a semaphore, which are acquired together (semaphore 10).
 
 use std::time::Duration;
 
@@ -16,15 +16,13 @@ use crate::span::{Call, operation};
 use crate::time::Moment;
 use crate::token::FencingToken;
 
-/// State of one call that acquires several permits of a semaphore.
 struct PermitsAttempt<'a> {
     semaphore: &'a Semaphore,
     n: u16,
     each: LockAttempt<'a>,
 }
 
-/// Returns the refusal of an attempt to acquire several permits; the next attempt may succeed after
-/// `retry_after`.
+/// The next attempt may succeed after `retry_after`.
 fn taken(retry_after: Duration) -> Loss {
     Loss::Taken(Taken { retry_after: Some(retry_after), foreign: false, queued: None })
 }
@@ -33,25 +31,24 @@ impl Attempt for PermitsAttempt<'_> {
     type Granted = Vec<Permit>;
     type Refused = Loss;
 
-    /// Makes an attempt for each of the `n` permits, all at the same time. Makes none if a majority
-    /// of the nodes reports that fewer than `n` permits are free. As soon as one attempt is
-    /// refused, the other attempts are dropped, and the permits that they got are released.
+    /// All `n` at the same time, and none if a majority reports fewer free permits. As soon as one
+    /// is refused, the others are dropped, and what they got is released.
     async fn make(&mut self, terms: AttemptTerms) -> Result<Vec<Permit>, Loss> {
         let LockAttempt { core, operation, .. } = self.each;
         operation.attempt();
         let (semaphore, each) = (self.semaphore, &self.each);
-        // An attempt that fails makes the nodes write the semaphore's key twice for each permit,
-        // and all callers that wait make attempts. So an attempt that cannot succeed is not made.
+        // A failed attempt makes the nodes write the key twice for each permit, and wakes all
+        // callers that wait. So one that cannot succeed is not made.
         if let Some(left) = semaphore.look(majority(core.n())).await.lacks(self.n) {
             return Err(taken(left));
         }
         let permit = || async move {
             let won = each.once(terms).await?;
-            // From here on the permit is in a guard, so it is released when the guard is dropped.
+            // In a guard, the permit is released when it is dropped.
             Ok(Permit::of(semaphore.base.guard(won)))
         };
-        // The attempts begin together, so the leases end together: where the last permit is won in
-        // time, the first ones have not ended.
+        // They begin together, so the leases end together: where the last permit is won in time,
+        // the first ones have not ended.
         try_join_all((0..self.n).map(|_| permit())).await
     }
 
@@ -148,7 +145,7 @@ impl Semaphore {
 #[derive(Debug)]
 #[must_use = "dropped permits are released at once"]
 pub struct Permits {
-    /// The held permits, in the order of their slots; at least one.
+    /// In the order of their slots; at least one.
     permits: Vec<Permit>,
     slots: Box<[(u16, FencingToken)]>,
 }
@@ -164,8 +161,8 @@ impl Permits {
         self.permits.first().map(|permit| &**permit)
     }
 
-    /// Returns the slots (numbers) of the permits in ascending order, each with its fencing token.
-    /// The token of a slot is larger than that of every earlier holder of the same slot.
+    /// Returns the slots of the permits in ascending order, each with its fencing token. The token
+    /// of a slot is larger than that of every earlier holder of the same slot.
     pub fn slots(&self) -> &[(u16, FencingToken)] {
         &self.slots
     }

@@ -1,8 +1,8 @@
 //! A reentrant mutex: an owner that holds the lock acquires it again at once.
 //!
 //! The owner is a value that the caller passes, never a thread or a task. The nodes do not see it:
-//! all acquires of one owner share one guard, one lease and one fencing token, which are stored in
-//! the owner value itself.
+//! its acquires share one guard, one lease and one fencing token, which are in the owner value
+//! itself.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,9 +19,7 @@ use crate::client::runtime::within;
 use crate::error::{AcquireError, ReleaseError, Taken};
 use crate::sync::SyncMutex;
 
-/// The guard that an owner has of one lock; empty if the owner has none. This tokio mutex is locked
-/// while an acquire sends requests to the nodes, so that several acquires of one owner make one
-/// attempt.
+/// Locked while an acquire sends requests, so that several acquires of one owner make one attempt.
 type Slot = TokioMutex<Weak<LockGuard>>;
 
 /// The holder of a [`ReentrantMutex`], for example a request, a session or an order of the
@@ -35,11 +33,9 @@ pub struct Owner(Arc<SyncMutex<Slots>>);
 
 #[derive(Default)]
 struct Slots {
-    /// The slots, each with the owner's guard of one lock, by the `Redlock` handle (the address of
-    /// its state) and the lock's name.
+    /// By the handle (the address of its state) and the lock's name.
     by_name: HashMap<(usize, Arc<str>), Arc<Slot>>,
-    /// Number of slots (one for each lock of the owner) in `by_name` at which the next look-up
-    /// first removes the unused slots.
+    /// At this number of slots, the next look-up first removes the unused ones.
     sweep_at: usize,
 }
 
@@ -70,8 +66,7 @@ impl Owner {
     fn slot(&self, core: &Arc<Core>, name: &Arc<str>) -> Arc<Slot> {
         let mut slots = self.0.lock();
         if slots.by_name.len() >= slots.sweep_at {
-            // If the map has the only reference to a slot (the owner's guard of one lock), no call
-            // uses the slot. It is removed unless it still has a guard.
+            // Nobody else has it, so no call uses it. It goes unless it still has a guard.
             slots.by_name.retain(|_, slot| {
                 Arc::strong_count(slot) > 1
                     || slot.try_lock().is_ok_and(|guard| guard.strong_count() > 0)
@@ -177,7 +172,7 @@ impl ReentrantMutex {
         self.enter(&mut held, &mutex).await
     }
 
-    /// Returns a further guard of the lock if the owner holds it, or acquires the lock by `mutex`.
+    /// A further guard if the owner holds the lock, else acquires it by `mutex`.
     async fn enter(
         &self,
         held: &mut Weak<LockGuard>,
@@ -191,7 +186,7 @@ impl ReentrantMutex {
         Ok(ReentrantGuard(guard))
     }
 
-    /// Returns a further guard if the owner holds the lock, and `None` if it does not.
+    /// `None` if the owner does not hold the lock.
     fn again(&self, held: &Weak<LockGuard>) -> Result<Option<ReentrantGuard>, AcquireError> {
         match held.upgrade() {
             Some(guard) if guard.is_valid() => Ok(Some(ReentrantGuard(guard))),
@@ -232,8 +227,7 @@ impl ReentrantMutex {
     }
 }
 
-/// Returns the refusal of a call that is made while another call of the same owner sends requests
-/// to the nodes.
+/// Another call of the same owner sends requests to the nodes.
 fn same_owner_asks() -> Taken {
     Taken { retry_after: Some(Duration::ZERO), foreign: false, queued: None }
 }

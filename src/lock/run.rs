@@ -102,7 +102,7 @@ impl<T, E: fmt::Display> fmt::Display for WorkError<T, E> {
 impl<T, E: Error> Error for WorkError<T, E> {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            // `Display` shows the message of `e` itself, so the source is the one of `e`.
+            // `Display` shows the message of `e` itself.
             Self::NotStarted(e) => e.source(),
             Self::Lost { .. } | Self::Unconfirmed { .. } => None,
         }
@@ -147,7 +147,6 @@ impl Mutex {
     }
 }
 
-/// Runs the work under the lock, if it was acquired.
 pub(super) async fn run_under<T, F, Fut>(
     acquired: Result<LockGuard, AcquireError>,
     work: F,
@@ -160,14 +159,13 @@ where
     while_held(&guard, work(Arc::clone(&guard)), pending()).await
 }
 
-/// Runs the work until it ends, the lock is lost, or `stop` resolves, and then releases the lock.
+/// Until it ends, the lock is lost, or `stop` resolves; then releases the lock.
 pub(crate) async fn while_held<T, E>(
     guard: &LockGuard,
     work: impl Future<Output = T>,
     stop: impl Future<Output = ()>,
 ) -> Result<T, WorkError<T, E>> {
-    // At the end of this block, stopped work is dropped. So it has ended before the lock is
-    // released.
+    // Stopped work is dropped at the end of this block, before the lock is released.
     let value = {
         let (work, stop) = (pin!(work), pin!(stop));
         tokio::select! {

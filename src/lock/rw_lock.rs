@@ -38,7 +38,6 @@ use crate::span::operation;
 pub struct RwLock(Mutex);
 
 impl From<Mutex> for RwLock {
-    /// Makes the read-write lock whose writer is this mutex, with its settings.
     fn from(mutex: Mutex) -> Self {
         Self(mutex)
     }

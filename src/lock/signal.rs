@@ -63,14 +63,13 @@ impl LostSignal {
     }
 }
 
-/// Returns the time until the end of the lease, if it is not renewed. Zero after the end.
+/// If it is not renewed. Zero after the end.
 pub(crate) fn remaining(core: &Core, lease: &Lease) -> Duration {
     let now = core.env.now();
     if lease.is_valid(now) { lease.until().since(now) } else { Duration::ZERO }
 }
 
-/// Returns true if the lease has ended. In this case it also marks the lease as lost, so that a
-/// renewal whose answer arrives later does not make it valid again.
+/// Also marks the lease as lost, so that a late renewal does not make it valid again.
 pub(crate) fn is_lost(core: &Core, lease: &Lease) -> bool {
     core.renewer.keep_running();
     let now = core.env.now();

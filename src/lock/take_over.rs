@@ -1,8 +1,6 @@
-//! Takes a lock away from a holder that hangs (rule locks 13 in docs/design).
-//!
-//! Until its lease ends, the holder may assume that it has the lock. So the takeover has a lease
-//! that is at least as long, and the nodes keep the lock for this time, even if an attempt fails or
-//! the new guard is released.
+//! Takes a lock away from a holder that hangs (locks 13): the takeover's lease is at least as long
+//! as the holder's, and the nodes keep the lock for it, even if an attempt fails or the new guard
+//! is released.
 
 use std::time::Duration;
 
@@ -39,16 +37,12 @@ pub struct TakenOver {
     pub closed_for: Duration,
 }
 
-/// State of one call that takes a lock from its holder `from`.
 struct TakeOver<'a> {
     acquire: LockAttempt<'a>,
     from: OwnerToken,
-    /// Owner token of all attempts of the takeover. All attempts have the same token. So if an
-    /// attempt took the lock on a node and the answer was lost, this node does not refuse the next
-    /// attempt.
+    /// Of all attempts, so a node whose answer was lost does not refuse the next one.
     taker: OwnerToken,
-    /// Last report of a majority, before an attempt, about the holder with the owner token `from`;
-    /// `None` if no majority reported this holder.
+    /// What a majority last reported, before an attempt, of the holder with the owner token `from`.
     seen: Option<LockHolder>,
 }
 
@@ -56,9 +50,8 @@ impl Attempt for TakeOver<'_> {
     type Granted = Lease;
     type Refused = Loss;
 
-    /// Takes the lock for at least as long as any node still has it for the old holder. The lease
-    /// length only grows from attempt to attempt, so no attempt shortens a lease that an earlier
-    /// one has taken.
+    /// For at least as long as any node still has it for the old holder. The length only grows, so
+    /// no attempt shortens what an earlier one has taken.
     async fn make(&mut self, terms: AttemptTerms) -> Result<Lease, Loss> {
         let LockAttempt { core, keys, operation, .. } = self.acquire;
         operation.attempt();
@@ -134,14 +127,12 @@ impl Mutex {
         let mut takeover = TakeOver { acquire, from: holder.token, taker, seen: None };
         let won = retry(core, &mut takeover, self.retry_terms(Wait::Watch)).await;
         let won = won.map_err(|given_up| not_acquired(core, self.resource(), given_up))?;
-        // The old holder's lease had at most `won.ttl` left on each node of the majority, at the
-        // time at which this node transferred the lock. All these transfers were before now, so the
-        // old lease has ended at `over`.
+        // Each node of the majority had at most `won.ttl` left when it transferred the lock, and
+        // that was before now.
         let over = core.env.now() + won.ttl + core.config.drift.of(won.ttl);
         let guard = self.guard(won.lapsing_before(over));
         guard.lease().set_meta(note(reason).into());
-        // This extension stores the reason on the nodes. If it fails, the next renewal stores the
-        // reason.
+        // Stores the reason on the nodes. If it fails, the next renewal does.
         drop(guard.extend().await);
         let closed_for = over.since(core.env.now());
         Ok(TakenOver { from: takeover.seen, guard, closed_for })

@@ -1,5 +1,5 @@
-//! Counters, gauges and histograms for the recorder of the `metrics` crate. Compiled with the
-//! feature `metrics`. The code that registers a metric also describes the metric to the recorder.
+//! Counters, gauges and histograms for the recorder of the `metrics` crate, each described where it
+//! is registered. Compiled with the feature `metrics`.
 
 use metrics::{Key, Label, Level, Metadata, SharedString};
 
@@ -28,7 +28,6 @@ impl Metric {
     }
 }
 
-/// A number that only grows.
 #[derive(Debug)]
 pub(crate) struct Counter(metrics::Counter);
 
@@ -51,7 +50,6 @@ impl Counter {
     }
 }
 
-/// A number that grows and shrinks.
 #[derive(Debug)]
 pub(crate) struct Gauge(metrics::Gauge);
 
@@ -78,7 +76,6 @@ impl Gauge {
     }
 }
 
-/// Distribution of the values of one quantity.
 #[derive(Debug)]
 pub(crate) struct Histogram(metrics::Histogram);
 

@@ -1,15 +1,12 @@
-//! Metrics for the operators of a program. Each counter is made once. The code that causes an event
-//! increments its counter.
+//! Metrics for the operators of a program. Each counter is made once.
 //!
-//! With the feature `metrics` each number goes to a recorder of the `metrics` crate: the recorder
-//! that is installed when the [`Redlock`](crate::Redlock) is built. Without the feature only the
-//! numbers for [`Redlock::metrics`](crate::Redlock::metrics) and similar methods are counted. These
-//! methods read the same [`Tally`] in both cases. The module `table` contains the names of all
-//! metrics, and `manual/metrics.md` describes them for users.
+//! With the feature `metrics` each number goes to the recorder that is installed when the
+//! [`Redlock`](crate::Redlock) is built. Without it only those of
+//! [`Redlock::metrics`](crate::Redlock::metrics) and similar methods are counted; these read the
+//! same [`Tally`] in both cases. `table` has the names, and `manual/metrics.md` describes them.
 //!
-//! The value of a label is a word of this crate, the name of a node, or a name of which a program
-//! has only a few, for example that of an election. Names of locks are labels only if the program
-//! enables this setting. There are at most [`NAMES_MAX`] names of each kind.
+//! A label is a word of this crate, a node's name, or a name of which a program has few. Names of
+//! locks are labels only if the program says so. There are at most [`NAMES_MAX`] of each kind.
 
 #[cfg(feature = "metrics")]
 mod export;
@@ -37,15 +34,12 @@ pub(crate) use self::table::{IDEMPOTENCY, NODE, READY};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Largest number of names of one kind (locks, elections, jobs, namespaces) that a handle
-/// (`Redlock`) uses as labels. All further names share the label [`OTHER`].
+/// Of one kind (locks, elections, jobs, namespaces). All further ones share the label [`OTHER`].
 const NAMES_MAX: usize = 256;
-/// Label of all names after the first `NAMES_MAX`. A lock with this name is improbable, because of
-/// the parentheses.
+/// A lock of this name is improbable, because of the parentheses.
 const OTHER: &str = "(other)";
 
-/// Counter whose value the program can read and the recorder of the `metrics` crate receives. A
-/// counter that `default` makes does not go to the recorder.
+/// The program can read it, and the recorder receives it, unless `default` made it.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     value: AtomicU64,
@@ -69,8 +63,7 @@ impl Tally {
     }
 }
 
-/// Counters of one metric, one counter for each outcome in a fixed list. All counters are exported
-/// with the value zero before their first event.
+/// One for each outcome in a fixed list, exported with zero before its first event.
 #[derive(Debug)]
 pub(crate) struct Outcomes(Vec<(&'static str, Counter)>);
 
@@ -91,7 +84,6 @@ impl Outcomes {
     }
 }
 
-/// Metrics of one kind, by name. A kind is for example elections.
 struct Family<T>(SyncMutex<BTreeMap<Arc<str>, Arc<T>>>);
 
 impl<T> Default for Family<T> {
@@ -113,21 +105,16 @@ impl<T> Family<T> {
     }
 }
 
-/// Metrics of a handle (`Redlock`), without those of its nodes.
 pub(crate) struct Meters {
-    /// True if the names of locks are labels.
     by_lock: bool,
-    /// Metrics of all locks together. Used if the names of locks are no labels.
+    /// Used if the names of locks are no labels.
     all_locks: Arc<LockMeters>,
     locks: Family<LockMeters>,
     elections: Family<ElectionMeters>,
     jobs: Family<JobMeters>,
     namespaces: Family<String>,
-    /// Metrics of the leases of all idempotency claims.
     pub(crate) claimed: Arc<LeaseMeters>,
-    /// Number of claims of idempotency keys, by outcome.
     pub(crate) claims: Outcomes,
-    /// Metrics of degraded guards: their work runs without a lock, because no majority answered.
     pub(crate) degraded: DegradedMeters,
 }
 
@@ -138,7 +125,6 @@ impl fmt::Debug for Meters {
 }
 
 impl Meters {
-    /// Makes the metrics of a handle (`Redlock`) with the recorder that is installed now.
     pub(crate) fn new(by_lock: bool) -> Self {
         let claims =
             ["granted", "stored", "in_flight", "contended", "mismatch", "too_old", "no_quorum"];
@@ -167,8 +153,6 @@ impl Meters {
         self.elections.of(name, ElectionMeters::new)
     }
 
-    /// Returns the label of a namespace of idempotency keys: its name, or [`OTHER`] if there are
-    /// too many names.
     pub(crate) fn namespace(&self, name: &str) -> Arc<String> {
         self.namespaces.of(name, ToOwned::to_owned)
     }
@@ -179,7 +163,6 @@ impl Meters {
     }
 }
 
-/// Metrics of the calls that acquire locks, and of the leases of these locks.
 #[derive(Debug)]
 pub(crate) struct LockMeters {
     acquires: Outcomes,
@@ -197,7 +180,6 @@ impl LockMeters {
         }
     }
 
-    /// Counts an ended call by its outcome. `after` is the duration of the call.
     pub(crate) fn over(&self, outcome: &str, after: Duration) {
         self.acquires.add(outcome, 1);
         if outcome == "acquired" {
@@ -206,8 +188,6 @@ impl LockMeters {
     }
 }
 
-/// Metrics of degraded guards. These guards were returned without a lock, because no majority of
-/// the nodes answered.
 #[derive(Debug)]
 pub(crate) struct DegradedMeters {
     guards: Outcomes,
@@ -223,7 +203,6 @@ impl DegradedMeters {
         }
     }
 
-    /// Counts a new degraded guard (which has no lock) under the name of its policy.
     pub(crate) fn begun(&self, policy: &str) {
         self.guards.add(policy, 1);
         self.held.add(1.0);
@@ -234,7 +213,6 @@ impl DegradedMeters {
     }
 }
 
-/// Metrics of the leases of one kind and name: held leases, lost leases and renewals.
 #[derive(Debug)]
 pub(crate) struct LeaseMeters {
     held: Gauge,
@@ -264,19 +242,17 @@ impl LeaseMeters {
         }
     }
 
-    /// Adds one held lease if `more` is true, otherwise subtracts one.
+    /// One more if true, else one less.
     pub(crate) fn holds(&self, more: bool) {
         self.held.add(if more { 1.0 } else { -1.0 });
     }
 
-    /// Counts a lost lease. `left` is the rest of its validity.
     pub(crate) fn lost(&self, left: Duration) {
         self.lost.add(1);
         self.lost_margin.record(left.as_secs_f64());
     }
 
-    /// Counts a renewal. `took` is the time until its outcome. `left` is the rest of the lease's
-    /// old validity at that time.
+    /// `took` is the time until its outcome, `left` the rest of the old validity then.
     pub(crate) fn renewal(&self, outcome: &str, took: Duration, (left, ttl): (Duration, Duration)) {
         self.renewals.add(outcome, 1);
         self.took.record(took.as_secs_f64());
@@ -285,7 +261,6 @@ impl LeaseMeters {
     }
 }
 
-/// Metrics of one election that this process takes part in or observes.
 #[derive(Debug)]
 pub(crate) struct ElectionMeters {
     name: String,
@@ -307,7 +282,6 @@ impl ElectionMeters {
     }
 }
 
-/// Metrics of the time without a leader in an election, as one observer of this process sees it.
 #[derive(Debug)]
 pub(crate) struct Vacancy {
     leaderless: Gauge,
@@ -322,8 +296,7 @@ impl Vacancy {
         Self { leaderless, lasted: Histogram::new(&VACANCY, &name), since: None }
     }
 
-    /// Records a read of the observer at the time `now`. `led` is `Some(true)` if there is a
-    /// leader, `Some(false)` if there is none, and `None` if too few nodes answered.
+    /// `Some(true)`: there is a leader; `None`: too few nodes answered.
     pub(crate) fn observed(&mut self, led: Option<bool>, now: Moment) {
         match (led, self.since) {
             (Some(true), since) => {
@@ -342,7 +315,7 @@ impl Vacancy {
 
 impl Drop for Vacancy {
     fn drop(&mut self) {
-        // Without this reset the gauge would keep its last value after the end of the observer.
+        // Without this the gauge would keep its last value after the end of the observer.
         self.leaderless.set(0.0);
     }
 }
@@ -371,13 +344,11 @@ impl JobMeters {
         self.ticks.add(outcome, 1);
     }
 
-    /// Counts ticks (due times) of a cron job that no process handled in time.
     pub(crate) fn missed(&self, n: u64) {
         self.missed.add(n);
     }
 
-    /// Records an ended run of a job. The run began `late` after its tick (due time), and lasted
-    /// `took`.
+    /// The run began `late` after its tick, and lasted `took`.
     pub(crate) fn ran(&self, late: Duration, took: Duration) {
         self.lateness.record(late.as_secs_f64());
         self.run.record(took.as_secs_f64());

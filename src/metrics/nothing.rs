@@ -1,9 +1,7 @@
-//! Counters, gauges and histograms that export nothing. Compiled without the feature `metrics`. The
-//! interface is the same as in `export.rs`.
+//! As `export.rs`, without the feature `metrics`: exports nothing.
 
 use super::Metric;
 
-/// A number that only grows.
 #[derive(Debug, Default)]
 pub(crate) struct Counter;
 
@@ -16,7 +14,6 @@ impl Counter {
     pub(crate) fn add(&self, _: u64) {}
 }
 
-/// A number that grows and shrinks.
 #[derive(Debug, Default)]
 pub(crate) struct Gauge;
 
@@ -31,7 +28,6 @@ impl Gauge {
     pub(crate) fn set(&self, _: f64) {}
 }
 
-/// Distribution of the values of one quantity.
 #[derive(Debug)]
 pub(crate) struct Histogram;
 

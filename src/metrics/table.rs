@@ -1,7 +1,5 @@
-//! Names, units and meanings of all metrics. The same table is in `manual/metrics.md`. A test
-//! compares the two tables.
+//! Names, units and meanings of all metrics. A test compares them with `manual/metrics.md`.
 
-/// Name, unit and meaning of one metric.
 #[derive(Debug)]
 #[cfg_attr(not(feature = "metrics"), expect(dead_code, reason = "they are not read"))]
 pub(crate) struct Metric {
@@ -126,7 +124,6 @@ pub(crate) struct Node {
     pub(crate) loss: Metric,
 }
 
-/// Metrics of one node. [`NodeMetrics`](crate::node::NodeMetrics) describes most of them.
 pub(crate) const NODE: Node = Node {
     batches: counter("palisade_node_batches_total", "Batches that were sent to the node"),
     request: metric(
@@ -190,8 +187,6 @@ pub(crate) struct Idempotency {
     pub(crate) unknown_until: Metric,
 }
 
-/// Metrics of one namespace of idempotency keys.
-/// [`IdempotencyMetrics`](crate::idempotency::IdempotencyMetrics) describes most of them.
 pub(crate) const IDEMPOTENCY: Idempotency = Idempotency {
     calls: counter("palisade_idempotency_calls_total", "Calls under idempotency keys, by outcome"),
     reruns: counter(

@@ -9,7 +9,6 @@ use crate::dial::endpoint::Endpoint;
 use crate::env::{Env, SystemEnv};
 use crate::error::ConfigError;
 
-/// Longest permitted `failover_window`: one day, the same limit as for a lease.
 const WINDOW_MAX: Duration = Duration::from_secs(86_400);
 
 pub(super) fn check_window(window: Duration) -> Result<(), ConfigError> {
@@ -24,22 +23,17 @@ pub(super) fn check_window(window: Duration) -> Result<(), ConfigError> {
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct NodeBuilder<S> {
-    /// The settings, or the error of the first invalid setting.
     pub(super) settings: Result<NodeSettings<S>, ConfigError>,
     pub(super) env: Arc<dyn Env>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct NodeSettings<S> {
-    /// Address, login and transport (TCP or TLS) of the server. For a group, login and transport of
-    /// the data servers, and the address is a placeholder.
     pub(super) data: Endpoint,
     pub(super) rule: MinReplicasRule,
-    /// Policy that the user has set by `min_replicas_check`.
     check: Option<MinReplicas>,
     trust_fresh: bool,
     allow_eviction: bool,
-    /// Settings that only a server or only a group has.
     pub(super) own: S,
 }
 
@@ -49,7 +43,6 @@ impl<S> NodeSettings<S> {
         Self { data, rule, check: None, trust_fresh: false, allow_eviction: false, own }
     }
 
-    /// Returns the settings of the node's connection.
     pub(super) fn link(
         &self,
         name: &Arc<str>,
@@ -71,13 +64,10 @@ impl<S> NodeBuilder<S> {
         Self { settings, env: Arc::new(SystemEnv) }
     }
 
-    /// Returns true if the servers may delete keys when their memory is full.
     pub(crate) fn allows_eviction(&self) -> bool {
         self.settings.as_ref().is_ok_and(|settings| settings.allow_eviction)
     }
 
-    /// Returns what the node requires of its servers' min-replicas check, with the failover window
-    /// that the user has set.
     pub(crate) fn min_replicas_rule(&self) -> MinReplicasRule {
         self.settings.as_ref().map(|settings| settings.rule).unwrap_or_default()
     }
@@ -97,7 +87,6 @@ impl<S> NodeBuilder<S> {
         self
     }
 
-    /// Changes the login or the transport of the data servers.
     pub(super) fn set_data(
         self,
         change: impl FnOnce(Endpoint) -> Result<Endpoint, ConfigError>,
@@ -152,7 +141,7 @@ impl<S> NodeBuilder<S> {
     /// Use `true` only if both effects are harmless, for example for locks that only avoid double
     /// work. The node reads the server's settings on each new connection, and every ten seconds
     /// while the node is used. With `false` a server that has evicted keys counts as one that lost
-    /// all its data (rule quarantine 21 in docs/design).
+    /// all its data (quarantine 21).
     pub fn allow_eviction(self, allow: bool) -> Self {
         self.set(|s| s.allow_eviction = allow)
     }
@@ -213,7 +202,7 @@ impl<S> NodeBuilder<S> {
         })
     }
 
-    /// Sets the clocks and the randomness of the node. The default is those of the machine.
+    /// The clocks and the randomness of the node; those of the machine by default.
     #[doc(hidden)]
     pub fn env(mut self, env: Arc<dyn Env>) -> Self {
         self.env = env;

@@ -1,5 +1,4 @@
-//! Events that a node reports, and the log lines of these events. Events may be lost, so the
-//! correctness of the library does not depend on them.
+//! Events that a node reports, and their log lines. They may be lost: nothing depends on them.
 
 use std::fmt;
 use std::pin::Pin;
@@ -16,8 +15,8 @@ use tokio::sync::broadcast::error::RecvError;
 use crate::error::Commands;
 use crate::op::{Began, Loss};
 
-/// Message of a node to its handle (a client's `Redlock`); see
-/// [`LockNode::events`](crate::node::spi::LockNode::events). Every message may be lost.
+/// Message of a node to its handle; see [`LockNode::events`](crate::node::spi::LockNode::events).
+/// Every message may be lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeSignal {
@@ -25,12 +24,12 @@ pub enum NodeSignal {
     /// released, its holder's metadata changed, a claim ended, or a list of candidates has a new
     /// entry. The value is the main key of the lock, or the key of the record or the list.
     Changed(Arc<str>),
-    /// A lock is free. The handle with the number `waiter` (a client's `Redlock`) is the first in
-    /// the lock's queue of waiting handles ([`Place`](crate::node::spi::Place)).
+    /// A lock is free. The handle with the number `waiter` is the first in the lock's queue of
+    /// waiting handles ([`Place`](crate::node::spi::Place)).
     Turn {
         /// The main key of the lock.
         key: Arc<str>,
-        /// Number of the first handle (client) in the queue of the lock.
+        /// Number of the first handle in the queue of the lock.
         waiter: u64,
     },
     /// An event of the node. Programs receive only this kind of message.
@@ -53,8 +52,7 @@ pub struct NamedEvent {
     pub event: NodeEvent,
 }
 
-/// The events of the nodes of a handle (`Redlock`); see
-/// [`Redlock::events`](crate::Redlock::events).
+/// The events of the nodes of a handle; see [`Redlock::events`](crate::Redlock::events).
 ///
 /// `NodeEvents` is also a [`Stream`] of [`NamedEvent`]s. A reader that is more than 1024 events
 /// behind misses the oldest events.
@@ -68,8 +66,7 @@ impl NodeEvents {
         Self { all: Box::pin(unfold(events, next).fuse()) }
     }
 
-    /// Waits for the next event. Returns `None` after the drop of the handle (`Redlock`) and its
-    /// clones.
+    /// Waits for the next event. Returns `None` after the drop of the handle and its clones.
     ///
     /// # Cancellation safety
     /// If the future is dropped, no event is lost: the next call continues.
@@ -120,8 +117,8 @@ pub enum NodeEvent {
     /// The node cannot be reached, or the connection to the node was lost. Log: `down` with
     /// `cause`, after a failed try to connect.
     Down,
-    /// The node was connected or reconnected, possibly to another server. The handle (`Redlock`)
-    /// then reads the identity of the node's data history. Log: `up`.
+    /// The node was connected or reconnected, possibly to another server. The handle then reads the
+    /// identity of the node's data history. Log: `up`.
     Up,
     /// The node has a new data history: the server restarted, another server took over, or data
     /// were lost. So the node may have forgotten its earlier grants. Log: `history_changed` with
@@ -135,8 +132,8 @@ pub enum NodeEvent {
     /// away for an hour), and has proved that it lost nothing. Nothing is refused. Log: `renamed`.
     Renamed,
     /// The node is in quarantine. It grants nothing for the time `remaining`, but holders may
-    /// re-assert leases (extend those that the node had confirmed before). Log: `quarantine_begun`
-    /// with `remaining_ms`, `began`, `lost_ms` and `loss`.
+    /// re-assert leases. Log: `quarantine_begun` with `remaining_ms`, `began`, `lost_ms` and
+    /// `loss`.
     #[non_exhaustive]
     QuarantineBegun {
         /// Time until the node grants again.
@@ -146,20 +143,18 @@ pub enum NodeEvent {
         /// `trust_fresh(true)`.
         began: Began,
         /// Writes that the node may have lost, including those of a Sentinel group's failover
-        /// window (time for which a replaced server may still write); `None` if the node does not
-        /// report them. Idempotency keys that [accept such a
+        /// window; `None` if the node does not report them. Idempotency keys that [accept such a
         /// loss](crate::idempotency::IdempotencyBuilder::accept_loss) do not count as forgotten.
         loss: Option<Loss>,
     },
-    /// The quarantine (a time without grants) has ended, and the node grants again. Sent with the
-    /// node's first reply after the quarantine. Log: `quarantine_ended`.
+    /// The quarantine has ended, and the node grants again. Sent with the node's first reply after
+    /// the quarantine. Log: `quarantine_ended`.
     QuarantineEnded,
-    /// Holders of this handle (`Redlock`) renewed their leases on a node in quarantine, in which
-    /// only leases that the node had confirmed before may be renewed (re-assertions). Log:
-    /// `reasserted` with `leases`.
+    /// Holders of this handle renewed their leases on a node in quarantine, in which only leases
+    /// that the node had confirmed before may be renewed. Log: `reasserted` with `leases`.
     #[non_exhaustive]
     Reasserted {
-        /// Number of re-asserted leases (extended during the quarantine) in one batch.
+        /// Number of re-asserted leases in one batch.
         leases: u64,
     },
     /// The master's min-replicas check (`min-replicas-to-write`) is off or weaker than required, or
@@ -173,18 +168,17 @@ pub enum NodeEvent {
     /// `min_replicas_restored`.
     MinReplicasRestored,
     /// The clients of this node use different lengths of the quarantine (`max_ttl` and the failover
-    /// window, in which a replaced server may still grant), or this client used a longer one
-    /// before. The node uses the longest length, and keeps it until a person lowers it by `palisade
-    /// settings --lower` (rule quarantine 7 in docs/design). Set the same `max_ttl` in every
-    /// process. Otherwise a quarantine may end too early: the node has lost all its data, and only
-    /// a client with a shorter `max_ttl` reaches it. Log: `settings_disagree` with `ours_ms` and
-    /// `node_ms`.
+    /// window), or this client used a longer one before. The node uses the longest length, and
+    /// keeps it until a person lowers it by `palisade settings --lower` (quarantine 7). Set the
+    /// same `max_ttl` in every process. Otherwise a quarantine may end too early: the node has lost
+    /// all its data, and only a client with a shorter `max_ttl` reaches it. Log:
+    /// `settings_disagree` with `ours_ms` and `node_ms`.
     #[non_exhaustive]
     SettingsDisagree {
-        /// Length of the quarantine (time without grants) by this handle's settings.
+        /// Length of the quarantine by this handle's settings.
         ours: Duration,
-        /// Length of the quarantine (time without grants) that the node uses. Longer than `ours`,
-        /// or equal to `ours` if this handle has just raised the length.
+        /// Length of the quarantine that the node uses. Longer than `ours`, or equal to `ours` if
+        /// this handle has just raised the length.
         node: Duration,
     },
     /// A majority of the nodes, including this node, began without data or lost data within the
@@ -198,12 +192,11 @@ pub enum NodeEvent {
         /// extends this time.
         remaining: Duration,
     },
-    /// The ttl of this handle's lease (a handle is a `Redlock`) is too short for a failover of this
-    /// node, and the handle has no majority without this node. So a failover will end the lease,
-    /// although the holder renews it. Sent once. Use a ttl of `enough`, and a `max_ttl` that allows
-    /// it in every process. Or configure the Sentinels to replace a master sooner. Log:
-    /// `ttl_too_short` with `ttl_ms`, `lasts_ms`, `needed_ms`, `down_after_ms`, `window_ms` and
-    /// `enough_ms`.
+    /// The ttl of this handle's lease is too short for a failover of this node, and the handle has
+    /// no majority without this node. So a failover will end the lease, although the holder renews
+    /// it. Sent once. Use a ttl of `enough`, and a `max_ttl` that allows it in every process. Or
+    /// configure the Sentinels to replace a master sooner. Log: `ttl_too_short` with `ttl_ms`,
+    /// `lasts_ms`, `needed_ms`, `down_after_ms`, `window_ms` and `enough_ms`.
     #[non_exhaustive]
     TtlTooShort {
         /// Ttl of the lease.
@@ -212,8 +205,7 @@ pub enum NodeEvent {
         /// which is the worst time.
         lasts: Duration,
         /// Time for which the lease has to last to outlive a failover: the reaction time of the
-        /// Sentinels, the takeover by the new master, and the failover window (time for which the
-        /// replaced master may still grant).
+        /// Sentinels, the takeover by the new master, and the failover window.
         needed: Duration,
         /// Time without an answer after which the Sentinels replace a master; see
         /// [`FailoverTimes::down_after`](super::FailoverTimes::down_after).
@@ -234,15 +226,14 @@ pub enum HistoryCause {
     Restart,
     /// Another server answers. A replica was promoted, or the address points to another server.
     Promotion,
-    /// The node has lost its marker (the key `palisade:generation`), by `FLUSHALL` or by a restart
-    /// without data.
+    /// The node has lost its marker, by `FLUSHALL` or by a restart without data.
     DataLost,
-    /// The node had no data of palisade when the handle (`Redlock`) first reached it: the node is
-    /// new, or it was emptied. The log has this cause as information and not as a warning, because
-    /// the warning `quarantine_begun` follows.
+    /// The node had no data of palisade when the handle first reached it: the node is new, or it
+    /// was emptied. The log has this cause as information and not as a warning, because the warning
+    /// `quarantine_begun` follows.
     FirstUse,
-    /// The handle (`Redlock`) is new to this node, or the same server process has another data
-    /// history than before.
+    /// The handle is new to this node, or the same server process has another data history than
+    /// before.
     Unknown,
 }
 
@@ -258,11 +249,9 @@ impl HistoryCause {
     }
 }
 
-/// Log text for a node that lost its data: the reason for its quarantine (it grants nothing).
 const LOST: &str = "its data are lost; what was known of idempotency keys is unknown";
 
 impl NodeEvent {
-    /// Writes the event to the log. An event is a warning if a person may have to act.
     pub(crate) fn log(&self, node: &str, commands: &Commands) {
         macro_rules! say {
             ($level:ident, $event:literal, $text:literal $(, $field:ident = $value:expr)*) => {
@@ -272,7 +261,7 @@ impl NodeEvent {
             };
         }
         match self {
-            // The connection logs `down`, because only the connection has the cause.
+            // The connection logs `down`, because only it has the cause.
             Self::Down => {}
             Self::Up => say!(info, "up", "node connected"),
             Self::HistoryChanged { cause: cause @ HistoryCause::FirstUse } => say!(

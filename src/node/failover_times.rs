@@ -6,10 +6,9 @@ use std::time::Duration;
 use crate::config::lasts;
 use crate::time::Drift;
 
-/// Longest time from the detection of a dead master by a Sentinel to the first write on the new
-/// master. It contains the election of the acting Sentinel, the promotion, and the new master's
-/// wait for a good replica. In groups with the settings of `sentinel-conf` this time is 0.8 s after
-/// a crash, and up to 2.3 s after a freeze.
+/// From the detection of a dead master by a Sentinel to the first write on the new one: election of
+/// the acting Sentinel, promotion, and the wait for a good replica. In groups of `sentinel-conf`
+/// 0.8 s after a crash, and up to 2.3 s after a freeze.
 const TAKEOVER: Duration = Duration::from_millis(2_500);
 
 /// Durations of a node's failover, computed from its settings.
@@ -33,9 +32,8 @@ impl FailoverTimes {
     /// Returns the shortest ttl, in whole seconds, of a renewed lease that outlives any failover.
     pub fn shortest_ttl(&self, drift: Drift) -> Duration {
         let needed = self.needed();
-        // Servers and Sentinels may report very large values, and bisection is fast for all of
-        // them. At most 10 % of a ttl is lost to clock drift, and a quarter of it passes before the
-        // lease is renewed. So a ttl of twice `needed` is always long enough.
+        // Bisection is fast for very large values, too. At most 10 % of a ttl is lost to drift, and
+        // a quarter passes before the renewal, so twice `needed` is always long enough.
         let (mut low, mut high) = (needed.as_secs(), needed.as_secs().saturating_mul(2));
         high = high.saturating_add(1);
         while low < high {

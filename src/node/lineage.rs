@@ -1,5 +1,5 @@
-//! Whether a server's data are those that its clients used (rules quarantine 1 to 21 in
-//! docs/design): a pure function from what the server shows and what a client remembers.
+//! Whether a server's data are those that its clients used (quarantine 1 to 21): a pure function
+//! from what the server shows and what a client remembers.
 //!
 //! Every kind of node uses [`judge`]: a node in memory before each batch, a client of a server
 //! whenever the server's marker is not the one that the client expects. Times are in milliseconds
@@ -37,7 +37,7 @@ pub struct Marker {
     /// The process that wrote it, with its counters then.
     pub process: Process,
     /// `evicted_keys` when the marker was written; all 9 if keys were evicted and only clients that
-    /// allow it know (rule quarantine 21 in docs/design).
+    /// allow it know (quarantine 21).
     pub evicted: u64,
     /// Configuration epoch of the Sentinels; 0 without Sentinels.
     pub epoch: u64,
@@ -58,7 +58,7 @@ pub struct Marker {
 }
 
 /// A server process, and how often it has followed another server. A server that was no replica
-/// since has all that it had (rule quarantine 19 in docs/design).
+/// since has all that it had (quarantine 19).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Process {
     /// First 16 digits of `run_id`.
@@ -114,7 +114,6 @@ pub struct Shown {
     pub micros: u64,
 }
 
-/// What a client asks of a server's marker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub max_ttl: Duration,
@@ -135,7 +134,6 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// The same, from who remembers only what is about this vote.
     pub(crate) fn about(&self, vote: u64) -> Self {
         Self { remembers: self.remembers.about(vote), ..*self }
     }
@@ -149,11 +147,9 @@ pub(crate) enum Verdict {
     Goes(Marker, Change),
     /// Another vote's data, or another deployment's.
     Foreign(Lineage),
-    /// Closed for a planned handover, for this time.
     Closed(Duration),
 }
 
-/// How the marker of a [`Verdict::Goes`] differs from the one that the server shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a change of its own")]
 pub(crate) struct Change {
@@ -168,7 +164,6 @@ pub(crate) struct Change {
 }
 
 impl Process {
-    /// The counters of a process that has just started.
     pub(crate) fn fresh() -> Self {
         Self { run: 0, inputs: Some(0), calls: 0, was_reset: false }
     }
@@ -269,7 +264,6 @@ impl Marker {
     }
 }
 
-/// Decides whether a batch may be executed, and under which marker.
 pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
     let now = shown.micros / 1_000;
     let asked = &asked.about(shown.marker.map_or(0, |m| m.vote));
@@ -355,7 +349,6 @@ fn first(shown: &Shown, asked: &Asked) -> Verdict {
     Verdict::Goes(m, Change { begun: true, missing: true, ..Change::default() })
 }
 
-/// Begins a history whose data lack what was written from `from` on.
 fn begin(mut m: Marker, from: u64, shown: &Shown, asked: &Asked) -> Marker {
     let now = shown.micros / 1_000;
     m.clock_error = m.clock_error.max(micros(asked.clock_error));
@@ -457,7 +450,6 @@ pub(crate) fn millis(d: Duration) -> u64 {
     u64::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// What to do about another vote's data.
 pub(crate) fn foreign(ours: &Lineage, theirs: &Lineage, at: &str) -> String {
     let name = |l: &Lineage| format!("{:016x}/{:016x}", l.deployment, l.vote);
     format!(

@@ -1,15 +1,14 @@
-//! The connection of a node to its server. The connection is closed and opened again if it is
-//! unclear which answers will still arrive, for example after a time-out.
+//! The connection of a node to its server, closed and opened again when it is unclear which answers
+//! will still arrive.
 //!
-//! A [`Link`] has at most one [`Session`]. A [`Resolver`] finds the address of the server. The
-//! address is fixed for a `RedisNode`, and comes from the Sentinels for a `SentinelNode`. The first
-//! call connects to the server; after that the module [`tend`] keeps the node connected. Each try
-//! to connect has its own task, so the deadline of a call does not interrupt the try. After a
-//! failed try there is a pause with jitter. During this pause all calls fail at once with the cause
-//! of the failed try.
+//! A [`Link`] has at most one [`Session`]. A [`Resolver`] finds the server: fixed for a
+//! `RedisNode`, from the Sentinels for a `SentinelNode`. The first call connects; after that
+//! [`tend`] keeps the node connected. Each try has its own task, so a call's deadline does not
+//! interrupt it. After a failed try there is a pause with jitter, in which all calls fail at once
+//! with its cause.
 //!
-//! Batches are sent in the order of the calls. Without a connection a batch waits in a queue. A new
-//! connection first sends the batches of the queue, and then other batches.
+//! Batches are sent in the order of the calls. Without a connection they wait in a queue, which a
+//! new connection sends first.
 
 mod open;
 mod order;
@@ -43,42 +42,33 @@ use crate::op::{Batch, Remembered, Replies, Terms, TimedFacts};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Number of signals (hints and events of the node) that are kept for a slow listener. Older
-/// signals are dropped.
 const EVENTS: usize = 1024;
-/// Interval at which the server's facts are read again, so that the [`Resolver`] can check that the
-/// server may still vote (its grants count).
 const JUDGE_EVERY: Duration = Duration::from_secs(10);
 
-/// Largest number of unanswered batches on a connection to a server that answers in order. A handle
-/// (`Redlock`) sends fewer at once from its queue for the node.
+/// Unanswered batches on a connection to a server that answers in order. A handle sends fewer at
+/// once.
 pub(crate) const DEPTH: usize = 8;
 
-/// Finds the server of a node, and decides if the server's answers count as votes.
 pub(crate) trait Resolver: Send + Sync + 'static {
-    /// Returns the server to connect to. Must return before `deadline`.
+    /// Must return before `deadline`.
     fn resolve(&self, deadline: Moment) -> BoxFuture<'_, Result<Endpoint, NodeError>>;
 
-    /// Returns a version that changes with the master or its epoch (Sentinel's number of a
-    /// configuration). After a change the connection must not be used, and unanswered calls on it
-    /// end as *maybe executed*.
+    /// A version that changes with the master or its epoch. After a change the connection must not
+    /// be used, and unanswered calls on it end as *maybe executed*.
     fn changed(&self) -> watch::Receiver<u64>;
 
-    /// Returns true if `accept` needs the min-replicas settings in [`ServerFacts`].
     fn wants_min_replicas_facts(&self) -> bool {
         true
     }
 
-    /// Returns advice for the error of an unreachable server.
     fn hint(&self) -> &'static str {
         ""
     }
 
-    /// Returns true if the connection to the server uses TLS.
     fn is_tls(&self) -> bool;
 
-    /// Checks the facts of a server. Returns an error if the server must not vote. Called for each
-    /// new connection, and with new facts at most every ten seconds during its use.
+    /// An error if the server must not vote. For each new connection, and at most every ten seconds
+    /// during its use.
     fn accept(
         &self,
         at: &str,
@@ -86,22 +76,18 @@ pub(crate) trait Resolver: Send + Sync + 'static {
         events: &broadcast::Sender<NodeSignal>,
     ) -> Result<(), NodeError>;
 
-    /// Reads the settings of the group's other servers, after `accept` has accepted this server.
+    /// Reads the settings of the group's other servers, after `accept`.
     fn follow_up(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 
-    /// Returns the replicas of the server, including replicas that are down. Returns `None` if this
-    /// resolver (which finds the node's server) has no list of replicas. The number of connected
-    /// replicas is used then.
+    /// Also those that are down. `None` without a list: then the connected replicas count.
     fn replicas(&self) -> Result<Option<Known>, NodeError> {
         Ok(None)
     }
 
-    /// Returns the terms of the min-replicas check for every batch after `accept`: the time for
-    /// which a replaced master may still accept writes, and the number of replicas that must have
-    /// acknowledged. Where they belong to a master, they change no earlier than the version.
-    /// Default: none.
+    /// For every batch after `accept`. Where they belong to a master, they change no earlier than
+    /// the version.
     fn group_terms(&self) -> GroupTerms {
         GroupTerms::ALONE
     }
@@ -109,13 +95,10 @@ pub(crate) trait Resolver: Send + Sync + 'static {
 
 #[derive(Clone, Debug)]
 pub(crate) struct LinkOptions {
-    /// If true, a server without the key `palisade:generation` counts as new and grants at once. If
-    /// false, it grants nothing at first (quarantine), because it may have lost its data.
+    /// A server without the marker is new and grants at once; if false, it may have lost its data.
     pub(crate) trust_fresh: bool,
-    /// If true, a server may vote that deletes keys when its memory is full.
     pub(crate) allow_eviction: bool,
     pub(crate) name: Arc<str>,
-    /// Longest time for one try to find the address, connect and log in.
     pub(crate) connect_timeout: Duration,
     pub(crate) env: Arc<dyn Env>,
 }
@@ -130,50 +113,39 @@ struct Shared<R> {
     changed: watch::Receiver<u64>,
     events: broadcast::Sender<NodeSignal>,
     state: SyncMutex<State>,
-    /// Number of ended tries to connect.
     turns: watch::Sender<u64>,
 }
 
 #[derive(Default)]
 struct State {
     current: Option<Arc<Current>>,
-    /// Batches that wait for a connection, in the order of the calls.
+    /// For a connection, in the order of the calls.
     waiting: VecDeque<Waiting>,
-    /// Start of the resolver's last check of the server.
     judged: Moment,
-    /// Terms and memory of the last batch, for a connection's first request.
+    /// For a connection's first request.
     last: Option<(Terms, Remembered)>,
-    /// Address (`host:port`) of the last connection.
+    /// `host:port` of the last connection.
     address: Option<Arc<str>>,
-    /// Address of the server to which a task is connecting now.
     trying: Option<Arc<str>>,
     connecting: bool,
-    /// True while a task of the module `tend` keeps the node connected.
     tended: bool,
     /// `run_id` of the last server process, and its largest number of replicas so far.
     replicas: Option<(Arc<str>, Arc<AtomicU32>)>,
     failures: u32,
-    /// Number of consecutive sessions (connections) that ended before the server first answered an
-    /// op.
+    /// Consecutive sessions that ended before the server first answered an op.
     flaps: u32,
-    /// The last try to connect, if that try failed.
     failed: Option<Failed>,
 }
 
 struct Current {
     session: Arc<Session>,
-    /// Address of the server, as `host:port`.
     at: Arc<str>,
-    /// Waits (with `WAIT`) until enough replicas of this server have received a batch's grants.
     barriers: Arc<Barriers>,
-    /// Version of the resolver (a number that changes with the master) when the address was
-    /// requested.
     version: u64,
     opened: Moment,
 }
 
 impl<R: Resolver> Link<R> {
-    /// Makes a link, which is a node's connection. The first call connects to the server.
     pub(crate) fn new(resolver: R, options: LinkOptions) -> Self {
         let shared = Shared {
             changed: resolver.changed(),
@@ -190,43 +162,37 @@ impl<R: Resolver> Link<R> {
         &self.shared.resolver
     }
 
-    /// Returns the reason for a missing connection. Returns `None` if there is a connection, or if
-    /// no try has failed yet.
+    /// `None` if there is a connection, or if no try has failed yet.
     pub(crate) fn trouble(&self) -> Option<NodeError> {
         let state = self.shared.state();
         let failed = state.failed.as_ref().filter(|_| state.current.is_none())?;
         Some(failed.cause.clone())
     }
 
-    /// Returns the address of the last connection, as `host:port`.
     pub(crate) fn address(&self) -> Option<Arc<str>> {
         self.shared.state().address.clone()
     }
 
-    /// Returns the `run_id` of the connected server; `None` without a connection.
     pub(crate) fn server(&self) -> Option<Arc<str>> {
         let state = self.shared.state();
         let current = state.current.as_ref().filter(|current| self.shared.is_usable(current))?;
         Some(Arc::clone(&current.session.facts().run_id))
     }
 
-    /// Returns the facts that the server reported when the connection was opened; `None` at all
-    /// later calls.
+    /// `None` at all later calls.
     pub(crate) fn first_facts(&self) -> Option<TimedFacts> {
         let state = self.shared.state();
         let usable = state.current.as_ref().filter(|current| self.shared.is_usable(current));
         usable?.session.first_facts()
     }
 
-    /// Returns a receiver of this node's signals (hints and events).
     pub(crate) fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.shared.events.subscribe()
     }
 
-    /// Executes a batch by `deadline`, after all batches that wait for a connection.
     pub(crate) fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
         if Handle::try_current().is_err() {
-            // There is no tokio runtime yet, so the batch is sent at the first poll of the future.
+            // No runtime yet: sent at the first poll.
             return Box::pin(async move { self.call(batch, deadline).await });
         }
         let (shared, n) = (&self.shared, batch.ops.len());
@@ -259,7 +225,7 @@ impl<R: Resolver> Link<R> {
             }
             doubt.standing = done.as_ref().is_err_and(|e| faults::ends_session(e.fault()));
             done.unwrap_or_else(|e| match e.fault() {
-                // A person has to correct this error, so the message contains the server.
+                // A person has to correct this, so the message names the server.
                 NodeFault::Auth | NodeFault::NoPermission => {
                     Replies::fail(n, &e.at(&doubt.current.at, ""))
                 }
@@ -268,8 +234,7 @@ impl<R: Resolver> Link<R> {
         })
     }
 
-    /// Waits until replicas have the server's writes up to `after`. Fails if the connection is no
-    /// longer in use, because a new connection may lead to another server.
+    /// Fails if the connection is no longer in use, because a new one may lead to another server.
     pub(crate) async fn barrier(
         &self,
         after: BarrierPoint,
@@ -310,8 +275,7 @@ impl<R: Resolver> Shared<R> {
         self.state.lock()
     }
 
-    /// Returns the connection with its terms, if it may be used. Starts a check of its server if a
-    /// check is due.
+    /// Starts a check of its server if one is due.
     fn usable(self: &Arc<Self>, batch: &Batch) -> Option<(Arc<Current>, GroupTerms)> {
         let now = self.options.env.now();
         let (current, judge) = {
@@ -340,8 +304,7 @@ impl<R: Resolver> Shared<R> {
         !current.session.is_lost() && *self.changed.borrow() == current.version
     }
 
-    /// Stops the use of a connection. If `broke` is true, the connection counts as failed, unless
-    /// the server has answered an op on it.
+    /// `broke`: it counts as failed, unless the server has answered an op on it.
     fn part_with(&self, current: &Arc<Current>, broke: bool) {
         {
             let mut state = self.state();
@@ -366,7 +329,7 @@ impl<R: Resolver> Shared<R> {
         NodeError::not_executed(NodeFault::Unreachable, detail)
     }
 
-    /// Returns the terms for a connection of this version; `None` if there is a later one.
+    /// Of this version; `None` if there is a later one.
     fn terms_at(&self, version: u64) -> Option<GroupTerms> {
         let LinkOptions { trust_fresh, allow_eviction, .. } = self.options;
         let group_terms = GroupTerms { trust_fresh, allow_eviction, ..self.resolver.group_terms() };
@@ -380,9 +343,8 @@ fn cut_off() -> NodeError {
     NodeError::not_executed(NodeFault::Unreachable, "connecting was cut off")
 }
 
-/// The session (connection) of a call that may end without an answer. If `standing` is true at the
-/// drop of this value, the session is no longer used. A dropped call leaves a reply without a
-/// reader. After a time-out it is unknown which replies will still arrive.
+/// If `standing` is true at the drop, the session is no longer used: a dropped call leaves a reply
+/// without a reader, and after a time-out it is unknown which replies will still arrive.
 struct Doubt<'a, R: Resolver> {
     shared: &'a Shared<R>,
     current: Arc<Current>,
@@ -403,7 +365,6 @@ impl<R: Resolver> Drop for Doubt<'_, R> {
     }
 }
 
-/// Waits until the version of the resolver, which changes with the master, differs from `version`.
 async fn moved_on(changed: &mut watch::Receiver<u64>, version: u64) {
     if changed.wait_for(|now| *now != version).await.is_err() {
         // The resolver was dropped, so the version never changes again.
@@ -411,8 +372,6 @@ async fn moved_on(changed: &mut watch::Receiver<u64>, version: u64) {
     }
 }
 
-/// Implements [`LockNode`](super::LockNode) for a node with the fields `name` and `link`. Methods
-/// with a default can follow after the type.
 macro_rules! node_over_link {
     ($node:ty; $($method:tt)*) => {
         impl $crate::node::LockNode for $node {
@@ -429,8 +388,7 @@ macro_rules! node_over_link {
                 Box::pin(self.link.barrier(after, level, deadline))
             }
 
-            /// Returns the number of batches that may be under way at once. All batches share one
-            /// connection, and the server answers in the order of the requests.
+            /// Batches share one connection, and the server answers in order.
             fn depth(&self) -> usize {
                 $crate::node::link::DEPTH
             }

@@ -62,12 +62,12 @@ pub trait LockNode: Send + Sync + 'static {
         1
     }
 
-    /// Subscribes to the node's hints (messages that a lock may be free) and events. Each of these
-    /// messages may be lost, so they may affect only the speed of a caller, not its correctness.
+    /// Subscribes to the node's hints and events. Each of these messages may be lost, so they may
+    /// affect only the speed of a caller, not its correctness.
     fn events(&self) -> broadcast::Receiver<NodeSignal>;
 
     /// Returns the name of this node for errors and logs. It is unique among the nodes of one
-    /// handle (`Redlock`) and never contains a secret.
+    /// handle and never contains a secret.
     fn name(&self) -> Arc<str>;
 
     /// Returns the address by which the program `palisade` reaches this node (`--node`), without a
@@ -97,11 +97,10 @@ pub trait LockNode: Send + Sync + 'static {
         None
     }
 
-    /// Returns the facts (clock, identity, data history) that the server reported when the present
-    /// connection was opened. Only the first call on a connection returns the facts, and only
-    /// before the connection has answered a batch. With the facts, a caller learns of a change of
-    /// the server one round trip earlier. The default is `None`. A wrapper need not forward this
-    /// method.
+    /// Returns the facts that the server reported when the present connection was opened. Only the
+    /// first call on a connection returns the facts, and only before the connection has answered a
+    /// batch. With the facts, a caller learns of a change of the server one round trip earlier. The
+    /// default is `None`. A wrapper need not forward this method.
     fn first_facts(&self) -> Option<TimedFacts> {
         None
     }

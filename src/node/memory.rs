@@ -1,20 +1,14 @@
-//! A node in this process's memory, for tests and embedded use. It is the reference implementation
-//! of every op (request to a node).
-//!
-//! The node answers at once, and its entries expire by the clock of its [`Env`].
+//! A node in this process's memory, for tests and embedded use: the reference of every op. It
+//! answers at once, and its entries expire by the clock of its [`Env`].
 
 mod builder;
-mod fair;
 #[cfg(feature = "test-util")]
 mod faults;
 mod lists;
 mod locks;
-mod many;
 mod quarantine;
-mod readers;
 mod records;
 mod shelf;
-mod slots;
 #[cfg(test)]
 mod tests;
 
@@ -28,7 +22,7 @@ pub use self::builder::MemoryNodeBuilder;
 #[cfg(feature = "test-util")]
 pub use self::faults::MemorySnapshot;
 use self::lists::Lists;
-use self::locks::{Locks, Wake};
+use self::locks::Locks;
 use self::quarantine::{Clock, Kept, Nature, Windows};
 use self::records::Records;
 use super::{BoxFuture, LockNode, NodeSignal};
@@ -37,15 +31,14 @@ use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::name::LockKeys;
 use crate::node::lineage::{Process, ReplicationId};
-use crate::op::{Ballot, Batch, Claim, LockMode, Op, Replies, Reply};
+use crate::op::{Ballot, Batch, Claim, Op, Replies, Reply};
 use crate::rules::header::Header;
+use crate::rules::locks::Wake;
 #[cfg(feature = "test-util")]
 pub use crate::rules::records::RecordChange;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Capacity of the channel for the node's signals (hints and events). A listener that falls behind
-/// by more signals misses the oldest ones.
 const EVENTS: usize = 1024;
 
 /// A lock server in memory. Cheap to clone; clones refer to the same node, so that several Redlock
@@ -74,27 +67,22 @@ struct Shared {
 }
 
 struct State {
-    /// Offset of this node's clocks: they are ahead of the clocks of its `Env` by this time.
+    /// This node's clocks are ahead of those of its `Env` by this.
     offset: Duration,
-    /// Random number from which all identities and ids of data histories (sequences of writes) of
-    /// this node are made.
+    /// All identities and data histories of this node are made from it.
     seed: u64,
-    /// Number of restarts of the node. Each restart begins a new data history (sequence of writes).
     lives: u64,
     windows: Windows,
-    /// Epoch of the Sentinels that the client of the next batch was told.
     epoch: Option<u64>,
-    /// Name that the server gives to its data.
     replid: ReplicationId,
     process: Process,
     evicted: u64,
     data: Data,
-    /// True if each client that remembers nothing counts as one that has seen earlier data of this
-    /// node. If the node then has no data, its data count as lost, and not as new.
+    /// Each client that remembers nothing counts as one that has seen earlier data: without data,
+    /// the node's are lost and not new.
     is_known: bool,
 }
 
-/// The node's data. A server would keep these data on disk.
 #[derive(Clone, Debug, Default)]
 struct Data {
     kept: Kept,
@@ -139,7 +127,7 @@ impl MemoryNode {
     }
 
     fn tell(&self, event: impl Into<NodeSignal>) {
-        // An error means that there is no listener.
+        // Fails only if nobody listens.
         let _ = self.0.events.send(event.into());
     }
 
@@ -150,8 +138,7 @@ impl MemoryNode {
     fn clock(&self, state: &State) -> Clock {
         let ahead = u64::try_from(state.offset.as_micros()).unwrap_or(u64::MAX);
         Clock {
-            // The clock is never zero, because a `since` (beginning of the data history) of zero
-            // marks a node that never lost data.
+            // Never zero, because a `since` of zero marks a node that never lost data.
             now: (self.0.env.now() + state.offset).as_nanos().saturating_add(1),
             micros: self.0.env.wall_micros().saturating_add(ahead),
         }
@@ -197,7 +184,6 @@ impl State {
         Nature { replid, process, evicted, windows, epoch, name: name.wrapping_add(self.lives) }
     }
 
-    /// Gives the data the name of the node's present life, as a process that starts does.
     fn rename(&mut self) {
         self.replid = ReplicationId::of(self.seed.wrapping_add(self.lives));
         self.process = Process { run: self.seed.wrapping_add(self.lives), ..Process::fresh() };
@@ -210,60 +196,22 @@ impl State {
 
 impl Data {
     fn is_foreign(&mut self, h: &Header, key: &str) -> bool {
-        let value = self.locks.0.live(key, h.now).and_then(|entry| entry.held.as_ref());
-        value.is_some_and(|held| held.owner.is_none())
+        self.locks.is_foreign(key, h.now)
     }
 
     fn apply(&mut self, h: &Header, op: &Op, hints: &mut Vec<NodeSignal>) -> Reply {
         match op {
-            Op::Acquire { mode, keys, owner, ttl, proposal, if_held } => {
-                let asked = (*proposal, *if_held);
-                match mode {
-                    _ if keys.is_many() => self.locks.acquire_all(h, (keys, *owner), *ttl, asked),
-                    LockMode::Exclusive => self.locks.acquire(h, keys, *owner, *ttl, asked),
-                    LockMode::Shared => self.locks.acquire_shared(h, keys, *owner, *ttl, asked),
-                    LockMode::Slot(slots) => {
-                        let who = (*owner, *slots);
-                        let (reply, wake) = self.locks.acquire_slot(h, keys, who, *ttl, asked);
-                        wake_up(hints, keys, wake);
-                        reply
-                    }
-                }
-            }
-            Op::Raise { keys, owner, token, slot: Some(slot) } => {
-                self.locks.raise_slot(h, keys, (*owner, *slot), *token)
-            }
-            Op::Raise { keys, owner, token, slot: None } => {
-                self.locks.raise(h, keys, *owner, *token)
-            }
-            Op::Extend { mode, keys, owner, ttl, token, meta, reassert } => {
-                let (lease, claims) = ((*ttl, *token), (meta.as_ref(), *reassert));
-                let (reply, wake) = match mode {
-                    LockMode::Exclusive => self.locks.extend(h, keys, *owner, lease, claims),
-                    LockMode::Shared => self.locks.extend_shared(h, keys, *owner, lease, *reassert),
-                    LockMode::Slot(slots) => {
-                        self.locks.extend_slot(h, keys, (*owner, *slots), lease, *reassert)
-                    }
-                };
-                wake_up(hints, keys, wake);
-                reply
-            }
-            Op::Release { keys, owner, .. } if keys.is_many() => {
-                let (reply, woken) = self.locks.release_all(h, keys, *owner);
-                for (keys, wake) in woken {
-                    wake_up(hints, &keys, wake);
+            Op::Acquire { keys, .. }
+            | Op::Raise { keys, .. }
+            | Op::Extend { keys, .. }
+            | Op::Release { keys, .. }
+            | Op::Inspect { keys, .. } => {
+                let (reply, wakes) = self.locks.execute(h, keys, op);
+                for (name, wake) in keys.all().zip(wakes) {
+                    wake_up(hints, name, wake);
                 }
                 reply
             }
-            Op::Release { mode, keys, owner, meta } => {
-                let (reply, wake) = match mode.slots() {
-                    Some(slots) => self.locks.release_slots(h, keys, *owner, slots),
-                    None => self.locks.release(h, keys, *owner, (*mode, *meta)),
-                };
-                wake_up(hints, keys, wake);
-                reply
-            }
-            Op::Inspect { keys, wait } => self.locks.inspect(h, keys, *wait),
             Op::Enlist(enlist) => {
                 hints.extend(enlist.news.then(|| NodeSignal::Changed(Arc::clone(&enlist.key))));
                 self.lists.enlist(h, enlist)
@@ -283,9 +231,6 @@ impl Data {
     }
 }
 
-/// Adds the hints (messages) for the handles (clients) that have to wake up: the first handle in
-/// the queue of the lock, or the readers at the head of the queue, and all handles that watch the
-/// lock.
 fn wake_up(hints: &mut Vec<NodeSignal>, keys: &LockKeys, Wake { watchers, waiters }: Wake) {
     let key = || Arc::from(keys.lock());
     hints.extend(waiters.into_iter().map(|waiter| NodeSignal::Turn { key: key(), waiter }));
@@ -293,14 +238,13 @@ fn wake_up(hints: &mut Vec<NodeSignal>, keys: &LockKeys, Wake { watchers, waiter
 }
 
 impl LockNode for MemoryNode {
-    /// Executes all ops at the first poll, without interruption. The call never waits, so it cannot
-    /// miss the deadline.
+    /// At the first poll, without interruption, so it cannot miss the deadline.
     fn call(&self, batch: Batch, _deadline: Moment) -> BoxFuture<'_, Replies> {
         Box::pin(async move { self.execute(&batch) })
     }
 
-    /// Returns at once, because the node has no replicas. [`Durability::AllReplicas`] always
-    /// succeeds, and `Replicas(k)` always fails.
+    /// There are no replicas: [`Durability::AllReplicas`] always succeeds, and `Replicas(k)` always
+    /// fails.
     fn barrier(
         &self,
         after: BarrierPoint,

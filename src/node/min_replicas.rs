@@ -1,6 +1,5 @@
-//! Checks the min-replicas settings (`min-replicas-to-write`, `min-replicas-max-lag`) of a node's
-//! servers. The input is the facts that the servers report, and the rule is in `min_replicas_rule`.
-//! Sends an event when the result changes. `RedisNode` and `SentinelNode` share this code.
+//! Checks the min-replicas settings of a node's servers by the facts that they report and the rule
+//! in `min_replicas_rule`, and sends an event when the result changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,44 +19,29 @@ use crate::error::{Commands, NodeError, NodeFault};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Longest time to connect to another server of the group and read its settings.
 const READ: Duration = Duration::from_secs(1);
-/// Age after which a setting of another server of the group is read again.
 const READ_EVERY: Duration = Duration::from_secs(60);
 
-/// Checks by the min-replicas settings that a node's servers may vote, and keeps the last result.
 pub(crate) struct Judge {
     name: Arc<str>,
     rule: MinReplicasRule,
     last: SyncMutex<Last>,
 }
 
-/// Result of the last check of the master's min-replicas settings.
 #[derive(Clone, Default)]
 pub(crate) struct Last {
     pub(crate) facts: Option<MinReplicasFacts>,
-    /// Failover window (L): time for which the master, once it is replaced, may still grant by its
-    /// settings.
+    /// L of the master.
     pub(crate) window: Option<Duration>,
     pub(crate) error: Option<NodeError>,
-    /// Address of the master at the last check.
     master: Option<String>,
-    /// `min-replicas-max-lag` of each server of the group, by address, and the time of the last
-    /// read. `None` if the setting of the server is unknown.
     lags: BTreeMap<String, (Option<Duration>, Moment)>,
-    /// True once the Sentinels have reported the other servers. Then `lags` has an entry for every
-    /// server of the group.
     lags_known: bool,
-    /// Fault of the min-replicas check that was last reported as an event. The same fault is not
-    /// reported again.
     wrong: Option<String>,
-    /// Advice that was last logged as a warning. The same advice is not logged again.
     advised: Option<String>,
 }
 
 impl Last {
-    /// Stores the fault that the min-replicas check has found, or `None`. Returns an event if it is
-    /// another fault than at the last check.
     fn change(&mut self, wrong: Option<String>) -> Option<NodeEvent> {
         if self.wrong == wrong {
             return None;
@@ -70,10 +54,8 @@ impl Last {
     }
 }
 
-/// Facts that the Sentinels report about a group. Both are `None` for a server without Sentinels.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Group {
-    /// Shortest `down-after-milliseconds` of any Sentinel.
     pub(crate) down_after: Option<Duration>,
     pub(crate) replicas: Option<u32>,
 }
@@ -91,13 +73,10 @@ impl Judge {
         self.last.lock().clone()
     }
 
-    /// Returns the group's settings that are sent with each batch of requests. Any server of the
-    /// group may have been the previous master. So the failover window (L: time for which a
-    /// replaced master may still grant) is the largest one of all servers.
+    /// Any server may have been the previous master, so L is the largest of all.
     pub(crate) fn group_terms(&self) -> GroupTerms {
         let last = self.last.lock();
-        // The node refuses the vote of a master whose lag is above `max_lag`. So no server of the
-        // group has a longer failover window than `longest`.
+        // A master whose lag is above `max_lag` has no vote here, so no L is longer than `longest`.
         let longest = self.rule.max_lag + LAG_SLACK;
         let own = last.window.unwrap_or(self.rule.unread());
         let read = last.lags.values().filter_map(|(lag, _)| *lag);
@@ -115,8 +94,6 @@ impl Judge {
         }
     }
 
-    /// Checks that the master at the address `at` may vote, and stores its failover window (time
-    /// for which it may grant after it is replaced) and its lag.
     pub(crate) fn accept(
         &self,
         at: &str,
@@ -136,8 +113,7 @@ impl Judge {
         last.advised = advice;
         last.master = Some(at.to_owned());
         if let Some(lag) = facts.max_lag {
-            // The `min-replicas-max-lag` of this master is needed after the master is replaced. At
-            // that time the server may be down, and its settings cannot be read.
+            // Needed after this master is replaced, when it may be down and unreadable.
             last.lags.insert(at.to_owned(), (Some(lag), now));
         }
         last.facts = Some(facts);
@@ -152,9 +128,8 @@ impl Judge {
         error.map_or(Ok(()), Err)
     }
 
-    /// Reads the settings of the other servers of the group, and removes servers that have left the
-    /// group. An empty list changes nothing, because it means that no Sentinel answered.
     pub(crate) async fn read_others(&self, servers: &[Endpoint], now: Moment) {
+        // No Sentinel has answered.
         if servers.is_empty() {
             return;
         }
@@ -172,7 +147,7 @@ impl Judge {
         self.last.lock().lags_known = true;
         while let Some((at, lag)) = reads.next().await {
             let mut last = self.last.lock();
-            // If a server does not answer, the last known lag of this server counts.
+            // A server that does not answer counts with its last known lag.
             let known = last.lags.get(&at).and_then(|(lag, _)| *lag);
             last.lags.insert(at, (lag.or(known), now));
         }
@@ -180,7 +155,6 @@ impl Judge {
 
     fn tell(&self, events: &broadcast::Sender<NodeSignal>, event: NodeEvent) {
         event.log(&self.name, &Commands::default());
-        // An error means that there is no listener.
         let _ = events.send(event.into());
     }
 }
@@ -194,10 +168,8 @@ fn min_replicas_facts(server: &ServerFacts) -> MinReplicasFacts {
     }
 }
 
-/// Returns the number of replicas that must have acknowledged, and the largest age of an
-/// acknowledgement in seconds, for the server to grant. Uses the server's settings if they are
-/// known, and otherwise the settings that this client requires. Returns `(0, 0)` if the check is
-/// off.
+/// With the largest age of an acknowledgement, in seconds: the server's settings, or else those
+/// that this client requires. `(0, 0)` if the check is off.
 fn good_replicas(rule: &MinReplicasRule, facts: Option<&MinReplicasFacts>) -> (u32, u64) {
     let Some(facts) = facts.filter(|facts| facts.is_on()) else { return (0, 0) };
     let asked = match rule.policy {

@@ -1,13 +1,10 @@
-//! The rule for the min-replicas check of a master. The rule decides if the check is on and strong
-//! enough, and computes the failover window L. It applies to a lone server and to a group that
-//! Sentinels watch. The module `min_replicas` applies the rule to a node's servers.
+//! The rule for the min-replicas check of a master: whether it is on and strong enough, and L. For
+//! a lone server and for a group; pure.
 //!
-//! L is the time for which a replaced master may still accept writes. The check
-//! (`min-replicas-to-write` with `min-replicas-max-lag`) bounds L: a master without fresh
-//! acknowledgements from its replicas refuses writes after at most `max_lag + 2 s`. Without the
-//! check nothing bounds L. An isolated master accepts writes for the whole partition, and then for
-//! about eleven seconds after the heal, until a Sentinel demotes it. This module is pure: it makes
-//! a decision from facts.
+//! L is the time for which a replaced master may still accept writes. The check bounds it: without
+//! fresh acknowledgements a master refuses writes after at most `max_lag + 2 s`. Without the check
+//! nothing does: an isolated master accepts writes for the whole partition, and then for about
+//! eleven seconds after the heal, until a Sentinel demotes it.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,8 +15,7 @@ use crate::error::ConfigError;
 /// whole seconds, and checks this age once a second.
 pub const LAG_SLACK: Duration = Duration::from_secs(2);
 
-/// Assumed failover window (L: time for which a replaced server may still grant) of a server
-/// without the min-replicas check. Nothing enforces this window.
+/// Assumed L of a server without the check. Nothing enforces it.
 const UNCHECKED: Duration = Duration::from_secs(15);
 
 /// Behaviour of a node if its master's min-replicas check is off or too weak.
@@ -29,11 +25,10 @@ pub enum MinReplicas {
     #[default]
     Require,
     /// The node votes, and logs a warning. Then nothing bounds the time for which a replaced master
-    /// accepts writes. The length of the quarantine (a time without grants) then relies on the
-    /// configured failover window, which nothing enforces.
+    /// accepts writes. The length of the quarantine then relies on the configured failover window,
+    /// which nothing enforces.
     Warn,
-    /// The node votes (its grants count) although the min-replicas check is off or too weak, and
-    /// logs no warning.
+    /// The node votes although the min-replicas check is off or too weak, and logs no warning.
     Off,
 }
 
@@ -46,10 +41,10 @@ pub struct MinReplicasRule {
     pub replicas: u32,
     /// Largest permitted `min-replicas-max-lag`, in whole seconds.
     pub max_lag: Duration,
-    /// Failover window (L, the time for which a replaced master may still grant) that the user has
-    /// set. If the min-replicas check is required, this is the least L while the settings of a
-    /// server are unknown. If the check is not required, this is L itself. With `None`, L is
-    /// `max_lag` + 2 s, which the nodes' scripts enforce, or 15 s if the check is not required.
+    /// Failover window (L) that the user has set. If the min-replicas check is required, this is
+    /// the least L while the settings of a server are unknown. If the check is not required, this
+    /// is L itself. With `None`, L is `max_lag` + 2 s, which the nodes' scripts enforce, or 15 s if
+    /// the check is not required.
     pub window: Option<Duration>,
 }
 
@@ -66,10 +61,7 @@ impl Default for MinReplicasRule {
     }
 }
 
-/// Checks that these requirements for a master are in their ranges.
-///
-/// # Errors
-/// `replicas` is 0, or `max_lag` is not a whole number of seconds between one and 3600.
+/// `replicas` is 0, or `max_lag` is not a whole number of seconds between one and 3600: an error.
 pub(crate) fn check_min_replicas(replicas: u32, max_lag: Duration) -> Result<(), ConfigError> {
     if replicas == 0 {
         let rule =
@@ -124,7 +116,7 @@ impl MinReplicasFacts {
 
     /// Returns true if the min-replicas check is on.
     pub fn is_on(&self) -> bool {
-        // The min-replicas check is also off if `min_replicas` or `max_lag` is 0.
+        // `min_replicas` or `max_lag` of 0 turns the check off, too.
         let set = |v: Option<u64>| v.is_none_or(|v| v > 0);
         self.good_replicas.is_some()
             && set(self.min_replicas.map(u64::from))
@@ -155,10 +147,10 @@ impl fmt::Display for MinReplicasFacts {
 /// Result of checking a master's min-replicas settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// The reason for which the node does not vote (its grants do not count), and the command that
-    /// corrects it; `None` if the node may vote.
+    /// The reason for which the node does not vote, and the command that corrects it; `None` if the
+    /// node may vote.
     pub fault: Option<String>,
-    /// A weakness of the settings to log, although the node may vote (its grants count).
+    /// A weakness of the settings to log, although the node may vote.
     pub warning: Option<String>,
     /// L: time for which a replaced master may still accept writes.
     pub window: Duration,
@@ -189,9 +181,8 @@ impl MinReplicasRule {
             let warning = wrong.or_else(|| two_halves(facts, replicas));
             return Checked { fault: None, warning, window: self.hope() };
         }
-        // If CONFIG is not allowed, `INFO` shows that the check is on, but not the strength of the
-        // check. Then the master may vote, and the script counts the replicas by the required
-        // strength.
+        // If CONFIG is not allowed, `INFO` shows that the check is on, but not how strong. Then the
+        // master may vote, and the script counts the replicas by the required strength.
         let window = match facts.max_lag {
             Some(lag) if wrong.is_none() => lag + LAG_SLACK,
             _ => self.unread(),
@@ -199,8 +190,6 @@ impl MinReplicasRule {
         Checked { fault: wrong, warning: two_halves(facts, replicas), window }
     }
 
-    /// Returns L (the failover window) if the server's min-replicas check does not limit it: the
-    /// value that the user has set, or [`UNCHECKED`].
     fn hope(&self) -> Duration {
         self.window.unwrap_or(UNCHECKED)
     }
@@ -223,14 +212,12 @@ impl MinReplicasRule {
         lags.into_iter().map(window).fold(own, Duration::max)
     }
 
-    /// Returns the least L (the failover window) of a server whose min-replicas check is on and
-    /// whose settings of this check are unknown.
+    /// Returns the least L of a server whose min-replicas check is on and whose settings of this
+    /// check are unknown.
     pub fn unread(&self) -> Duration {
         self.window.unwrap_or_default().max(self.max_lag + LAG_SLACK)
     }
 
-    /// Returns the fault of the server's min-replicas check (for example: it is off), and the
-    /// command that corrects the fault. Returns `None` if there is no fault or the policy is `Off`.
     pub(crate) fn wrong(
         &self,
         facts: &MinReplicasFacts,
@@ -262,9 +249,8 @@ impl MinReplicasRule {
     }
 }
 
-/// Returns the fault if `max_lag + 2 s` is more than `down-after`. Then the old master may still
-/// accept writes after the new master has begun (rule sentinel 4 in docs/design). Measured overlap
-/// with a lag of 10 s and a down-after of 5 s: 4.9 s.
+/// `max_lag + 2 s` is more than `down-after`: the old master may accept writes after the new one
+/// has begun (sentinel 4). Measured overlap with a lag of 10 s and a down-after of 5 s: 4.9 s.
 fn lag_rule(
     facts: &MinReplicasFacts,
     requested: Duration,
@@ -277,8 +263,7 @@ fn lag_rule(
     }
     let enough = down_after.as_secs().saturating_sub(LAG_SLACK.as_secs());
     if facts.max_lag.is_none() && enough >= 1 {
-        // This user may not read the servers' lag. The real lag may be short enough; only the lag
-        // that this client assumes is too long.
+        // The real lag, which this user may not read, may be short enough.
         return Some(format!(
             "this user may not read min-replicas-max-lag (CONFIG), and the assumed {} s + {} s are \
              more than Sentinel's down-after-milliseconds ({}): set `min_replicas(…)` to the lag \
@@ -308,8 +293,8 @@ fn lag_rule(
     ))
 }
 
-/// Returns a warning if a network cut can leave two halves of the group that both pass the check.
-/// That is possible with `2·(1 + k)` servers or more, where k is `min-replicas-to-write`.
+/// A cut can leave two halves that both pass the check: with `2·(1 + k)` servers or more, where k
+/// is `min-replicas-to-write`.
 fn two_halves(facts: &MinReplicasFacts, replicas: Option<u32>) -> Option<String> {
     let (k, servers) = (u64::from(facts.min_replicas?), u64::from(replicas?) + 1);
     (servers >= 2 * (1 + k)).then(|| {

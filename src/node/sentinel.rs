@@ -1,11 +1,10 @@
 //! A group that Sentinels monitor, as one node with one vote.
 //!
-//! The node uses a server as master only after three checks. A majority of the known Sentinels
-//! names the server in one configuration epoch, no older than the node has accepted before. The
-//! server reports itself as master on the connection that the node then uses. The min-replicas
-//! check of the server is as strong as required. After an error or a change (time-out, `READONLY`,
-//! a lost connection, another master or epoch), the node drops the connection and repeats these
-//! checks. See [`SentinelNode`].
+//! It uses a server as master only after three checks: a majority of the known Sentinels names it
+//! in one epoch, no older than accepted before; it reports itself as master on the connection that
+//! is then used; its min-replicas check is as strong as required. After an error or a change
+//! (time-out, `READONLY`, a lost connection, another master or epoch), the connection is dropped
+//! and the checks begin anew. See [`SentinelNode`].
 
 mod builder;
 mod find;
@@ -32,7 +31,7 @@ use crate::error::{ConfigError, NodeError};
 use crate::op::{Batch, Replies, TimedFacts};
 use crate::time::Moment;
 
-/// A Redis or Valkey group (a master and its replicas) that Sentinels monitor.
+/// A Redis or Valkey group that Sentinels monitor.
 ///
 /// ```no_run
 /// use palisade::node::SentinelNode;
@@ -62,9 +61,9 @@ use crate::time::Moment;
 ///
 /// **Durability.** [`Durability::AllReplicas`] waits for every replica that the Sentinels report,
 /// including replicas that are down. It also waits for every replica that is attached to the master
-/// and that the Sentinels do not report (rule durability 3 in docs/design). A replica with priority
-/// 0 counts, too. After a replica has left the group for good, an operator has to remove it from
-/// the Sentinels (`SENTINEL RESET`).
+/// and that the Sentinels do not report (durability 3). A replica with priority 0 counts, too.
+/// After a replica has left the group for good, an operator has to remove it from the Sentinels
+/// (`SENTINEL RESET`).
 ///
 /// **Requests.** The node asks the Sentinels every second, and after each of their events, for the
 /// master's address, its facts and the other Sentinels. The node reads the identity and the
@@ -118,15 +117,13 @@ impl SentinelNode {
 node_over_link! {
     SentinelNode;
 
-    /// Returns the durations of a failover; `None` until the Sentinels have reported the settings
-    /// of the group (`SENTINEL MASTER`).
     fn failover(&self) -> Option<FailoverTimes> {
         self.link.resolver().failover()
     }
 
-    /// Returns the reason, if most of the Sentinels are in tilt, or they know no replica, or they
-    /// may promote none (each is down or has priority 0). The first is known only if the user may
-    /// send `INFO` to the Sentinels, the last one ten seconds later at most while the node is used.
+    /// Most of the Sentinels are in tilt, or they know no replica, or may promote none (each is
+    /// down or has priority 0). The first is known only if the user may send `INFO` to the
+    /// Sentinels, the last ten seconds later at most while the node is used.
     fn no_failover(&self) -> Option<&'static str> {
         self.link.resolver().no_failover()
     }

@@ -1,4 +1,4 @@
-//! Ops (requests) that are sent to a node together, and the answers to them.
+//! Ops that are sent to a node together, and the answers to them.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ pub struct Terms {
 }
 
 /// Ops for one node, which executes them in order, each atomically. A batch without ops only asks
-/// for the facts that a node reports with its answer (clock, identity, data history).
+/// for the facts that a node reports with its answer.
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// Bounds (longest lease, clock error) that hold for all ops of the batch.
     pub terms: Terms,
-    /// Deadline by the clock of the server. Each op (request) that arrives later is answered with
-    /// the fault [`PastDeadline`](crate::error::NodeFault::PastDeadline), except releases of locks
-    /// and of claims, which are executed at any time. `None` if there is no deadline.
+    /// Deadline by the clock of the server. Each op that arrives later is answered with the fault
+    /// [`PastDeadline`](crate::error::NodeFault::PastDeadline), except releases of locks and of
+    /// claims, which are executed at any time. `None` if there is no deadline.
     pub not_after: Option<NotAfter>,
     /// What this client has seen of the node's data. A node whose data are older than that begins a
     /// new history, and one with another vote's data refuses the batch.
@@ -37,8 +37,7 @@ pub struct Batch {
 /// Answers to a [`Batch`], one per op and in its order.
 #[derive(Clone, Debug)]
 pub struct Replies {
-    /// Facts that the node reported about itself (clock, identity, data history); `None` if it
-    /// could not report them.
+    /// Facts that the node reported about itself; `None` if it could not report them.
     pub facts: Option<Facts>,
     /// Answers to the ops, in the order of the ops.
     pub items: Vec<Result<Reply, NodeError>>,
@@ -52,19 +51,16 @@ impl Replies {
 }
 
 impl Op {
-    /// Returns true if a node never writes for this op.
     pub(crate) fn only_reads(&self) -> bool {
         matches!(self, Self::Inspect { .. } | Self::Lookup { .. })
     }
 
-    /// Returns the keys of an op on several locks; `None` for any other op.
     pub(crate) fn several(&self) -> Option<&LockKeys> {
         self.lock_keys().filter(|keys| keys.is_many())
     }
 
-    /// Returns the size in bytes of the data that the op asks the node to store, or of the keys of
-    /// several locks. The keys of one lock are short and do not count, because the limit on the
-    /// number of ops in a batch also limits their size.
+    /// In bytes: what the node is to store, or the keys of several locks. The keys of one lock do
+    /// not count, because the number of ops in a batch limits them.
     pub(crate) fn payload(&self) -> usize {
         match self {
             Self::Complete { value: Some(bytes), .. } | Self::Extend { meta: Some(bytes), .. } => {

@@ -18,7 +18,6 @@ pub enum Began {
 }
 
 impl Began {
-    /// Returns the word for this origin of the data in logs.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Known => "known",

@@ -20,8 +20,8 @@ pub struct Facts {
     pub replication: u64,
     /// Whose data these are, and how far they are written.
     pub lineage: Lineage,
-    /// Time at which the quarantine (without grants) at the start of this data history began, by
-    /// the node's clock and in the node's own unit; zero if the node never had a quarantine.
+    /// Time at which the quarantine at the start of this data history began, by the node's clock
+    /// and in the node's own unit; zero if the node never had a quarantine.
     pub since: u64,
     /// Identity of the server process (`run_id`).
     pub identity: Arc<str>,
@@ -29,13 +29,13 @@ pub struct Facts {
     /// quarantine.
     pub quarantine: Duration,
     /// Length of a quarantine on this node: the longest that any client has asked for
-    /// (rule quarantine 7 in docs/design).
+    /// (quarantine 7).
     pub quarantine_len: Duration,
-    /// Length of a quarantine (time in which the node grants nothing) that this batch asked for:
-    /// its `max_ttl` and the node's failover window (L) together.
+    /// Length of a quarantine that this batch asked for: its `max_ttl` and the node's failover
+    /// window (L) together.
     pub quarantine_asked: Duration,
-    /// True if this batch asked for a longer quarantine (time in which the node grants nothing)
-    /// than any other client, so that the node made its quarantine longer.
+    /// True if this batch asked for a longer quarantine than any other client, so that the node
+    /// made its quarantine longer.
     pub quarantine_raised: bool,
     /// True if this batch was the first in a new data history, and wrote its marker.
     pub new_history: bool,
@@ -51,8 +51,6 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Returns the identifier of the data history (the sequence of writes behind the node's data)
-    /// and of the quarantine with which it began.
     pub(crate) fn history(&self) -> QuarantineId {
         QuarantineId { history: self.history_id, since: self.since }
     }
@@ -70,8 +68,6 @@ pub struct TimedFacts {
 }
 
 impl TimedFacts {
-    /// Returns the reading of the server's clock, and the identity (`run_id`) of the server
-    /// process.
     pub(crate) fn clock(&self) -> (NodeClock, Arc<str>) {
         let clock = NodeClock { micros: self.facts.node_micros, read: self.received };
         (clock, Arc::clone(&self.facts.identity))

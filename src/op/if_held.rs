@@ -5,53 +5,46 @@ use std::time::Duration;
 use crate::token::{FencingToken, OwnerToken};
 
 /// Action of a node on a request to acquire a lock that another owner has: the node registers the
-/// caller for a hint (a message that the lock may be free), or transfers the lock to the caller.
+/// caller for a hint, or transfers the lock to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfHeld {
-    /// The node notifies this handle (client) of the next release of the lock, together with all
-    /// other handles that watch the lock. The handle has no place in the queue, so the lock is not
+    /// The node notifies this handle of the next release of the lock, together with all other
+    /// handles that watch the lock. The handle has no place in the queue, so the lock is not
     /// reserved for it. Candidates of an election use this, because they decide among themselves
     /// which candidate attempts first.
     Watch,
-    /// The handle (client) gets this place in the lock's queue of waiters. Each release wakes only
-    /// the first handle in the queue.
+    /// The handle gets this place in the lock's queue of waiters. Each release wakes only the first
+    /// handle in the queue.
     Queue(Place),
-    /// The handle (client) gets a place in the lock's queue of waiters, which is in the order of
-    /// the waiters' tickets. The node refuses the acquire while a place with a smaller ticket is
-    /// fresh: its handle has asked in the last 3 s (rule fair 3 in docs/design). The answer is
-    /// `Queued` if the node refuses and has given the handle its place (rules fair 1,
-    /// 2 in docs/design). The handle keeps its place when it is woken, and when it is granted the
-    /// lock (rules fair 4, 5 in docs/design). A release with
-    /// `meta` and with the owner [`reserved_for`](OwnerToken::reserved_for) this handle removes the
-    /// place, even if another owner has the lock. In a mode other than
-    /// [`Exclusive`](super::LockMode::Exclusive),
-    /// `Fair` counts as [`Queue`](Self::Queue).
+    /// The handle gets a place in the lock's queue of waiters, which is in the order of the
+    /// waiters' tickets. The node refuses the acquire while a place with a smaller ticket is fresh:
+    /// its handle has asked in the last 3 s (fair 3). The answer is `Queued` if the node refuses
+    /// and has given the handle its place (fair 1, 2). The handle keeps its place when it is woken,
+    /// and when it is granted the lock (fair 4, 5). A release with `meta` and with the owner
+    /// [`reserved_for`](OwnerToken::reserved_for) this handle removes the place, even if another
+    /// owner has the lock. In a mode other than [`Exclusive`](super::LockMode::Exclusive), `Fair`
+    /// counts as [`Queue`](Self::Queue).
     Fair {
-        /// Place of the handle (client) in the queue; the time for which it has waited does not
-        /// count.
+        /// Place of the handle in the queue; the time for which it has waited does not count.
         place: Place,
-        /// Ticket (number that orders fair callers) of this call; `None` in its first requests,
-        /// which ask for a ticket (rule fair 1 in docs/design).
+        /// Ticket of this call; `None` in its first requests, which ask for a ticket (fair 1).
         ticket: Option<u64>,
     },
     /// The node transfers the lock to the caller atomically and deletes the previous owner's
     /// metadata, if two conditions hold. First, the lock is held by this owner, or by the caller
     /// already. Second, the remaining ttl of the lock is at most the ttl of the request. So no
     /// third owner can have the lock in between, and the time for which the lock is held is never
-    /// shortened. Otherwise the node refuses the caller, and does not register it for a hint (the
-    /// message of a release). A node that is settling (a short time after a planned handover)
-    /// transfers locks, too.
+    /// shortened. Otherwise the node refuses the caller, and does not register it for a hint. A
+    /// node that is settling transfers locks, too.
     ///
     /// If the request has several names, the caller gets all of them or none. The node then
-    /// transfers the names that this owner has and the names that are only reserved, and grants
-    /// the free names (rule multi_lock 6 in docs/design). A reserved name that has to be kept
-    /// refuses all (rule multi_lock 7 in docs/design).
+    /// transfers the names that this owner has and the names that are only reserved, and grants the
+    /// free names (multi_lock 6). A reserved name that has to be kept refuses all (multi_lock 7).
     TakeFrom(OwnerToken),
     /// As [`TakeFrom`](Self::TakeFrom), with two more reasons to refuse. A node refuses if this
-    /// owner does not have the lock on it. A node also refuses if its fence (last fencing token) is
-    /// above `token`, because then it has granted the lock to another attempt since
-    /// (rule hand_over 3 in docs/design). If an earlier request of the caller took the lock, the
-    /// node grants it again.
+    /// owner does not have the lock on it. A node also refuses if its fence is above `token`,
+    /// because then it has granted the lock to another attempt since (hand_over 3). If an earlier
+    /// request of the caller took the lock, the node grants it again.
     TakeOnly {
         /// Owner from which the lock is taken.
         from: OwnerToken,
@@ -69,8 +62,8 @@ pub struct Queued {
     pub ticket: u64,
 }
 
-/// Place of a handle (client) in a lock's queue of waiting handles. The handle that has waited
-/// longest is the first.
+/// Place of a handle in a lock's queue of waiting handles. The handle that has waited longest is
+/// the first.
 ///
 /// A release wakes the first handle and reserves the lock for it: until this handle asks for the
 /// lock, or the time [`needs`](Self::needs) is over, other handles are refused as if the lock were
@@ -81,27 +74,25 @@ pub struct Queued {
 /// [`OwnerToken::reserved_for`]: crate::token::OwnerToken::reserved_for
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Number of the handle (client) that waits.
-    /// [`NodeSignal::Turn`](crate::node::NodeSignal::Turn) contains it when it is the handle's
-    /// turn.
+    /// Number of the handle that waits. [`NodeSignal::Turn`](crate::node::NodeSignal::Turn)
+    /// contains it when it is the handle's turn.
     pub waiter: u64,
-    /// Time for which the handle (client) has waited so far. It is a duration and not a time of
-    /// day, so that no two clocks are compared.
+    /// Time for which the handle has waited so far. It is a duration and not a time of day, so that
+    /// no two clocks are compared.
     pub waited: Duration,
-    /// Time for which a released lock is reserved for this handle (client) when the handle is first
-    /// in the queue, at most 50 ms. The time has to be enough to receive the hint (the node's
-    /// message) and to send the request. If it is zero, the lock is not reserved.
+    /// Time for which a released lock is reserved for this handle when the handle is first in the
+    /// queue, at most 50 ms. The time has to be enough to receive the hint and to send the request.
+    /// If it is zero, the lock is not reserved.
     pub needs: Duration,
 }
 
 impl Place {
-    /// Longest time for which a released lock is reserved, even if the waiter [needs](Self::needs)
-    /// more. The script has the same number, in `wait_for_hint` of `lua/queue.lua`.
+    /// Longest reservation, even if the waiter [needs](Self::needs) more. The script has the same
+    /// number, in `wait_for_hint` of `lua/queue.lua`.
     pub(crate) const RESERVED_MAX: Duration = Duration::from_millis(50);
 }
 
 impl IfHeld {
-    /// Returns the caller's place in the queue of waiters, if the request has one.
     pub(crate) fn place(&self) -> Option<&Place> {
         match self {
             Self::Queue(place) | Self::Fair { place, .. } => Some(place),

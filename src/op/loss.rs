@@ -18,14 +18,12 @@ pub struct Loss {
     /// Time at which the data after the loss began. Together with `from` it identifies the loss.
     pub began: u64,
     /// End of the range: `began` plus the failover window (L), because a server that was replaced
-    /// may have accepted writes until then. During the quarantine (time without grants), a client
-    /// with a longer L moves this end to a later time.
+    /// may have accepted writes until then. During the quarantine, a client with a longer L moves
+    /// this end to a later time.
     pub to: u64,
 }
 
 impl Loss {
-    /// Makes a loss (range of lost writes) without the addition of a failover window (the time in
-    /// which a replaced master may still accept writes).
     #[cfg(test)]
     pub(crate) const fn between(from: u64, to: u64) -> Self {
         Self { from, began: to, to }
@@ -34,8 +32,7 @@ impl Loss {
     /// Returns the largest possible length of the range, without the error of the clocks that
     /// measured it (2E). Returns `None` if `from` is 0, because then the range has no known start.
     pub fn length(&self) -> Option<Duration> {
-        // Both times are truncated to milliseconds, so the last millisecond may contain writes,
-        // too.
+        // Both times are truncated, so the last millisecond may contain writes, too.
         let length = self.to.saturating_sub(self.from).saturating_add(1);
         (self.from > 0).then(|| Duration::from_millis(length))
     }
@@ -62,8 +59,7 @@ impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.length() {
             Some(length) => {
-                // If the clock was set back between the readings `from` and `to`, `to` is before
-                // `from`.
+                // If the clock was set back, `to` is before `from`.
                 let to = self.to.max(self.from);
                 write!(f, "lost at most {} of writes, {}", AtMost(length), span_utc(self.from, to))
             }

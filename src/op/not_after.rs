@@ -1,5 +1,4 @@
-//! Deadline of a batch, by the clock of the server that executes it
-//! (rule overview 3 in docs/design).
+//! Deadline of a batch, by the clock of the server that executes it (overview 3).
 
 use std::sync::Arc;
 
@@ -14,7 +13,6 @@ pub struct NotAfter {
 }
 
 impl NotAfter {
-    /// Returns a deadline that has passed by the clock of every server.
     pub(crate) fn over() -> Self {
         Self { server: Arc::from(""), micros: ALWAYS_PAST }
     }
@@ -26,8 +24,7 @@ impl NotAfter {
     }
 }
 
-/// Time in microseconds that every server's clock has passed. It is 1, because 0 means that there
-/// is no deadline.
+/// 1, because 0 means that there is no deadline.
 const ALWAYS_PAST: u64 = 1;
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ use super::{Ballot, Claim, Enlist, Op};
 use crate::name::LockKeys;
 
 impl Op {
-    /// Returns the key of the record or of the list of candidates; `None` for an op on locks.
     pub(crate) fn own_key(&self) -> Option<&str> {
         match self {
             Self::Enlist(Enlist { key, .. })

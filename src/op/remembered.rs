@@ -2,7 +2,7 @@
 
 use super::Facts;
 
-/// Highest number of a data history, as wide as its field in the marker; 1 comes next.
+/// As wide as its field in the marker; 1 comes next.
 const GENERATIONS: u64 = 999_999;
 
 /// Which data a node has, and how far they are written.
@@ -17,7 +17,7 @@ pub struct Lineage {
     pub generation: u64,
     /// Random identifier of the data history.
     pub history: u64,
-    /// Number of writes that count in this history (rule quarantine 18 in docs/design).
+    /// Number of writes that count in this history (quarantine 18).
     pub seq: u64,
     /// The server's clock at the last of these writes, in milliseconds since 1970.
     pub note: u64,
@@ -35,13 +35,11 @@ pub struct Remembered {
     pub is_shared: bool,
 }
 
-/// Returns the number of the history after the one with this number.
 pub(crate) fn next_generation(generation: u64) -> u64 {
     generation % GENERATIONS + 1
 }
 
-/// Returns true if the history with the first number comes before the one with the second, by the
-/// shorter way round. 0 stands for no history and comes before all.
+/// By the shorter way round. 0 stands for no history and comes before all.
 pub(crate) fn precedes(first: u64, second: u64) -> bool {
     if first == 0 || second == 0 {
         return first < second;
@@ -51,12 +49,12 @@ pub(crate) fn precedes(first: u64, second: u64) -> bool {
 }
 
 impl Remembered {
-    /// What a handle knows before the first answer. `deployment` is 0 if its settings name none.
+    /// `deployment` is 0 if the handle's settings name none.
     pub(crate) fn of(deployment: u64) -> Self {
         Self { newest: Lineage { deployment, ..Lineage::default() }, ..Self::default() }
     }
 
-    /// What it says about data of this vote (rule quarantine 22 in docs/design).
+    /// What it says about data of this vote (quarantine 22).
     pub(crate) fn about(self, vote: u64) -> Self {
         if self.is_shared && self.newest.vote != vote {
             Self::of(self.newest.deployment)

@@ -21,7 +21,7 @@ pub enum Want {
     /// step has no factor in common with that number, so the order contains each slot once. In a
     /// release, this means the slot that the owner has, whatever its number.
     First {
-        /// First slot (number of a permit) of the order in which a node looks for a free slot.
+        /// First slot of the order in which a node looks for a free slot.
         start: u16,
         /// Distance between two slots that follow each other in the order in which a node looks.
         step: u16,
@@ -40,8 +40,7 @@ impl Slots {
     }
 
     /// Returns the request for any slot, in an order that depends on this owner's token. Callers
-    /// with different orders seldom try the same slot at the same time
-    /// (rule semaphore 7 in docs/design).
+    /// with different orders seldom try the same slot at the same time (semaphore 7).
     #[must_use]
     pub fn in_order_of(self, owner: &OwnerToken) -> Self {
         let of = u64::from(self.of.max(1));
@@ -68,14 +67,12 @@ impl Slots {
         }
     }
 
-    /// Returns true if the number of slots is allowed, and the semaphore has the slot that the op
-    /// asks for. If this is false, a node grants nothing.
+    /// The number of slots is allowed, and the semaphore has the slot that is asked for. Else a
+    /// node grants nothing.
     pub(crate) fn are_there(self) -> bool {
         (1..=Self::MAX).contains(&self.of) && self.slot().is_none_or(|slot| slot < self.of)
     }
 
-    /// Returns the numbers of a semaphore's slots in the order in which a node looks for a free
-    /// one.
     pub(crate) fn order(self) -> impl Iterator<Item = u16> {
         let (start, step, n) = match self.want {
             Want::First { start, step } => (start, step, self.of),

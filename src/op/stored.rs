@@ -8,7 +8,7 @@ use crate::token::{FencingToken, OwnerToken};
 /// Result of an idempotency key, as a node stores it under the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredRecord {
-    /// Ballot (fencing token of the claim) under which the result was stored.
+    /// Ballot under which the result was stored.
     pub token: FencingToken,
     /// Bytes of the result; `None` if it was too large to be kept.
     pub value: Option<Arc<[u8]>>,
@@ -17,7 +17,7 @@ pub struct StoredRecord {
 /// Finished steps of a handler that has stored no result yet, as a node stores them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredSteps {
-    /// Ballot (fencing token of the claim) under which the steps were stored.
+    /// Ballot under which the steps were stored.
     pub token: FencingToken,
     /// All steps, encoded by the caller.
     pub list: Arc<[u8]>,
@@ -62,8 +62,7 @@ pub struct SharedGrant {
 /// State of an idempotency key on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordState {
-    /// Fencing token of the highest ballot (rank of a claim) that the node has promised: it refuses
-    /// lower ballots.
+    /// Fencing token of the highest ballot that the node has promised: it refuses lower ballots.
     pub fence: u64,
     /// Number of claims of the key that the node has granted. Claims that ended as `Undone` or
     /// `Repeatable` do not count.

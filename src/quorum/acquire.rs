@@ -1,8 +1,5 @@
-//! Decides one attempt to acquire a lock by the answers of a majority of the nodes, and makes a
-//! majority agree on one fencing token (rules locks 2, 3 in docs/design).
-//!
-//! The state machine that claims an idempotency key (`claim.rs`) uses the state machine of this
-//! module to count the grants of the claim.
+//! Decides one attempt to acquire a lock by the answers of a majority, and makes a majority agree
+//! on one fencing token (locks 2, 3). `claim.rs` counts the grants of a claim with it.
 
 use std::time::Duration;
 
@@ -12,27 +9,21 @@ use crate::quorum::{Answer, Machine, Progress, majority};
 use crate::time::Moment;
 use crate::token::FencingToken;
 
-/// Answer of a node, so far, to one attempt to acquire the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Vote {
     Silent,
-    /// The node granted, and gave this fencing token. The final token of the attempt may differ.
+    /// With this fencing token. The final token of the attempt may differ.
     Granted(u64),
-    /// The node granted, and its fence (its last fencing token) is the token on which a majority
-    /// has to agree.
+    /// Granted, and the fence is the token on which a majority has to agree.
     Settled,
-    /// The node granted, but its grant does not count, because its fence (its last fencing token)
-    /// is not the token of the attempt. `None`: the node refused to raise its fence, or its fence
-    /// is above the token. `Some`: the request to raise the fence failed with this error.
+    /// Granted, but the fence is not the attempt's token. `None`: the node refused to raise it, or
+    /// it is above the token. `Some`: the request to raise it failed.
     Fell(Option<NodeError>),
     Held {
         remaining: Option<Duration>,
         foreign: bool,
         queued: Option<Queued>,
     },
-    /// The node is in quarantine: it grants nothing, because it may have lost a lease. Contains
-    /// the time until the quarantine ends, and the origin of the node's data (known, empty or
-    /// lost).
     Quarantined(Duration, Began),
     Refused,
     Failed(NodeError),
@@ -47,19 +38,18 @@ type Step = Progress<Outcome>;
 /// Reason for which an attempt acquired nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// A majority answered and did not grant the lock: another owner has the lock, or several
-    /// attempts split the votes. With [`Acquire::taken_if_refused`], an attempt ends with this
-    /// reason only if the nodes that did not refuse are no majority.
+    /// A majority answered and did not grant: another owner has the lock, or several attempts split
+    /// the votes. With [`Acquire::taken_if_refused`], only if the nodes that did not refuse are no
+    /// majority.
     Taken(Taken),
-    /// Too few nodes gave an answer that counts. Contains the answer of each node.
     NoQuorum(Vec<NodeOutcome>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Asking,
-    /// A majority granted, but with different fences (last fencing tokens of the nodes). Until this
-    /// moment the machine waits for one more answer, which may make the fences of a majority equal.
+    /// A majority granted with different fences. Until this moment the machine waits for one more
+    /// answer, which may make a majority's fences equal.
     Hedging(Moment),
     Raising(u64),
     Over,
@@ -68,91 +58,70 @@ enum Phase {
 /// The state machine that decides one attempt to acquire a lock.
 #[derive(Clone, Debug)]
 pub struct Acquire {
-    /// Request that raises a node's fence (its last fencing token) to the token of the attempt. The
-    /// token in this request is set when the request is sent.
+    /// The token in it is set when the request is sent.
     raise: Op,
     sent: Moment,
-    /// End of the lock's validity: an answer at this moment or later wins nothing (invariant 1 of
-    /// `quorum`).
+    /// An answer at this moment or later wins nothing (invariant 1 of `quorum`).
     until: Moment,
-    /// Time for which this state machine waits for the answers to a request. `by` is the end of
-    /// this time for the last request, at most `until`. A node that has not answered by then counts
-    /// as failed.
+    /// Time for the answers to a request. `by` is its end for the last request, at most `until`: a
+    /// node that has not answered by then counts as failed.
     patience: Duration,
     by: Moment,
     votes: Vec<Vote>,
-    /// Largest fencing token that a node granted in this attempt.
     largest: Option<u64>,
     phase: Phase,
-    /// True if the attempt waits for every node before it ends as *no quorum*; see
-    /// [`awaiting_all`](Self::awaiting_all).
     awaits_all: bool,
-    /// True if the attempt ends as *taken* only if the nodes that did not refuse are no majority;
-    /// see [`taken_if_refused`](Self::taken_if_refused).
     if_refused: bool,
 }
 
-/// Shortest and longest wait for one more answer after a majority granted with different fences
-/// (last fencing tokens). With this answer a majority may have the same fence, so that no node has
-/// to raise its fence.
+/// Shortest and longest wait for one more answer after a majority granted with different fences.
+/// With it a majority may agree, so that no node has to raise its fence.
 const HEDGE: (Duration, Duration) = (Duration::from_micros(300), Duration::from_millis(5));
 
 impl Acquire {
-    /// Makes the state machine of one attempt to acquire a lock on `n` nodes. The requests leave at
-    /// `sent`, and the lease, if it is won, ends at `until`. The answers to each request are
-    /// awaited for `patience`. `raise` is the request that raises a node's fence (its last fencing
-    /// token); the token in it is filled in later.
+    /// The requests leave at `sent`; the lease, if it is won, ends at `until`; the answers to each
+    /// request are awaited for `patience`. The token in `raise` is filled in later.
     pub fn new(n: usize, sent: Moment, until: Moment, patience: Duration, raise: Op) -> Self {
         let (by, votes) = (until.min(sent + patience), vec![Vote::Silent; n]);
         let (largest, phase, awaits_all, if_refused) = (None, Phase::Asking, false, false);
         Self { raise, sent, until, patience, by, votes, largest, phase, awaits_all, if_refused }
     }
 
-    /// Sets whether the attempt ends as *no quorum* only after each node has answered or the time
-    /// for answers is over. By default it ends as soon as no majority can answer any more.
+    /// The attempt ends as *no quorum* only after each node has answered or the time is over. By
+    /// default as soon as no majority can answer any more.
     pub fn awaiting_all(self, awaits_all: bool) -> Self {
         Self { awaits_all, ..self }
     }
 
-    /// Sets whether the attempt ends as *taken* only if the nodes that did not refuse are no
-    /// majority. By default it ends as *taken* if a majority answered and did not grant. A caller
-    /// that takes over a lock by a ticket of its holder sets this, because *taken* is final for
-    /// such a caller (rule hand_over 5 in docs/design).
+    /// The attempt ends as *taken* only if the nodes that did not refuse are no majority. By
+    /// default also if a majority answered and did not grant. A takeover by a ticket sets this,
+    /// because *taken* is final for it (hand_over 5).
     pub fn taken_if_refused(self, if_refused: bool) -> Self {
         Self { if_refused, ..self }
     }
 
-    /// Returns the moment until which the answers to the last request are awaited.
     pub(super) fn by(&self) -> Moment {
         self.by
     }
 
-    /// Returns the largest fencing token that a node granted in this attempt.
     pub fn largest(&self) -> Option<u64> {
         self.largest
     }
 
-    /// Returns a state machine for the same attempt that has received no answer yet.
     pub(super) fn anew(&self) -> Self {
         Self::new(self.n(), self.sent, self.until, self.patience, self.raise.clone())
     }
 
-    /// Sets the semaphore slot whose fence (last fencing token) the op `raise` raises. The state
-    /// machine that acquires a permit (`slots.rs`) calls this.
     pub(super) fn set_slot(&mut self, to: u16) {
         if let Op::Raise { slot, .. } = &mut self.raise {
             *slot = Some(to);
         }
     }
 
-    /// Starts the time for answers again, because this state machine sends a second request to some
-    /// nodes.
     pub(super) fn ask_again(&mut self, now: Moment) {
         self.by = self.until.min(now + self.patience);
     }
 
-    /// Returns the moment until which the state machine waits for one more answer. With this answer
-    /// a majority may agree on a fencing token, which saves a second request.
     pub(super) fn hedge(&self, now: Moment) -> Moment {
         now + now.since(self.sent).clamp(HEDGE.0, HEDGE.1)
     }
@@ -165,14 +134,12 @@ impl Acquire {
         Step::Send(nodes.iter().map(|node| (*node, op.clone())).collect(), self.by)
     }
 
-    /// Returns the number of nodes.
     pub(super) fn n(&self) -> usize {
         self.votes.len()
     }
 
-    /// Handles a grant that arrives while the fences (last fencing tokens) of the other nodes are
-    /// being raised to the attempt's token. The grant is a further vote if the node's fence is
-    /// equal to the token or can be raised to the token.
+    /// Handles a grant that arrives while the other nodes' fences are being raised: a further vote
+    /// if its fence is equal to the token or can be raised to it.
     fn late_grant(&mut self, now: Moment, node: usize, fence: u64, token: u64) -> Step {
         if fence == token {
             self.votes[node] = Vote::Settled;
@@ -180,8 +147,7 @@ impl Acquire {
             self.ask_again(now);
             return self.raise_to(token, &[node]);
         } else {
-            // The node's fence (last fencing token) is above `token`. A node never lowers its
-            // fence, so it cannot agree on `token`.
+            // The fence is above `token`, and a node never lowers its fence.
             self.votes[node] = Vote::Fell(None);
         }
         self.decide(now)
@@ -222,9 +188,8 @@ impl Acquire {
         }
     }
 
-    /// Returns the next step if the `yes` votes are no majority yet: to wait while a majority is
-    /// possible, otherwise to end the attempt. Returns `None` if they are a majority. `open` is the
-    /// number of nodes that may still vote yes.
+    /// Waits while a majority is possible, else ends the attempt. `None` if the `yes` votes are a
+    /// majority. `open` is the number of nodes that may still vote yes.
     fn not_won(&mut self, now: Moment, yes: usize, open: usize) -> Option<Step> {
         let need = majority(self.n());
         if yes >= need {
@@ -272,12 +237,10 @@ impl Acquire {
         self.not_won(now, yes, open).unwrap_or_else(|| self.win(token))
     }
 
-    /// Decides an attempt that can no longer be won: as "taken" if a majority answered, otherwise
-    /// as "no quorum" (invariant 4 of `quorum`).
     fn lose(&mut self, now: Moment) -> Step {
         let late = now >= self.by;
         // After the time for answers, a node that granted but did not answer the request to raise
-        // its fence (last fencing token) does not count as a node that answered.
+        // its fence has not answered.
         let unraised = late && matches!(self.phase, Phase::Raising(_));
         let spoke = self.count(|v| match v {
             Vote::Held { .. } => true,
@@ -289,8 +252,8 @@ impl Acquire {
         let need = if self.if_refused { self.n() - need + 1 } else { need };
         let silent = self.silent();
         if !late && spoke < need && (spoke + silent >= need || self.awaits_all && silent > 0) {
-            // The answers that have not arrived yet decide between "taken" and "no quorum". With
-            // `awaits_all` the caller needs all answers, even if the result is certain.
+            // What has not arrived decides between "taken" and "no quorum". With `awaits_all` the
+            // caller needs all answers, even if the result is certain.
             return Step::Wait(self.by);
         }
         self.phase = Phase::Over;
@@ -311,10 +274,9 @@ impl Acquire {
         self.no_quorum()
     }
 
-    /// Returns the refusal with the earliest time at which a majority could be free. A node that
-    /// granted is free, because its grant is given back, and so is a node that may still answer. A
-    /// node in quarantine (it grants nothing for some time) is free when the quarantine ends. A
-    /// node that failed does not count as free.
+    /// With the earliest time at which a majority could be free. A node that granted is free,
+    /// because its grant is given back, and so is one that may still answer. One in quarantine is
+    /// free when that ends. One that failed is not free.
     fn taken(&self, late: bool) -> Taken {
         let need = majority(self.n());
         let mut busy: Vec<Option<Duration>> = Vec::new();
@@ -332,25 +294,22 @@ impl Acquire {
         let granted =
             self.count(|v| matches!(v, Vote::Granted(_) | Vote::Settled | Vote::Fell(None)));
         if !any_foreign && granted > self.n() - need {
-            // The nodes that did not grant are fewer than a majority, so no other owner can have a
-            // majority. Several attempts split the votes, and each of them gives back its grants.
-            // So the lock is free at once.
+            // Fewer than a majority did not grant, so no other owner can have one: several attempts
+            // split the votes, and each gives back its grants.
             let retry_after = Some(Duration::ZERO);
             return Taken { retry_after, foreign: false, queued: self.queued() };
         }
         let free = granted + if late { 0 } else { self.silent() };
         // A key without an expiry (`None`) may stay busy for ever, so it sorts last.
         busy.sort_by_key(|r| r.unwrap_or(Duration::MAX));
-        // If a majority of the nodes answered, `busy` (the times until the nodes that refused are
-        // free) has at least `must_free` entries.
+        // If a majority answered, `busy` has at least `must_free` entries.
         let must_free = need.saturating_sub(free).max(1);
         let retry_after = busy.get(must_free - 1).copied().flatten();
         Taken { retry_after, foreign: any_foreign, queued: self.queued() }
     }
 
-    /// Returns the place of a fair caller, which waits in the nodes' queues in the order of tickets
-    /// (rule fair 2 in docs/design): the largest ticket, and the largest number of callers ahead,
-    /// that a node reported. Returns `None` unless a majority gave the caller a place or granted.
+    /// The largest ticket and the largest number of callers ahead that a node reported (fair 2).
+    /// `None` unless a majority gave the caller a place or granted.
     fn queued(&self) -> Option<Queued> {
         let granted =
             |vote: &Vote| matches!(vote, Vote::Granted(_) | Vote::Settled | Vote::Fell(_));
@@ -378,7 +337,6 @@ impl Acquire {
 }
 
 impl Acquire {
-    /// Stores the vote of a node from its reply. Does not decide the attempt.
     pub(super) fn record(&mut self, node: usize, reply: &Answer) {
         let raising = match self.phase {
             Phase::Raising(t) => Some(t),
@@ -408,7 +366,6 @@ impl Acquire {
             }
             (Vote::Granted(_), Ok(_)) if raising.is_some() => Vote::Fell(None),
             (Vote::Granted(_), Err(e)) if raising.is_some() => Vote::Fell(Some(e.clone())),
-            // The node has answered before, so its vote stays.
             (vote, _) => vote.clone(),
         };
         self.votes[node] = vote;
@@ -435,30 +392,27 @@ impl Machine for Acquire {
     }
 }
 
-/// Next step to agree on the fencing token of an attempt, derived from the grants so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Settled {
-    /// A majority granted this value. It is the fencing token of the attempt.
+    /// A majority granted this value: it is the attempt's fencing token.
     Agreed(u64),
-    /// No value is on a majority. Contains the largest granted value. The nodes that granted a
-    /// smaller value must raise their fence (last fencing token) to this value.
+    /// No value is on a majority. The largest granted value, to which the others must raise their
+    /// fences.
     Raise(u64),
 }
 
-/// Returns the next step to agree on the fencing token of an attempt. `grants` are the fences that
-/// the nodes granted; the caller has grants of at least a majority of the `n` nodes.
+/// `grants` are the fences of at least a majority of the `n` nodes.
 ///
-/// The largest granted fence is not a safe token. Example: of five nodes, three grant the fences 5,
-/// 3 and 3 to a first attempt. The majority of a second attempt may contain only one of these three
-/// nodes, and may grant 4, 1 and 1. The tokens would be 5 and then 4. So a token is one of two
-/// values: a value that a majority granted, or the largest granted value after a majority has
-/// raised its fence to this value.
+/// The largest granted fence is not a safe token. Of five nodes, three grant 5, 3 and 3 to a first
+/// attempt. The majority of a second may contain only one of these three, and grant 4, 1 and 1: the
+/// tokens would be 5 and then 4. So a token is a value that a majority granted, or the largest
+/// granted value after a majority has raised its fence to it.
 pub(super) fn settle(n: usize, grants: impl Iterator<Item = u64>) -> Settled {
     let mut values: Vec<u64> = grants.collect();
     values.sort_unstable();
     let need = majority(n);
-    // The list is sorted. So `need` equal values in a row are a value that a majority granted. At
-    // most one value can have a majority.
+    // The list is sorted: `need` equal values in a row are a value that a majority granted. At most
+    // one value can have a majority.
     let agreed = values.windows(need).find(|w| w.first() == w.last()).map(|w| w[0]);
     match (agreed, values.last()) {
         (Some(t), _) => Settled::Agreed(t),

@@ -1,6 +1,4 @@
-//! The nodes' answers that a state machine of an operation has received so far. A machine that only
-//! counts answers keeps them in this list, which returns their numbers and the outcome of each
-//! node.
+//! The nodes' answers so far, for a machine that only counts them.
 
 use crate::error::{NodeError, NodeFault, NodeOutcome};
 use crate::op::Reply;
@@ -21,18 +19,15 @@ pub fn attempts(counts: &[(u32, bool)], unknown: usize, n: usize) -> u32 {
 pub(super) struct Answers(Vec<Option<Answer>>);
 
 impl Answers {
-    /// Makes the list of answers for `n` nodes. No node has answered yet.
     pub(super) fn new(n: usize) -> Self {
         Self(vec![None; n])
     }
 
-    /// Stores the answer of a node, in place of an earlier answer.
     pub(super) fn put(&mut self, node: usize, answer: &Answer) {
         self.0[node] = Some(answer.clone());
     }
 
-    /// Stores the answer of a node to a read. A reply for which `fits` returns false is stored as
-    /// an error of the node, because it is no answer to this request.
+    /// A reply for which `fits` returns false counts as an error: it is no answer to this request.
     pub(super) fn put_read(&mut self, node: usize, answer: &Answer, fits: impl Fn(&Reply) -> bool) {
         let wrong = matches!(answer, Ok(reply) if !fits(reply));
         let detail = "the reply is of another kind than the request";
@@ -40,32 +35,26 @@ impl Answers {
         self.0[node] = Some(if wrong { error() } else { answer.clone() });
     }
 
-    /// Returns true if this node has answered.
     pub(super) fn has(&self, node: usize) -> bool {
         self.0[node].is_some()
     }
 
-    /// Returns the number of nodes.
     pub(super) fn n(&self) -> usize {
         self.0.len()
     }
 
-    /// Returns the number of nodes that are a majority.
     pub(super) fn need(&self) -> usize {
         majority(self.n())
     }
 
-    /// Returns the answer of each node, in the order of the nodes.
     pub(super) fn each(&self) -> impl Iterator<Item = Option<&Answer>> {
         self.0.iter().map(Option::as_ref)
     }
 
-    /// Returns the answers that are replies, and leaves out the errors.
     pub(super) fn replies(&self) -> impl Iterator<Item = &Reply> {
         self.each().filter_map(|answer| answer?.as_ref().ok())
     }
 
-    /// Returns the number of replies for which `is` returns true.
     pub(super) fn count(&self, is: impl Fn(&Reply) -> bool) -> usize {
         self.replies().filter(|reply| is(reply)).count()
     }
@@ -84,17 +73,14 @@ impl Answers {
         attempts(&counts, self.n() - counts.len() - silent, self.n())
     }
 
-    /// Returns the number of nodes that have not answered.
     pub(super) fn silent(&self) -> usize {
         self.each().filter(Option::is_none).count()
     }
 
-    /// Returns the number of nodes whose answer is an error.
     pub(super) fn failed(&self) -> usize {
         self.each().filter(|answer| matches!(answer, Some(Err(_)))).count()
     }
 
-    /// Returns the outcome of each node. A node that has not answered has the outcome `silent`.
     pub(super) fn outcomes(&self, silent: &NodeOutcome) -> Vec<NodeOutcome> {
         self.each().map(|answer| answer.map_or_else(|| silent.clone(), NodeOutcome::of)).collect()
     }

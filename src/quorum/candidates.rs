@@ -1,9 +1,8 @@
-//! The candidates of an election, merged from the lists of a majority of nodes. The lists are the
-//! answers to a read, or the answers to a candidate that writes its own entry.
+//! The candidates of an election, merged from the lists of a majority of nodes.
 //!
-//! If a candidate's entry is on a majority of the nodes, the entry is in at least one answer of any
-//! majority. So this candidate is always listed. If the entry is on fewer nodes, the candidate may
-//! be listed or not. Both are harmless, because nothing is decided by the list.
+//! A candidate's entry on a majority is in at least one answer of any majority, so it is always
+//! listed. One on fewer nodes may be listed or not. Both are harmless, because nothing is decided
+//! by the list.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,28 +17,22 @@ use crate::token::OwnerToken;
 /// A candidate's entry, merged from the lists of all nodes that have the entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate<W> {
-    /// Owner token of the candidate that wrote the entry.
     pub owner: OwnerToken,
     /// Time until the last node drops the entry. A new write of the entry extends this time.
     pub remaining: Duration,
-    /// Content that the candidate wrote last.
     pub content: W,
 }
 
-/// The state machine of one read of an election's list of candidates.
 #[derive(Clone, Debug)]
 pub struct Listing<R> {
-    /// Moment until which the state machine waits for the nodes' answers.
     by: Moment,
     read: R,
     answers: Answers,
 }
 
 impl<W, R: Fn(&[u8]) -> Option<(u64, W)>> Listing<R> {
-    /// Makes the state machine that reads a list of candidates from `n` nodes. It waits for answers
-    /// until `by`. `read` decodes an entry, and returns the content of the entry and the number
-    /// that orders the entries of one owner. If `read` cannot decode an entry, the entry is
-    /// skipped.
+    /// `read` returns the content of an entry and the number that orders the entries of one owner.
+    /// An entry that it cannot decode is skipped.
     pub fn new(n: usize, by: Moment, read: R) -> Self {
         Self { by, read, answers: Answers::new(n) }
     }

@@ -1,5 +1,5 @@
-//! One claim of an idempotency key over the nodes (rule idempotency 1 in docs/design). A claim is
-//! phase 1 of the consensus on the result of the key. The fencing token is the ballot.
+//! One claim of an idempotency key over the nodes (idempotency 1). A claim is phase 1 of the
+//! consensus on the result of the key. The fencing token is the ballot.
 //!
 //! ```text
 //!  a majority shows the same record ─▶ Replay
@@ -30,20 +30,16 @@ use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 use crate::token::FencingToken;
 
-/// Pause before the next claim, while the owner of another claim is storing its result.
+/// Pause before the next claim, while another claim's owner is storing its result.
 const SOON: Duration = Duration::from_millis(20);
 
-/// Reason for which a claim failed. Some nodes may have granted the claim all the same; the caller
-/// must release these grants.
+/// Some nodes may have granted the claim all the same; the caller must release these grants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Denied {
-    /// The final result of the idempotency key; `None` if the result was too large to be kept.
     Replay(Option<Arc<[u8]>>),
-    /// A result was found, but not on a majority. The caller has to claim the key again with
-    /// `force`, so that nodes with a result grant the claim, too. Then the caller has to store the
-    /// result that it finds on the nodes by this new claim, or else the result in this variant.
+    /// A result that is not on a majority. The caller claims again with `force`, and stores the
+    /// result that it finds by the new claim, or else this one.
     Repair(StoredRecord),
-    /// The claim was refused for this reason.
     Refused(Refusal),
 }
 
@@ -53,89 +49,67 @@ fn refused(refusal: Refusal) -> Step {
     Step::Decided(Err(Denied::Refused(refusal)))
 }
 
-/// Result of a successful claim: a majority of the nodes stored the ballot of the claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Promise {
-    /// Ballot of the claim: the fencing token that a majority granted.
     pub token: FencingToken,
     /// Number of claims of the key so far, this one included.
     pub attempt: u32,
-    /// Result of an earlier claim. If it is present, the caller must complete this result instead
-    /// of a new result.
+    /// Result of an earlier claim, which the caller must complete instead of a new one.
     pub adopt: Option<StoredRecord>,
-    /// Handler steps that earlier attempts finished. Of all lists on the granting nodes, this is
-    /// the list with the highest ballot, and of those with the same ballot the longest. The list
-    /// includes all steps that a majority has.
+    /// Of the lists on the granting nodes, that with the highest ballot, and of those the longest.
+    /// It has all steps that a majority has.
     pub steps: Option<StoredSteps>,
-    /// Set if some nodes lost data, so that fewer nodes than a majority certainly have every claim
-    /// of the key. An earlier record of the key may then be lost.
+    /// Set if fewer nodes than a majority certainly have every claim of the key.
     pub forgotten: Option<Forgetting>,
 }
 
-/// Reason for which it is not certain that a key was never claimed: some nodes may have lost claims
-/// of the key, and the other nodes are no majority.
+/// Some nodes may have lost claims of the key, and the others are no majority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forgetting {
-    /// Time until it is certain that a majority lacks no claim of the key: by then, the claims that
-    /// the nodes may have lost would have expired in any case. The time is for a key whose birth
-    /// (the time of the request) is unknown.
+    /// Time until a majority lacks no claim of the key, because lost ones would have expired. For a
+    /// key whose birth is unknown.
     pub remaining: Duration,
-    /// Losses of data on the nodes that granted but may lack a claim, without duplicates. Empty if
-    /// one of these nodes did not report its losses.
+    /// Of the nodes that granted but may lack a claim, without duplicates. Empty if one of them did
+    /// not report its losses.
     pub losses: Vec<Loss>,
-    /// Nodes whose data began empty and that no operator has confirmed as new. If an operator
-    /// confirmed these nodes as new, enough nodes would certainly have every claim. Empty if there
-    /// would still be too few nodes.
+    /// Nodes whose data began empty and that no operator has confirmed as new. Empty if there would
+    /// be too few nodes even with these.
     pub fresh: Vec<usize>,
-    /// True if a majority would certainly have every claim of the key, provided that each node that
-    /// has not answered, or failed, has every claim.
+    /// A majority would certainly have every claim, if each node that has not answered, or failed,
+    /// has every claim.
     pub unheard: bool,
-    /// Nodes that did not grant. Each of them may remember the key.
+    /// Each of these nodes may remember the key.
     pub not_granted: Vec<usize>,
 }
 
-/// Reason for which a claim was not granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Another owner has a running claim.
     InFlight {
-        /// Time until the key could be free on a majority of the nodes, if the running claim is not
-        /// renewed. At most 20 ms while the other owner is storing a result.
+        /// Until the key could be free on a majority. At most 20 ms while the other owner is
+        /// storing a result.
         retry_after: Duration,
     },
-    /// Several claims ran at the same time, and none has a majority. The caller may try again at
-    /// once, and should try again at the latest after `retry_after`.
+    /// None of several claims has a majority. The caller may try again at once, and should by
+    /// `retry_after`.
     Contended {
-        /// Time until a majority could be free, if no other claim is given back earlier.
         retry_after: Duration,
     },
-    /// The record has another fingerprint, so the key was used for another request.
     Mismatch,
-    /// The request is older than the retention of the key. A record of the request may have
-    /// expired.
     TooOld,
-    /// Too few nodes gave a valid answer. Contains the answer of each node.
     NoQuorum(Vec<NodeOutcome>),
 }
 
 /// The state machine that decides one claim of an idempotency key.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// First answer of each node to the claim.
     answers: Answers,
-    /// Stored result that the claim has to adopt (to store again): of all results in the nodes'
-    /// grants, the one with the highest ballot (fencing token of its claim).
     adopt: Option<StoredRecord>,
-    /// State machine that makes a majority agree on one fencing token. It receives the grants that
-    /// count.
     grants: Acquire,
-    /// True once the grants of nodes that may have lost claims count, too. The result of the claim
-    /// is then marked `forgotten`.
+    /// True once the grants of nodes that may have lost claims count, too; the result is then
+    /// `forgotten`.
     relaxed: bool,
-    /// True once the grants can no longer become a majority with one fencing token.
     lost: bool,
-    /// Token that a majority granted. Set while this state machine waits for nodes without an
-    /// answer, because such a node may still show a result.
+    /// Set while the machine waits for nodes without an answer, which may still show a result.
     won: Option<FencingToken>,
 }
 
@@ -173,8 +147,6 @@ impl Record {
         }
     }
 
-    /// Returns the handler steps that this claim adopts, because earlier attempts finished them: of
-    /// all lists in the grants, the longest list with the highest ballot.
     fn steps(&self) -> Option<&StoredSteps> {
         let lists = self.answers.replies().filter_map(|reply| match reply {
             Reply::Claimed { steps, .. } => steps.as_ref(),
@@ -183,13 +155,11 @@ impl Record {
         lists.max_by_key(|steps| (steps.token, steps.list.len()))
     }
 
-    /// Returns true if there is a node without an answer, and the time for answers has not ended.
     fn awaits(&self, now: Moment) -> bool {
         self.answers.silent() > 0 && now < self.by()
     }
 
-    /// Returns the records in the answers. Each comes with the number of nodes that showed an equal
-    /// record.
+    /// Each with the number of nodes that showed an equal record.
     fn shown(&self) -> impl Iterator<Item = (&StoredRecord, usize)> {
         let shown = self.answers.replies().filter_map(|reply| match reply {
             Reply::Completed(record) => Some(record),
@@ -204,9 +174,9 @@ impl Record {
         if mismatches >= need {
             return Some(refused(Refusal::Mismatch));
         }
-        // If a majority has the same record, it is the result. This holds even while a repair
-        // writes the record again with a higher ballot. But if one node has another fingerprint,
-        // the result is not returned, because it may belong to another request.
+        // A majority with the same record is the result, even while a repair writes it again with a
+        // higher ballot. But with another fingerprint on one node, it may belong to another
+        // request.
         if let Some((record, _)) = self.shown().find(|(_, same)| *same >= need) {
             return Some(if mismatches > 0 {
                 refused(Refusal::Mismatch)
@@ -221,7 +191,6 @@ impl Record {
         self.answers.count(|r| *r == Reply::Mismatch)
     }
 
-    /// Counts all grants so far again, now including the grants of nodes that may have lost claims.
     fn relax(&mut self, now: Moment) -> Progress<acquire::Outcome> {
         self.relaxed = true;
         self.grants = self.grants.anew();
@@ -245,8 +214,8 @@ impl Record {
             Progress::Wait(at) if !self.lost => Step::Wait(at),
             Progress::Send(asks, by) => Step::Send(asks, by),
             // Too few nodes certainly have every claim. So a node without an answer may have a
-            // result that the other nodes have lost. Or the answer of such a node may show that an
-            // attempt, which a minority has counted, never began.
+            // result that others have lost, or show that an attempt, which a minority has counted,
+            // never began.
             Progress::Decided(Ok(token))
                 if (self.relaxed || self.attempt(false) > self.attempt(true))
                     && self.awaits(now) =>
@@ -254,9 +223,8 @@ impl Record {
                 self.won = Some(token);
                 Step::Wait(self.by())
             }
-            // A node has a claim with another fingerprint, so of another request. If a majority
-            // certainly has every claim and no record of the key, that claim never had a majority,
-            // and the mismatch does not count. Here it may have had a majority.
+            // A claim of another request. If a majority certainly has every claim and no record, it
+            // never had a majority, and does not count. Here it may have had one.
             Progress::Decided(Ok(_))
                 if self.mismatches() > 0 && (self.relaxed || self.adopt.is_some()) =>
             {
@@ -287,7 +255,6 @@ impl Record {
         self.answers.attempts(heard, counted).max(1)
     }
 
-    /// Returns the refusal that follows from the answers, for a claim that failed.
     fn refuse(&self, now: Moment) -> Step {
         let answers = &self.answers;
         let (need, silent) = (answers.need(), answers.silent());
@@ -311,9 +278,8 @@ impl Record {
             return refused(Refusal::Mismatch);
         }
         if let Some((best, _)) = self.shown().max_by_key(|(r, _)| r.token) {
-            // Some nodes have a result. If the lease of a claim still runs on other nodes, its
-            // owner is storing this result now. The caller should ask again soon, at the latest
-            // when the shortest lease ends.
+            // Some nodes have a result: the owner of the claim that still runs elsewhere is storing
+            // it now.
             return match leases.iter().min() {
                 Some(left) => refused(Refusal::InFlight { retry_after: SOON.min(*left) }),
                 None if completed + granted >= need => {
@@ -326,8 +292,8 @@ impl Record {
             return refused(Refusal::TooOld);
         }
         let running = leases.len();
-        // A node in quarantine (it grants nothing for some time) counts as free after the
-        // quarantine, and a node that failed does not count as free. Locks have the same rule.
+        // A node in quarantine counts as free after it, and one that failed does not count as free,
+        // as for locks.
         leases.extend(answers.replies().filter_map(quarantine));
         leases.sort_unstable();
         let late = if self.awaits(now) { 0 } else { silent };
@@ -347,9 +313,8 @@ impl Machine for Record {
 
     fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Step {
         if self.answers.has(node) {
-            // The node has granted before, so this is its answer to the request that raises its
-            // fence (last fencing token). A record in this answer is newer than the grant, and it
-            // must be adopted.
+            // The node has granted before, so this answers the request to raise its fence. The
+            // record is newer than the grant, and must be adopted.
             if let Ok(Reply::Completed(record)) = reply {
                 self.see(record);
             }
@@ -381,7 +346,6 @@ impl Machine for Record {
     }
 }
 
-/// Returns the time until a running claim on the node ends, if that is its answer.
 fn lease(reply: &Reply) -> Option<Duration> {
     match reply {
         Reply::InFlight { remaining } => Some(*remaining),

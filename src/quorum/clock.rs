@@ -1,79 +1,66 @@
-//! Checks that a node's clock runs at the rate that the settings allow, and does not step (rule
-//! clocks 4).
+//! Checks that a node's clock runs at the allowed rate, and does not step (clocks 4).
 //!
-//! The caller passes each reading of the clock to [`read`](ClockCheck::read), and then asks for the
-//! [`objection`](ClockCheck::objection). If the clock of a node stepped, a lease may end earlier on
-//! that node than its holder assumes. So the node's votes do not count for one `max_ttl`.
+//! If it stepped, a lease may end earlier on that node than its holder assumes, so the node's votes
+//! do not count for one `max_ttl`.
 
 use std::time::Duration;
 
 use crate::error::{NodeError, NodeFault};
 use crate::time::{Drift, Moment};
 
-/// Limit for the change of a clock after a long time without readings. A change up to this limit,
-/// plus the drift of `CRYSTAL` in this time, counts as drift and not as a step of the clock.
+/// A change up to this limit, plus the drift of `CRYSTAL`, is drift and no step, after a long time
+/// without readings.
 const WANDER_MAX: Duration = Duration::from_secs(1);
-/// Drift of a clock without NTP. This drift is allowed for any time without readings.
+/// Drift of a clock without NTP, allowed for any time without readings.
 const CRYSTAL: Drift = Drift::from_ppm(100);
 
-/// One reading of a node's clock.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
-    /// Lower and upper bound of the difference between the node's clock and the local clock, in µs.
+    /// Lower and upper bound of the node's clock minus the local clock, in µs.
     offset: (i128, i128),
-    /// Time at which the answer with this reading arrived.
     at: Moment,
 }
 
 impl Reading {
-    /// Returns the smallest possible change, in µs, of the node's clock against the local clock
-    /// since an earlier reading. Gain and loss count alike. A result of zero or less shows no
-    /// change.
+    /// The smallest possible change, in µs, since an earlier reading. Gain and loss count alike;
+    /// zero or less shows no change.
     fn change(&self, before: &Self) -> i128 {
         (self.offset.0 - before.offset.1).max(before.offset.0 - self.offset.1)
     }
 }
 
-/// A step of a node's clock: a change that is larger than the largest possible drift.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockStep {
-    /// Size of the step in µs.
     pub micros: i128,
-    /// Time between the two readings of the clock that show the step.
+    /// Between the two readings that show the step.
     pub span: Duration,
 }
 
-/// The readings of one node's clock, and the time until which the node's votes do not count.
 #[derive(Clone, Debug)]
 pub struct ClockCheck {
     drift: Drift,
     ttl: Duration,
     max_ttl: Duration,
     last: Option<Reading>,
-    /// Two earlier readings of the node's clock. While the node is in use, the age of the first
-    /// reading is at most one ttl, and the age of the second is between one and two ttls.
-    /// Consecutive readings cannot show that a clock gains slowly, but a comparison with these
-    /// older readings does.
+    /// Two earlier readings: while the node is in use, at most one ttl old, and between one and two
+    /// ttls. Consecutive readings cannot show that a clock gains slowly; these do.
     anchors: [Option<Reading>; 2],
-    /// Time until which the node's votes do not count, because its clock stepped.
     discounted: Option<Moment>,
 }
 
 impl ClockCheck {
-    /// Makes the check of a clock that may drift by at most `drift`. The caller's leases have the
-    /// length `ttl`. The leases of all clients have at most the length `max_ttl`.
+    /// `ttl` is the length of the caller's leases, `max_ttl` the longest of any client.
     pub fn new(drift: Drift, ttl: Duration, max_ttl: Duration) -> Self {
         Self { drift, ttl, max_ttl, last: None, anchors: [None; 2], discounted: None }
     }
 
-    /// Drops all readings. Call this after a change of the server process, because another server
-    /// process may have another clock.
+    /// After a change of the server process, which may have another clock.
     pub fn restart(&mut self) {
         (self.last, self.anchors) = (None, [None; 2]);
     }
 
-    /// Adds the reading `micros` from a batch that was under way from `sent` to `received`. Returns
-    /// the step of the clock if the reading shows one.
+    /// `micros` is from a batch that was under way from `sent` to `received`. Returns the step of
+    /// the clock if the reading shows one.
     pub fn read(&mut self, micros: u64, sent: Moment, received: Moment) -> Option<ClockStep> {
         let us = |m: Moment| i128::from(m.as_nanos() / 1_000);
         // The node read its clock at an unknown time between `sent` and `received`.
@@ -93,16 +80,14 @@ impl ClockCheck {
         step
     }
 
-    /// Returns the error if the node's votes do not count at `now`; otherwise `None`.
     pub fn objection(&self, now: Moment) -> Option<NodeError> {
         let until = self.discounted.filter(|until| now < *until)?;
         let detail = format!("votes again in {:?}", until.since(now));
         Some(NodeError::maybe_executed(NodeFault::ClockJump, detail))
     }
 
-    /// Returns the largest change, in µs, of the node's clock against the local clock that is
-    /// allowed within `span`. The drift during one ttl is always allowed, because the validity of
-    /// each lease is already shortened by this drift.
+    /// The largest allowed change, in µs, within `span`. The drift during one ttl is always
+    /// allowed, because each lease's validity is already shortened by it.
     fn budget(&self, span: Duration) -> i128 {
         let wandered = self.drift.of(span).min(WANDER_MAX + CRYSTAL.of(span));
         let budget = wandered.max(self.drift.of(self.ttl));

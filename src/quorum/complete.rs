@@ -1,9 +1,9 @@
-//! Stores the result of an idempotency key (phase 2 of the consensus on the key, idempotency 2),
-//! and reads a stored result.
+//! Stores the result of an idempotency key (phase 2 of the consensus, idempotency 2), and reads
+//! one.
 //!
-//! A result is stored once a majority has accepted the result under the ballot (fencing token and
-//! owner token) of its claim. In two cases the result is *not known to be stored*: fewer nodes
-//! accepted it, or the other nodes refused it because they have a higher ballot.
+//! A result is stored once a majority has accepted it under its claim's ballot. It is *not known to
+//! be stored* if fewer nodes accepted it, or the others refused it because they have a higher
+//! ballot.
 
 use std::time::Duration;
 
@@ -13,17 +13,13 @@ use crate::quorum::answers::Answers;
 use crate::quorum::{Answer, Machine, Progress, majority};
 use crate::time::Moment;
 
-/// Pause before the first repetition of the request to the nodes that failed. Each further pause is
-/// twice as long.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The error of a completion whose result is not known to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unstored {
-    /// True if no majority can accept the result, because too many nodes refused the ballot
-    /// (fencing token) of the claim. False if too few nodes answered.
+    /// True if no majority can accept the result, because too many nodes refused the ballot. False
+    /// if too few nodes answered.
     pub overtaken: bool,
-    /// Answer of each node.
     pub nodes: Vec<NodeOutcome>,
 }
 
@@ -31,51 +27,41 @@ pub struct Unstored {
 #[derive(Clone, Debug)]
 pub struct Complete {
     op: Op,
-    /// Time at which the state machine ends without a majority.
     end: Moment,
-    /// Time at which the request to the nodes without an answer is repeated. A repetition is
-    /// harmless, because a node accepts the result of the same claim twice.
+    /// When the request to the nodes without an answer is repeated. Harmless: a node accepts the
+    /// result of one claim twice.
     again: Option<Moment>,
     pause: Duration,
     votes: Vec<NodeOutcome>,
-    /// True after the first call of [`take_refusal`](Self::take_refusal), which reports a refusal
-    /// only once.
     examined: bool,
 }
 
 impl Complete {
-    /// Makes the state machine that stores a key's result on `n` nodes. The caller has already sent
-    /// `op` to all of these nodes. The state machine stops at `end`.
     pub fn new(n: usize, op: Op, end: Moment) -> Self {
         let votes = vec![NodeOutcome::Silent; n];
         Self { op, end, again: None, pause: PAUSE, votes, examined: false }
     }
 
-    /// Returns true at the first call if a node has refused the result. A node refuses for two
-    /// reasons: it has a higher ballot, or its data history has changed since it stored the ballot,
-    /// for example by a failover. After a renewal of the claim, a node of the second kind accepts
-    /// the result. So after a refusal the machine decides at once. The caller may then renew the
-    /// claim, call [`renewed`](Self::renewed), and continue with this machine.
+    /// True at the first call if a node has refused: it has a higher ballot, or another data
+    /// history than when it stored the ballot. After a renewal of the claim, a node of the second
+    /// kind accepts. So after a refusal the machine decides at once; the caller may renew, call
+    /// [`renewed`](Self::renewed), and go on.
     pub fn take_refusal(&mut self) -> bool {
         let first = !std::mem::replace(&mut self.examined, true);
         first && self.votes.contains(&NodeOutcome::Refused)
     }
 
-    /// Records that the claim was renewed. This state machine then repeats the request to each node
-    /// that has not accepted the result.
     pub fn renewed(&mut self, now: Moment) {
         self.forget(|vote| *vote != NodeOutcome::Granted);
         self.again = Some(now);
     }
 
-    /// Sets each vote for which `whom` returns true to [`NodeOutcome::Silent`].
     fn forget(&mut self, whom: impl Fn(&NodeOutcome) -> bool) {
         self.votes.iter_mut().filter(|v| whom(v)).for_each(|v| *v = NodeOutcome::Silent);
     }
 
-    /// Waits for a pause, and then repeats the request to the nodes without an answer. If there is
-    /// no time for another pause, the state machine ends, and it is not known if the result is
-    /// stored.
+    /// Pauses, and repeats the request to the nodes without an answer. Ends if there is no time for
+    /// another pause.
     fn ask_again(&mut self, now: Moment) -> Progress<Result<(), Unstored>> {
         match self.again {
             Some(at) if now < at => Progress::Wait(at),
@@ -102,12 +88,10 @@ impl Complete {
 }
 
 impl Machine for Complete {
-    /// `Ok` if a majority accepted the result. The result is then the result of the key.
     type Decision = Result<(), Unstored>;
 
     fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Progress<Self::Decision> {
-        // A node that has accepted the result keeps it. So its answer to a repeated request does
-        // not count.
+        // A node that has accepted the result keeps it.
         if self.votes[node] != NodeOutcome::Granted {
             self.votes[node] = NodeOutcome::of(reply);
         }
@@ -137,9 +121,8 @@ impl Machine for Complete {
 /// Result of reading the record of an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// A majority has this record. The result in the record is the result of the key.
+    /// A majority has this record: its result is that of the key.
     Stored(StoredRecord),
-    /// A majority answered, but no result is certain.
     Open {
         /// Number of claims of the key so far: the most that a majority may have counted
         /// (idempotency 5), and at least 1 if a claim has a running lease.
@@ -148,30 +131,24 @@ pub enum Found {
         lease: Option<Duration>,
         /// True if a result is stored on fewer nodes than a majority.
         partial: bool,
-        /// Highest ballot (fencing token of a claim) in the nodes' answers.
+        /// Highest ballot in the nodes' answers.
         promised: u64,
         /// Set if some nodes lost data, so that fewer nodes than a majority certainly have every
         /// claim of the key. Contains the time after which the lost claims would have expired on
-        /// enough nodes. The time is for a key whose birth (the time of the request) is unknown.
+        /// enough nodes. The time is for a key whose birth is unknown.
         forgotten: Option<Duration>,
     },
-    /// The record has another fingerprint, so the key was used for another request.
     Mismatch,
-    /// Too few nodes answered. Contains the answer of each node.
     NoQuorum(Vec<NodeOutcome>),
 }
 
-/// The state machine of one read of an idempotency key's record.
 #[derive(Clone, Debug)]
 pub struct Look {
-    /// Moment until which the state machine waits for the nodes' answers.
     by: Moment,
     answers: Answers,
 }
 
 impl Look {
-    /// Makes the state machine that reads the record of an idempotency key on `n` nodes. It waits
-    /// for answers until `by`.
     pub fn new(n: usize, by: Moment) -> Self {
         Self { by, answers: Answers::new(n) }
     }
@@ -192,8 +169,8 @@ impl Look {
         })
     }
 
-    /// Returns the time until a majority certainly has every claim of the key, because the lost
-    /// claims would have expired by then; `None` if a majority already has every claim.
+    /// Time until a majority certainly has every claim, because lost ones would have expired;
+    /// `None` if it already has.
     fn forgotten(&self) -> Option<Duration> {
         let unsure = self.answers.replies().filter_map(|reply| match reply {
             Reply::Record { unsure, .. } => Some(*unsure),
@@ -222,8 +199,7 @@ impl Machine for Look {
             return Progress::Decided(Found::Mismatch);
         }
         if let Some(sure) = shown().find(|r| shown().filter(|x| x == r).count() >= need) {
-            // One mismatch is enough to return no result, because the result may belong to another
-            // request.
+            // One mismatch is enough to return no result: it may belong to another request.
             let stored = || Found::Stored(sure.clone());
             return Progress::Decided(if mismatches > 0 { Found::Mismatch } else { stored() });
         }
@@ -234,9 +210,8 @@ impl Machine for Look {
         if states + mismatches < need {
             return Progress::Decided(Found::NoQuorum(self.answers.outcomes(&NodeOutcome::Silent)));
         }
-        // A mismatch of fingerprints on a minority of the nodes does not count if a majority has
-        // every claim of the key and shows no result. The claim with the other fingerprint then
-        // never had a majority. A claim follows the same rule.
+        // A mismatch on a minority does not count if a majority has every claim and shows no
+        // result: the other claim never had a majority. A claim follows the same rule.
         if mismatches > 0
             && (states < need || shown().next().is_some() || self.forgotten().is_some())
         {

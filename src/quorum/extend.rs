@@ -1,17 +1,15 @@
-//! One attempt to extend a lease (rules renewal 1, 9 in docs/design).
+//! One attempt to extend a lease (renewal 1, 9).
 //!
-//! The new validity counts from the moment at which the extension was sent. A majority must confirm
-//! the extension before the old validity ends *and* before the new validity ends. An extension
-//! never revives a lease that has ended, and never releases a lease.
+//! A majority must confirm it before the old validity ends *and* before the new one ends. It never
+//! revives a lease that has ended, and never releases one.
 //!
-//! The caller first sends the requests of [`ask_all`](Extend::ask_all). Two kinds of answers lead
-//! to a second request to the same node:
-//! - The node is in quarantine, because it may have lost leases. It then extends a lease only if
-//!   the request names this quarantine. So the second request names it, if the holder may do so
-//!   (rule quarantine 6 in docs/design).
-//! - The request was past its deadline by the node's clock. The request is repeated once, because
-//!   the answer has shown the reading of this clock. The clock may have stepped forward and ended
-//!   the lease, and the holder has to learn this before the next renewal.
+//! The caller first sends the requests of [`ask_all`](Extend::ask_all). Two answers lead to a
+//! second request to the same node:
+//! - The node is in quarantine. The second request names it, if the holder may do so
+//!   (quarantine 6).
+//! - The request was past its deadline by the node's clock, whose reading the answer has shown. It
+//!   is repeated once: the clock may have stepped forward and ended the lease, and the holder has
+//!   to learn this before the next renewal.
 
 use std::time::Duration;
 
@@ -21,77 +19,56 @@ use crate::quorum::grant::{Known, Quarantine};
 use crate::quorum::{Answer, Machine, Progress, majority};
 use crate::time::Moment;
 
-/// Result of an extension of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Extension {
-    /// The lease is valid until this new deadline.
     Until(Moment),
-    /// The lease has ended: a majority answered that another owner has the name, or no majority can
-    /// ever confirm the lease again.
+    /// A majority answered that another owner has the name, or no majority can ever confirm the
+    /// lease again.
     Lost,
-    /// Too few nodes confirmed the extension, so the old deadline stays. Contains the answer of
-    /// each node.
     Unknown(Vec<NodeOutcome>),
 }
 
-/// Times that limit one extension of a lease.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// End of the lease's present validity. An answer after this time does not count (invariant 3
-    /// of `quorum`).
+    /// End of the present validity. An answer after it does not count (invariant 3 of `quorum`).
     pub old: Moment,
-    /// End of the lease's validity if this extension succeeds.
+    /// End of the validity if this extension succeeds.
     pub new: Moment,
-    /// Moment until which the state machine waits for answers.
     pub deadline: Moment,
-    /// Longest lease of any client. Each quarantine (time without grants) is at least this long.
+    /// Longest lease of any client. Each quarantine is at least this long.
     pub max_ttl: Duration,
 }
 
 /// The state machine that decides one extension of a lease.
 #[derive(Clone, Debug)]
 pub struct Extend<K> {
-    /// Op that extends the lease on a node. This op does not contain the identifier of the node's
-    /// quarantine (time in which it grants nothing) yet.
+    /// Without the identifier of the node's quarantine yet.
     op: Op,
     times: Times,
-    /// Returns the known facts about the lease and about the node with this number: the end of the
-    /// lease's validity, the node's confirmation of the lease, and its last quarantine (time in
-    /// which it grants nothing). The state machine calls this function for each request and each
-    /// answer.
     known: K,
     votes: Vec<NodeOutcome>,
-    /// Bit set of the nodes that got a second request, because the first request was past its
-    /// deadline when it arrived at the node.
+    /// Bit set of the nodes that got a second request, because the first was late.
     late: u32,
-    /// Bit set of the nodes in quarantine (they may have lost leases) whose request contained the
-    /// identifier of the node's quarantine, so that the node could extend the lease in it.
+    /// Bit set of the nodes in quarantine whose request named it.
     reasserted: u32,
-    /// Bit set of the nodes that will not confirm the lease any more. The quarantine of such a node
-    /// (a time in which it grants nothing) ends after the lease. The holder may not extend the
-    /// lease in this quarantine, because the node's earlier confirmation of the lease ended too
-    /// early.
+    /// Bit set of the nodes that will not confirm the lease any more: their quarantine ends after
+    /// it, and the holder may not name it, because their earlier confirmation ended too early.
     shut: u32,
 }
 
 impl<K: Fn(usize) -> Known> Extend<K> {
-    /// Makes the state machine of one extension of a lease on `n` nodes. `op` is the request to
-    /// each node.
     pub fn new(n: usize, op: Op, times: Times, known: K) -> Self {
         let times = Times { deadline: times.deadline.min(times.old), ..times };
         let votes = vec![NodeOutcome::Silent; n];
         Self { op, times, known, votes, late: 0, reasserted: 0, shut: 0 }
     }
 
-    /// Returns the first request to each node.
     pub fn ask_all(&self, now: Moment) -> Vec<(usize, Op)> {
         (0..self.votes.len()).map(|node| (node, self.ask(node, now))).collect()
     }
 
-    /// Returns the request to a node. If the node has reported a quarantine (it may have lost
-    /// leases) in which the holder may extend the lease, the request contains the identifier of
-    /// this quarantine. The report may have arrived after the last renewal was decided, if the node
-    /// was not needed for a majority.
+    /// Names the node's quarantine if the holder may extend the lease in it. The report may have
+    /// arrived after the last renewal was decided.
     fn ask(&self, node: usize, now: Moment) -> Op {
         self.naming((self.known)(node).reassert(now, self.times.max_ttl))
     }
@@ -104,7 +81,6 @@ impl<K: Fn(usize) -> Known> Extend<K> {
         op
     }
 
-    /// Handles a node's answer. Returns the second request to this node, if one is needed.
     fn ask_again(&mut self, now: Moment, node: usize, reply: &Answer) -> Option<Op> {
         let bit = 1 << node;
         self.shut &= !bit;
@@ -129,11 +105,9 @@ impl<K: Fn(usize) -> Known> Extend<K> {
         Some(self.naming(Some(*id)))
     }
 
-    /// Decides an extension that no majority has confirmed or refused. The lease is lost if the
-    /// nodes outside of `shut` (the nodes that can never confirm the lease again) are fewer than a
-    /// majority; otherwise the result is unknown. A node that refused is not in `shut`, because it
-    /// may have granted another attempt that will be rolled back. After that it may confirm the
-    /// lease.
+    /// Lost if the nodes outside of `shut` are fewer than a majority; otherwise unknown. A node
+    /// that refused is not in `shut`: it may have granted an attempt that will be rolled back, and
+    /// then confirm the lease.
     fn undecided(&self) -> Progress<Extension> {
         let n = self.votes.len();
         if n - (self.shut.count_ones() as usize) < majority(n) {
@@ -154,8 +128,8 @@ impl<K: Fn(usize) -> Known> Machine for Extend<K> {
         if let Some(op) = self.ask_again(now, node, reply) {
             return Progress::Send(vec![(node, op)], self.times.deadline);
         }
-        // A node in quarantine may have lost the lease, but it did not give the lease to another
-        // owner. So its answer neither confirms the lease nor proves that the lease is lost.
+        // It may have lost the lease, but did not give it to another owner: it neither confirms the
+        // lease nor proves its loss.
         self.votes[node] = NodeOutcome::of(reply);
         self.on_time(now)
     }

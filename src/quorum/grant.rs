@@ -1,12 +1,10 @@
 //! The grant of one attempt, and of the lease that it wins: which nodes may have it, and until
-//! when. It follows from the nodes' answers to the attempt and to its renewals.
+//! when.
 //!
-//! A release must go to each node that may hold the lock or the claim of the attempt, and to no
-//! other node ([`Grant::may_hold`]). A node in quarantine (it may have lost leases) extends a
-//! lease only if the renewal contains the quarantine's identifier. A renewal may contain it only if
-//! the node had confirmed the lease for long enough ([`Known::reassert`]). Answers may arrive late
-//! and in any order. So each answer is recorded with the number of its round: 0 for the grant, then
-//! 1 for the first renewal.
+//! A release must go to each node that may hold it, and to no other ([`Grant::may_hold`]). A
+//! renewal may name a node's quarantine only if the node had confirmed the lease for long enough
+//! ([`Known::reassert`]). Answers may arrive late and in any order, so each is recorded with the
+//! number of its round: 0 for the grant, then 1 for the first renewal.
 
 use std::time::Duration;
 
@@ -15,92 +13,69 @@ use crate::op::{LockMode, QuarantineId, Reply, Slots};
 use crate::quorum::Answer;
 use crate::time::Moment;
 
-/// A quarantine that a node reported: a time in which it grants nothing, because it may have lost
-/// leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quarantine {
-    /// Identifier of the quarantine (time in which the node grants nothing). During the quarantine,
-    /// the node extends a lease only if the request contains this identifier.
+    /// In the quarantine, the node extends a lease only if the request contains this.
     pub id: QuarantineId,
-    /// End of the quarantine (time in which the node grants nothing) by the local clock. The real
-    /// end may be earlier: at most by the time that the node's answer needed to arrive.
+    /// By the local clock. The real end may be earlier, by at most the time that the answer needed.
     pub ends: Moment,
 }
 
 /// Known facts about a lease, and about one of the nodes that may hold it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known {
-    /// End of the lease's validity.
     pub until: Moment,
-    /// Time until which the node certainly keeps the confirmed lease; zero if the node confirmed no
-    /// lease.
+    /// Time until which the node certainly keeps the confirmed lease; zero if it confirmed none.
     pub confirmed_until: Moment,
-    /// Last quarantine (time in which the node grants nothing) that the node reported; `None` if
-    /// the node reported none.
     pub quarantine: Option<Quarantine>,
 }
 
 impl Known {
-    /// Returns true if the lease may be extended in this quarantine, although the node may have
-    /// lost it (rule quarantine 6 in docs/design). For this, the lease that the node confirmed must
-    /// end after the moment at which the previous master has certainly stopped granting. Otherwise
-    /// the previous master could have given the lock to another owner.
+    /// The confirmed lease must end after the moment at which the previous master has certainly
+    /// stopped granting: otherwise that one could have given the lock to another owner
+    /// (quarantine 6).
     pub fn may_reassert(&self, quarantine: Quarantine, max_ttl: Duration) -> bool {
-        // The length of a quarantine is at least max_ttl + L, where L is the time for which a
-        // replaced master may still grant. So the replaced master has stopped granting at
-        // `stopped`. In a longer quarantine it stopped earlier, so `stopped` is on the safe side.
+        // A quarantine is at least max_ttl + L long, where L is the time for which a replaced
+        // master may still grant. In a longer one that master stopped earlier, so `stopped` is on
+        // the safe side.
         let stopped = quarantine.ends - max_ttl;
         stopped < self.confirmed_until
     }
 
-    /// Returns the identifier of the quarantine (time in which the node grants nothing) that the
-    /// next extension must contain to count: the last quarantine that the node reported. Returns
-    /// `None` if this quarantine has ended, or if the holder is not allowed to extend its lease in
-    /// it.
+    /// The quarantine that the next extension must name to count. `None` if it has ended, or the
+    /// holder may not extend its lease in it.
     pub fn reassert(&self, now: Moment, max_ttl: Duration) -> Option<QuarantineId> {
         let last = self.quarantine.filter(|quarantine| now < quarantine.ends)?;
         self.may_reassert(last, max_ttl).then_some(last.id)
     }
 }
 
-/// State on one node of one attempt to acquire a lock or to claim a key.
 #[derive(Clone, Debug)]
 struct Holding {
-    /// True once the node's first answer has arrived, or an extension was sent to the node. After
-    /// an extension, the first answer does not show the state of the node.
+    /// After an extension was sent, the first answer does not show the state of the node.
     answered: bool,
     may_hold: bool,
-    /// Round of the last request that may wait behind all others in the node queue; `None` once
-    /// that request has been answered.
+    /// Round of the last request that may wait behind all others in the node queue; `None` once it
+    /// was answered.
     behind: Option<u64>,
     confirmed_until: Moment,
-    /// Round (grant or renewal) in which the node last confirmed the lease, and the node's data
-    /// history (the sequence of writes behind its data) in that round.
     confirmed_in: Option<(u64, QuarantineId)>,
-    /// Slot of the permit that the node gave last.
     slot: Option<u16>,
-    /// Round (grant or renewal) in which the node last reported a quarantine (time in which it
-    /// grants nothing), and that quarantine.
     quarantine: Option<(u64, Quarantine)>,
 }
 
-/// What each node has of one attempt to acquire a lock or to claim a key, and then of its lease.
 #[derive(Clone, Debug)]
 pub struct Grant {
-    /// What a node grants, and what it is asked to extend and to release: of a semaphore any slot,
-    /// and then the one that the attempt has won.
+    /// Of a semaphore any slot, and then the one that the attempt has won.
     pub mode: LockMode,
-    /// Level at which a grant or a renewal counts, and the smallest number of replicas that had the
-    /// last one that counted.
+    /// Level at which a grant or a renewal counts, and the smallest number of replicas of the last
+    /// that counted.
     pub durability: Achieved,
     nodes: Vec<Holding>,
-    /// Number of renewals so far. The requests for the grant are round 0, and each renewal is a
-    /// further round.
     rounds: u64,
 }
 
 impl Grant {
-    /// Makes the grant of an attempt whose request the caller is about to send to all `n` nodes.
     pub fn new(n: usize, mode: LockMode, level: Durability) -> Self {
         let holding = Holding {
             answered: false,
@@ -115,14 +90,12 @@ impl Grant {
         Self { mode, durability, nodes: vec![holding; n], rounds: 0 }
     }
 
-    /// Returns the number of nodes.
     pub fn n(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Records that the attempt has won this slot, and returns the mode of what it won. A node that
-    /// grants another slot, earlier or later, has not confirmed the lease. So the lease may not be
-    /// extended on this node while the node is in quarantine.
+    /// A node that grants another slot, earlier or later, has not confirmed the lease, so it is not
+    /// extended there in a quarantine.
     pub fn won_with(&mut self, slot: u16) -> LockMode {
         if let LockMode::Slot(slots) = &mut self.mode {
             *slots = slots.exactly(slot);
@@ -133,30 +106,26 @@ impl Grant {
         self.mode
     }
 
-    /// Begins a renewal, and returns the number of its round: 1 for the first renewal.
     pub fn next_round(&mut self) -> u64 {
         self.rounds += 1;
         self.rounds
     }
 
-    /// Records that an extension is sent to the node. The extension may create the key on the node
-    /// again. So if the answer to the acquire (the first request) arrives later, it does not show
-    /// the state of the node.
+    /// The extension may create the key again, so a later answer to the acquire does not show the
+    /// node's state.
     pub fn extended(&mut self, node: usize) {
         let of = &mut self.nodes[node];
         (of.may_hold, of.answered) = (true, true);
         of.behind = of.behind.map(|_| self.rounds);
     }
 
-    /// Returns true if an extension may overtake the other requests to the node: no request of the
-    /// attempt, and no earlier extension, can be among them.
+    /// No request of the attempt, and no earlier extension, can be among the others.
     pub fn may_overtake(&self, node: usize) -> bool {
         self.nodes[node].behind.is_none()
     }
 
-    /// Records the node's answer to the request of the round `round` (0 is the grant, 1 the first
-    /// renewal). A grant confirms the lease until `until`. The answer arrived at `at`, and
-    /// `history` is the node's data history (the sequence of writes behind its data).
+    /// A grant confirms the lease until `until`. The answer arrived at `at`, and `history` is the
+    /// node's data history.
     pub fn answered(
         &mut self,
         node: usize,
@@ -190,10 +159,8 @@ impl Grant {
         }
     }
 
-    /// Records that the node has begun a new data history (by a restart, a failover or a loss of
-    /// data), and with the history this quarantine. Returns true if the node last confirmed the
-    /// lease in an earlier data history. The next extension of the lease then contains the
-    /// identifier of the quarantine, if the holder may extend the lease during the quarantine.
+    /// Returns true if the node last confirmed the lease in an earlier data history. The next
+    /// extension names the quarantine, if the holder may.
     pub fn switched(&mut self, node: usize, quarantine: Quarantine) -> bool {
         let of = &mut self.nodes[node];
         let before = of.confirmed_in.is_some_and(|(_, history)| history != quarantine.id);
@@ -203,13 +170,10 @@ impl Grant {
         before
     }
 
-    /// Returns true if the node may hold the lock or the claim of the attempt.
     pub fn may_hold(&self, node: usize) -> bool {
         self.nodes[node].may_hold
     }
 
-    /// Returns the node's last confirmation of the lease and its last quarantine, for a lease that
-    /// is valid until `until`.
     pub fn known(&self, node: usize, until: Moment) -> Known {
         let Holding { confirmed_until, quarantine, .. } = self.nodes[node];
         Known { until, confirmed_until, quarantine: quarantine.map(|(_, quarantine)| quarantine) }

@@ -1,16 +1,12 @@
-//! The leader of an election, as a majority of nodes report it. The read does not wait for the
-//! slowest node.
+//! The leader of an election, as a majority of nodes report it.
 //!
-//! The nodes answer at different times. The results are correct all the same, for three reasons:
-//! 1. If an owner leads throughout the read, each node of its majority reports this owner. So if no
-//!    owner has a majority, and no further answer can change that, there was a moment without a
-//!    leader, and the result *vacant* is correct.
-//! 2. The leader's metadata contain the proclaimed value and are numbered. If metadata were written
-//!    to a majority, every majority that names the leader has a node with these metadata. So the
-//!    metadata with the highest number are never older than these metadata.
-//! 3. If a node did not answer, or may have lost a lock (quarantine), the state machine assumes
-//!    that this node may name any owner or no owner. Such a node can prevent a decision, but never
-//!    cause one.
+//! The nodes answer at different times. The results are correct all the same:
+//! 1. If an owner leads throughout the read, each node of its majority reports it. So if no owner
+//!    has a majority, and no further answer can change that, there was a moment without a leader.
+//! 2. Metadata are numbered. If some were written to a majority, every majority that names the
+//!    leader has a node with them, so the highest number is never older.
+//! 3. A node that did not answer, or may have lost a lock, may name any owner or none. It can
+//!    prevent a decision, but never cause one.
 
 use std::time::Duration;
 
@@ -21,43 +17,29 @@ use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Leader of an election, as it follows from the nodes' answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sight<W> {
-    /// A majority names one owner, and this owner has published metadata.
-    Leads {
-        /// Latest metadata of the leader.
-        content: W,
-        /// Time after which fewer nodes than a majority name the leader, if the leader does not
-        /// renew its lease.
-        remaining: Duration,
-    },
-    /// A majority names one owner, but no node has metadata of this owner.
+    Leads { content: W, remaining: Duration },
     Mute,
-    /// No owner has a majority, so there is no leader.
     Vacant,
-    /// Too few nodes gave a valid answer. Contains the answer of each node.
     NoQuorum(Vec<NodeOutcome>),
 }
 
 /// The state machine of one read of the election's leader.
 #[derive(Clone, Debug)]
 pub struct Leading<R> {
-    /// Moment until which this state machine waits for answers.
     by: Moment,
     read: R,
     answers: Answers,
 }
 
 impl<W, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<R> {
-    /// Makes the state machine of a read over `n` nodes. It waits for answers until `by`. `read`
-    /// gets an owner and a node's answer, and returns the metadata of the owner and their number.
-    /// `read` must refuse metadata of another owner.
+    /// `read` returns the owner's metadata and their number, and must refuse those of another
+    /// owner.
     pub fn new(n: usize, by: Moment, read: R) -> Self {
         Self { by, read, answers: Answers::new(n) }
     }
 
-    /// Returns the owner that most nodes name as the leader, and the number of these nodes.
     fn favourite(&self) -> (usize, Option<OwnerToken>) {
         let mut owners: Vec<OwnerToken> = self.held().map(|(owner, _)| owner).collect();
         owners.sort_unstable();
@@ -65,8 +47,7 @@ impl<W, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<R> {
         runs.map(|run| (run.len(), run.first().copied())).max().unwrap_or((0, None))
     }
 
-    /// Returns the answers that name an owner. The value of another program is no owner. A lock
-    /// that a node does not grant for a time after a planned handover has no owner.
+    /// Another program's value is no owner. A lock that is kept after a planned handover has none.
     fn held(&self) -> impl Iterator<Item = (OwnerToken, &Holder)> {
         self.answers.replies().filter_map(|reply| match reply {
             Reply::Holder(Some(holder)) => {
@@ -86,7 +67,6 @@ impl<W, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<R> {
         content.max_by_key(|(number, _)| *number).map(|(_, content)| content)
     }
 
-    /// Returns the time after which fewer than `need` nodes name the leader.
     fn remaining_of(&self, leader: OwnerToken, need: usize) -> Duration {
         let rests = self.of(leader).map(|holder| holder.remaining.unwrap_or_default());
         let mut rests: Vec<Duration> = rests.collect();
@@ -109,8 +89,7 @@ impl<W, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Machine for Leading<R> {
         let last = now >= self.by || self.answers.silent() == 0;
         let (votes, owner) = self.favourite();
         let owner = owner.filter(|_| votes >= need);
-        // These nodes did not answer, or gave an answer that is not certain. So on each of them any
-        // owner may have the lock, or none.
+        // Without a certain answer, any owner may have the lock there, or none.
         let unknown = self.answers.n() - self.answers.count(is_certain);
         Progress::Decided(if let Some(owner) = owner {
             match self.content_of(owner) {
@@ -131,7 +110,7 @@ impl<W, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Machine for Leading<R> {
     }
 }
 
-/// Returns true if the node certainly has neither lost the lock nor ended its lease early.
+/// The node has neither lost the lock nor ended its lease early.
 fn is_certain(reply: &Reply) -> bool {
     let kept = |holder: &Holder| holder.owner == Some(OwnerToken::KEPT);
     matches!(reply, Reply::Holder(holder) if !holder.as_ref().is_some_and(kept))

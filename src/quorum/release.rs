@@ -1,6 +1,4 @@
-//! The result of a release (rules renewal 5, 6 in docs/design). The caller sends the release, with
-//! the owner token, to each node that may have the lock. The answers of these nodes decide the
-//! result.
+//! The result of a release (renewal 5, 6), by the answers of the nodes that may have the lock.
 
 use crate::error::NodeOutcome;
 use crate::op::Reply;
@@ -13,30 +11,23 @@ use crate::time::Moment;
 pub enum Found {
     /// A majority still had the lock of this owner token, and deleted it.
     Released,
-    /// No majority had the lock any more, and no other owner has the lock on a majority.
     Gone,
-    /// A majority answered that another owner has the lock.
     Other,
-    /// Too few nodes answered. Contains the answer of each node.
     Unknown(Vec<NodeOutcome>),
 }
 
 /// The state machine that decides one release.
 #[derive(Clone, Debug)]
 pub struct Release {
-    /// Moment until which this state machine waits for answers.
     by: Moment,
     answers: Answers,
 }
 
 impl Release {
-    /// Makes the state machine of a release over `n` nodes. It waits for answers until `by`.
     pub fn new(n: usize, by: Moment) -> Self {
         Self { by, answers: Answers::new(n) }
     }
 
-    /// Records that the node certainly never had the lock. The caller does not send the release to
-    /// this node.
     pub fn never_granted(&mut self, node: usize) {
         self.answers.put(node, &Ok(Reply::Absent));
     }
@@ -50,15 +41,14 @@ impl Machine for Release {
         self.on_time(now)
     }
 
-    /// Decides by the answers so far. If a majority answers "deleted", the owner had the lock until
-    /// then. This holds even if a minority answers "absent", because these nodes may never have
-    /// granted the lock.
+    /// "Deleted" by a majority means held until then, even if a minority answers "absent": these
+    /// nodes may never have granted.
     fn on_time(&mut self, now: Moment) -> Progress<Found> {
         let (need, silent) = (self.answers.need(), self.answers.silent());
         let deleted = self.answers.count(|r| *r == Reply::Done);
         let absent = self.answers.count(|r| *r == Reply::Absent);
         let other = self.answers.replies().count() - deleted - absent;
-        // A node without an answer, or with an error, counts as a node that had the lock.
+        // A node without an answer, or with an error, counts as one that had the lock.
         let held = self.answers.n() - absent - other >= need;
         Progress::Decided(if deleted >= need {
             Found::Released

@@ -1,5 +1,5 @@
 //! One attempt to acquire a permit of a semaphore: the same slot on a majority of the nodes
-//! (rules semaphore 7, 8 in docs/design). The machine of a lock is the state machine `Acquire`.
+//! (semaphore 7, 8). The machine of a lock is the state machine `Acquire`.
 //!
 //! ```text
 //!  a majority gave the same slot ─▶ the machine of a lock (acquire.rs) decides about this slot
@@ -24,47 +24,35 @@ pub type Outcome = Result<(FencingToken, u16), Loss>;
 
 type Step = Progress<Outcome>;
 
-/// The state machine that decides one attempt to acquire a permit of a semaphore.
 #[derive(Clone, Debug)]
 pub struct AcquireSlot {
-    /// State machine that decides about one slot. A grant of another slot is not passed to it.
+    /// A grant of another slot is not passed to it.
     inner: Acquire,
-    /// Op that was sent to all nodes. With one exact slot in it, the same op asks a node to move
-    /// the owner to this slot.
+    /// With one exact slot in it, the same op asks a node to move the owner to this slot.
     acquire: Op,
-    /// First answer of each node.
     first: Vec<Option<Answer>>,
-    /// End of the wait for one more node's answer. With this answer a majority may have given the
-    /// same slot of the semaphore, so that no node has to move the owner to another slot.
     hedge: Option<Moment>,
-    /// Slot that the attempt tries to get on a majority; `None` before the choice. The choice does
-    /// not change.
+    /// `None` before the choice, which does not change.
     target: Option<u16>,
-    /// For each node, true while the request to move the owner to the chosen slot is not answered.
+    /// For each node, true while the request to move is not answered.
     moves: Vec<bool>,
-    /// For each node, true if it has the owner in another slot than the chosen slot, and was not
-    /// asked to move the owner.
+    /// For each node, true if it has the owner in another slot, and was not asked to move.
     strays: Vec<bool>,
 }
 
 impl AcquireSlot {
-    /// Makes the state machine of one attempt to acquire a slot. `inner` is the state machine of a
-    /// lock. It has the times of this attempt, and has received no answer yet. `acquire` is the op
-    /// that was sent to all nodes.
     pub fn new(inner: Acquire, acquire: Op) -> Self {
         let n = inner.n();
         let (first, moves, strays) = (vec![None; n], vec![false; n], vec![false; n]);
         Self { inner, acquire, first, hedge: None, target: None, moves, strays }
     }
 
-    /// Returns the largest fencing token that a node granted in this attempt.
     pub fn largest(&self) -> Option<u64> {
         self.inner.largest()
     }
 
-    /// Returns the nodes that may have the owner in another slot: the nodes that gave another slot
-    /// and were not asked to move the owner, and the nodes that have not answered yet. A node
-    /// without an answer may still choose another slot, if the semaphore has several.
+    /// Those that gave another slot and were not asked to move the owner, and those without an
+    /// answer, if the semaphore has several slots.
     pub fn strays(&self) -> impl Iterator<Item = usize> {
         let may_choose = match &self.acquire {
             Op::Acquire { mode, .. } => mode.slots().is_some_and(|slots| slots.of > 1),
@@ -75,8 +63,7 @@ impl AcquireSlot {
         (0..self.strays.len()).filter(is_stray)
     }
 
-    /// Returns the slot that most nodes gave, and the number of these nodes. If several slots have
-    /// the same number of nodes, returns the slot of the node with the lowest number.
+    /// With the number of these nodes. Of several, that of the node with the lowest number.
     fn favourite(&self) -> Option<(u16, usize)> {
         let slots = || self.first.iter().filter_map(|answer| slot_of(answer.as_ref()));
         let votes = |slot| slots().filter(|other| *other == slot).count();
@@ -100,9 +87,8 @@ impl AcquireSlot {
         self.aim(now, slot, votes < need)
     }
 
-    /// Decides the attempt's next step while fewer nodes than a majority have given a slot. These
-    /// nodes are too few to win, whichever slots they gave. So the grant of any slot counts like
-    /// the grant of a lock here.
+    /// Fewer nodes than a majority have given a slot. They are too few to win, whichever slots they
+    /// gave, so any slot counts like the grant of a lock here.
     fn lose(&mut self, now: Moment) -> Step {
         self.inner = self.inner.anew();
         for (node, answer) in self.first.iter().enumerate() {
@@ -114,9 +100,8 @@ impl AcquireSlot {
         self.with_slot(step, Vec::new())
     }
 
-    /// Chooses the slot to get on a majority of the nodes. Asks the nodes that gave another slot to
-    /// move the owner to this slot, unless the attempt is decided without these nodes. If `again`
-    /// is true, the time for answers starts again.
+    /// Asks the nodes that gave another slot to move the owner, unless the attempt is decided
+    /// without them. With `again`, the time for answers starts again.
     fn aim(&mut self, now: Moment, slot: u16, again: bool) -> Step {
         self.target = Some(slot);
         self.inner = self.inner.anew();
@@ -142,8 +127,6 @@ impl AcquireSlot {
         self.with_slot(step, strays)
     }
 
-    /// Converts a step of `inner`, the state machine of a lock, to a step of this state machine.
-    /// The returned step also asks the nodes in `movers` to move the owner to the chosen slot.
     fn with_slot(
         &mut self,
         step: Progress<Result<FencingToken, Loss>>,
@@ -154,9 +137,7 @@ impl AcquireSlot {
         for node in movers {
             (self.strays[node], self.moves[node]) = (false, true);
             let mut op = self.acquire.clone();
-            // The op still contains the caller's place in the nodes' queue of waiters. So a node
-            // that refuses to move the caller to this slot puts the caller into its queue, and the
-            // next release wakes the caller.
+            // The op still has the caller's place, so a node that refuses puts it into its queue.
             if let Op::Acquire { mode: LockMode::Slot(slots), .. } = &mut op {
                 *slots = slots.exactly(slot);
             }
@@ -174,7 +155,6 @@ impl AcquireSlot {
     }
 }
 
-/// Returns the slot that the answer gives.
 fn slot_of(answer: Option<&Answer>) -> Option<u16> {
     match answer {
         Some(Ok(Reply::Permit { slot, .. })) => Some(*slot),
@@ -182,7 +162,6 @@ fn slot_of(answer: Option<&Answer>) -> Option<u16> {
     }
 }
 
-/// Converts an answer about a slot to the corresponding answer about a lock.
 fn grant(answer: &Answer) -> Answer {
     match answer {
         Ok(Reply::Permit { fence, .. }) => Ok(Reply::Granted { fence: *fence }),
@@ -202,8 +181,7 @@ impl Machine for AcquireSlot {
         let moved = std::mem::take(&mut self.moves[node]);
         let step = match reply {
             Ok(Reply::Permit { slot, .. }) if *slot != target => {
-                // The node's first answer arrived after the slot was chosen. A node is asked to
-                // move the owner only once.
+                // Arrived after the slot was chosen. A node is asked to move the owner only once.
                 self.strays[node] = true;
                 let step = self.inner.on_time(now);
                 let movers = if moved { Vec::new() } else { vec![node] };

@@ -90,12 +90,10 @@ fn attempt(n: usize) -> Acquire {
     Acquire::new(n, at(0), at(100), Duration::from_millis(60), raise)
 }
 
-/// Returns the moment in whole milliseconds.
 fn shown(moment: Moment) -> u64 {
     moment.as_nanos() / 1_000_000
 }
 
-/// Returns one word for the answer of each node.
 pub(super) fn words(outcomes: &[NodeOutcome]) -> String {
     let word = |outcome: &NodeOutcome| match outcome {
         NodeOutcome::Silent => "silent",
@@ -108,7 +106,6 @@ pub(super) fn words(outcomes: &[NodeOutcome]) -> String {
     outcomes.iter().map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// Runs each line of the table. Panics if the outcome of a line differs from its expected outcome.
 fn check(table: &str, run: impl Fn(&Case) -> String) {
     let wrong: Vec<String> = cases(table)
         .iter()
@@ -119,8 +116,6 @@ fn check(table: &str, run: impl Fn(&Case) -> String) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Passes the answers of a history (one line of a table) to the quorum state machine until it
-/// decides. The code that runs such machines outside of tests stops at the same point.
 fn run<M: Machine>(mut machine: M, case: &Case) -> Progress<M::Decision> {
     let mut last = machine.on_time(at(0));
     for e in &case.events {
@@ -207,7 +202,6 @@ fn a_node_that_has_not_answered_is_told_the_slot_if_it_may_choose_another() {
     }
 }
 
-/// Returns the last step of an attempt, in the words of the test tables.
 fn attempted(step: Progress<Outcome>) -> String {
     match step {
         Progress::Wait(until) => format!("wait {}", shown(until)),
@@ -242,9 +236,8 @@ fn extend() {
         meta: None,
         reassert: None,
     };
-    // The old validity of the lease ends at 60 ms, and its new validity would end at 100 ms. The
-    // state machine waits for answers until 40 ms. Each node has confirmed the lease until 70 ms.
-    // No lease is longer than 100 ms.
+    // In ms: the old validity ends at 60, the new one would at 100; the machine waits until 40;
+    // each node has confirmed until 70; no lease is longer than 100.
     let ms = Duration::from_millis;
     let times = Times { old: at(60), new: at(100), deadline: at(40), max_ttl: ms(100) };
     let known = |_| Known { until: at(60), confirmed_until: at(70), quarantine: None };
@@ -263,8 +256,6 @@ fn extend() {
     });
 }
 
-/// A node reported a quarantine (it may have lost leases) after an earlier renewal was decided. The
-/// first request of the next renewal contains the identifier of this quarantine.
 #[test]
 fn a_quarantine_that_is_known_is_named_by_the_first_request() {
     let key = std::sync::Arc::from("k");
@@ -279,8 +270,7 @@ fn a_quarantine_that_is_known_is_named_by_the_first_request() {
     let id = QuarantineId { history: 1, since: 1 };
     let known = |node| Known {
         until: at(60),
-        // Node 1 confirmed the lease for too short a time. So the holder may not extend the lease
-        // while this node is in quarantine (it may have lost the lease).
+        // Node 1 confirmed for too short a time, so the holder may not extend in its quarantine.
         confirmed_until: at(if node == 1 { 10 } else { 70 }),
         quarantine: (node < 2).then_some(Quarantine { id, ends: at(150) }),
     };
@@ -288,8 +278,6 @@ fn a_quarantine_that_is_known_is_named_by_the_first_request() {
     assert_eq!(asks.iter().map(|(_, op)| op.reasserts()).collect::<Vec<_>>(), [true, false, false]);
 }
 
-/// With a shorter ttl, the new validity of a lease may end before the old one. The wait for answers
-/// then ends with the new validity.
 #[test]
 fn an_extension_is_over_with_the_new_validity_too() {
     let (owner, token, ttl) =
@@ -358,9 +346,8 @@ fn fence() {
     }
 }
 
-/// Runs random histories of replies. In any order of the replies, an attempt succeeds only with a
-/// majority of grants and with a fencing token that a majority of the nodes has, and only before
-/// the validity ends.
+/// In any order of the replies: only with a majority of grants, with a token that a majority has,
+/// and before the validity ends.
 #[test]
 fn acquire_wins_only_with_a_majority_at_the_token() {
     use proptest::prelude::*;

@@ -1,15 +1,10 @@
-//! Rules that decide if a node's answer counts as a vote, before the state machine of the operation
-//! receives the answer. The rules depend on the state of the node.
-//!
-//! - A grant of a node whose clock stepped does not count (rule renewal 8 in docs/design).
-//! - A fencing token is refused if no node with a correct clock can have given it
-//!   (rule locks 6 in docs/design).
-//! - A node in quarantine may have lost locks. Its answer about the holder of a name counts only if
-//!   the lock was certainly written after the loss (rule quarantine 9 in docs/design).
-//! - If two addresses lead to one server, or to two servers with the data of one vote, that is one
-//!   vote (rule overview 8 in docs/design).
-//! - A node votes only with the deployment that a majority of the nodes has
-//!   (rule quarantine 22 in docs/design).
+//! Whether a node's answer counts as a vote, before a machine receives it:
+//! - No grant of a node whose clock stepped (renewal 8).
+//! - No fencing token that no node with a correct clock can have given (locks 6).
+//! - In quarantine, only an answer about a holder whose lock was certainly written after the loss
+//!   (quarantine 9).
+//! - Two addresses of one server, or of the data of one vote, are one vote (overview 8).
+//! - A node votes only with the deployment that a majority has (quarantine 22).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,30 +14,23 @@ use crate::op::{Facts, Holder, Lineage, Queued, Reply, Terms};
 use crate::quorum::{Answer, majority};
 use crate::time::{FENCE_SLACK, token_lead};
 
-/// Facts about a node that decide if its answer counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Witness<'a> {
-    /// Facts about the node (clock, identity, data history) that it reported with the answer;
-    /// `None` if it reported none.
     pub facts: Option<&'a Facts>,
-    /// Error because of which the votes of the node do not count; `None` if its votes count.
     pub objection: Option<&'a NodeError>,
-    /// Longest lease and largest clock error. All clients of the node must use the same values.
     pub terms: &'a Terms,
     /// This machine's wall clock, in µs since 1970.
     pub wall_micros: u64,
 }
 
 impl Witness<'_> {
-    /// Returns the answer, or an error if the answer does not count. `votes` is true for an op
-    /// whose grant counts as a vote, which makes the caller a holder or extends its lease.
+    /// `votes` is true for an op whose grant makes the caller a holder or extends its lease.
     pub fn judge(&self, reply: Answer, votes: bool) -> Answer {
         let reply = reply?;
         if let Some(error) = self.objection {
-            // The node executed the op, but its grant does not count as a vote. The answer "the
-            // name is free" does not count either, because a clock that stepped forward ends leases
-            // early. A list of permits or readers may lack such leases, so it does not count. A
-            // refusal counts, because a refusal can only make the caller more careful.
+            // Executed, but no vote. "Free" does not count either: a clock that stepped forward
+            // ends leases early, and a list of permits or readers may lack them. A refusal counts,
+            // because it can only make the caller more careful.
             let free = matches!(reply, Reply::Holder(None) | Reply::Permits(_) | Reply::Readers(_));
             if votes && reply.is_grant() || free {
                 return Err(error.clone());
@@ -65,28 +53,23 @@ impl Witness<'_> {
         }
     }
 
-    /// Returns true if no node with a correct clock can have given this token. This assumes that
-    /// the clock of this machine is correct.
+    /// Assumes that the clock of this machine is correct.
     fn is_ahead(&self, fence: u64) -> bool {
         let lead = token_lead(self.terms.clock_error) + FENCE_SLACK;
         let lead = u64::try_from(lead.as_micros()).unwrap_or(u64::MAX);
         fence > self.wall_micros.saturating_add(lead)
     }
 
-    /// Returns `Quarantined` if the answer about the holder may be from an earlier data history
-    /// (sequence of writes); `None` if the answer counts.
+    /// `Quarantined` if the answer may be from an earlier data history.
     ///
-    /// A node in quarantine may have lost the holder of the name, so its answer "the name is free"
-    /// proves nothing. An answer with a holder counts only if the key was certainly written in this
-    /// data history. That is certain if the key's remaining time plus the age of the data history
-    /// is longer than the longest lease of any client plus 2E. E is the largest error of a clock:
-    /// the key's expiry may come from a server that was the node's server before, and whose clock
-    /// was ahead by 2E.
+    /// "Free" proves nothing in quarantine. A holder counts only if the key was certainly written
+    /// in this history: if its remaining time plus the age of the history is longer than the
+    /// longest lease of any client plus 2E, because the key's expiry may come from an earlier
+    /// server, whose clock was ahead by 2E.
     fn old_data(&self, holder: Option<&Holder>) -> Option<Reply> {
         let facts = self.facts.filter(|f| !f.quarantine.is_zero())?;
         let age = facts.quarantine_len.saturating_sub(facts.quarantine);
-        // If the quarantine (time without grants) is longer than this client requested, another
-        // client has longer leases.
+        // Longer than this client requested: another client has longer leases.
         let longer = facts.quarantine_len.saturating_sub(facts.quarantine_asked);
         let longest = self.terms.max_ttl + longer + 2 * self.terms.clock_error;
         let rest = holder.and_then(|h| h.remaining);
@@ -97,7 +80,6 @@ impl Witness<'_> {
     }
 }
 
-/// What to do about data of different deployments.
 const ONE_BY_ONE: &str = "if it is another deployment's server, point its address at the right \
                           one; if the nodes were marked one by one, `palisade settings \
                           --one-deployment --yes --node <url>` with the --node of each gives all \
@@ -113,7 +95,6 @@ pub struct Server {
 }
 
 impl Server {
-    /// Returns the server that reported these facts.
     pub fn of(facts: &Facts) -> Self {
         let Lineage { vote, deployment, .. } = facts.lineage;
         Self { process: Arc::clone(&facts.identity), vote, deployment }
@@ -142,19 +123,17 @@ impl Server {
     }
 }
 
-/// Servers that answered the requests of one call. The index is the number of the node.
+/// By the number of the node.
 #[derive(Clone, Debug)]
 pub struct Servers(Vec<Option<Server>>);
 
 impl Servers {
-    /// Makes the list of servers for `n` nodes. No node has answered yet.
     pub fn new(n: usize) -> Self {
         Self(vec![None; n])
     }
 
-    /// Returns the answer, or an error if the same server process has already answered for another
-    /// node, or a server with the data of the same vote or of another deployment. The first node
-    /// that answered votes.
+    /// An error if the same process has already answered for another node, or a server with the
+    /// same vote's data or of another deployment. The first node that answered votes.
     pub fn admit(&mut self, node: usize, server: Option<&Server>, reply: Answer) -> Answer {
         let Some(server) = server else { return reply };
         let others = self.0.iter().enumerate().filter(|(other, _)| *other != node);
@@ -168,21 +147,17 @@ impl Servers {
     }
 }
 
-/// Deployments and votes whose data the nodes have: 0 if that is not known, or the data have no
-/// name. The index is the number of the node.
+/// By the number of the node; 0 if not known, or the data have no name.
 #[derive(Clone, Debug)]
 pub struct Deployments(Vec<(u64, u64)>);
 
 impl Deployments {
-    /// Makes the list for `n` nodes.
     pub fn new(n: usize) -> Self {
         Self(vec![(0, 0); n])
     }
 
-    /// Keeps the deployment and the vote of a node.
-    ///
-    /// # Errors
-    /// A majority of the nodes has another deployment: the address leads to its server.
+    /// Keeps the deployment and the vote of a node, unless a majority has another deployment: the
+    /// address leads to its server.
     pub fn admit(&mut self, node: usize, lineage: &Lineage) -> Result<(), NodeError> {
         let Lineage { deployment, vote, .. } = *lineage;
         self.0[node] = (deployment, vote);
@@ -198,20 +173,18 @@ impl Deployments {
         }
     }
 
-    /// The deployment that a majority of the nodes has.
     fn agreed(&self) -> Option<u64> {
         let ids = || self.0.iter().map(|(deployment, _)| *deployment);
         let count = |one: u64| ids().filter(|other| *other == one).count();
         ids().find(|one| *one != 0 && count(*one) >= majority(self.0.len()))
     }
 
-    /// Returns true if what a client remembers of a node is of another deployment's server, to
-    /// which the address led.
+    /// What a client remembers of a node is of another deployment's server, to which the address
+    /// led.
     pub fn disowns(&self, memory: &Lineage) -> bool {
         self.agreed().is_some_and(|agreed| ![0, agreed].contains(&memory.deployment))
     }
 
-    /// Returns true if another node has the vote that a client remembers of this one.
     pub fn shares(&self, node: usize, memory: &Lineage) -> bool {
         let mut others = self.0.iter().enumerate().filter(|(other, _)| *other != node);
         memory.vote != 0 && others.any(|(_, (_, vote))| *vote == memory.vote)
@@ -226,9 +199,9 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const TERMS: Terms = Terms { max_ttl: Duration::from_secs(6), clock_error: SECOND };
 
-    /// Returns the facts of a node whose quarantine (time in which it grants nothing) began `age`
-    /// seconds ago. With `None` the quarantine has ended. The quarantine is 10 s long. It is
-    /// `others` seconds longer if other clients requested that.
+    /// Returns the facts of a node whose quarantine began `age` seconds ago. With `None` the
+    /// quarantine has ended. The quarantine is 10 s long. It is `others` seconds longer if other
+    /// clients requested that.
     fn facts(age: Option<u32>, others: u32) -> Facts {
         let len = (10 + others) * SECOND;
         Facts {

@@ -8,7 +8,6 @@ use super::lost_claims::LostClaims;
 use crate::op::{Facts, QuarantineId, Reply, Terms};
 use crate::time::{FENCE_SLACK, raise_lead, token_lead};
 
-/// What all ops of one batch know of the node.
 #[derive(Clone, Debug)]
 pub(crate) struct Header {
     pub(crate) facts: Facts,
@@ -25,7 +24,6 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// The data history, and the quarantine with which it began.
     pub(crate) fn id(&self) -> QuarantineId {
         self.facts.history()
     }
@@ -44,12 +42,10 @@ impl Header {
         !self.is_quarantined() || reassert == Some(self.id())
     }
 
-    /// Time on the expiry clock.
     pub(crate) fn after(&self, span: Duration) -> u64 {
         self.now.saturating_add(nanos(span))
     }
 
-    /// Zero if `till` has passed.
     pub(crate) fn until(&self, till: u64) -> Duration {
         Duration::from_nanos(till.saturating_sub(self.now))
     }
@@ -68,7 +64,7 @@ impl Header {
         self.after(kept).max(self.fence_till())
     }
 
-    /// Largest difference between the clocks of two nodes.
+    /// 2E.
     pub(crate) fn apart(&self) -> Duration {
         2 * self.terms.clock_error
     }

@@ -1,37 +1,31 @@
-//! Computes for how long a node may still lack a claim of an idempotency key after a loss of data.
+//! For how long a node may still lack a claim after a loss of data.
 //!
-//! Only times decide. A record on the node proves nothing: the record may be an old copy that lacks
-//! the result that was stored later. For each loss of data the node has two times, and all lost
-//! writes lie between these two times (rule quarantine 13 in docs/design). The answer depends on
-//! these times, on the largest possible age of the key, and on the length of a loss that the caller
-//! accepts.
+//! Only times decide: a record may be an old copy that lacks a result that was stored later. All
+//! lost writes lie between the two times of a loss (quarantine 13); these, the largest possible age
+//! of the key, and the length of a loss that the caller accepts give the answer.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::op::{Began, Loss};
 
-/// Losses of a node's data, with the clock and the clock error that are used to judge them.
 #[derive(Clone, Debug)]
 pub(crate) struct LostClaims {
     losses: Arc<[Loss]>,
-    /// State of the data at their beginning: marked as new, empty, or lost.
     began: Began,
-    /// E: the largest error of any clock.
+    /// E.
     clock_error: Duration,
-    /// Clock of the node in milliseconds since 1970.
+    /// The node's clock in milliseconds since 1970.
     now: u64,
 }
 
-/// Reasons for which a node may lack a claim of one key.
 #[derive(Clone, Debug)]
 pub(crate) struct Unsure {
-    /// Time after which the node certainly has every claim of the key; zero if it already has.
+    /// Time after which the node certainly has every claim; zero if it already has.
     pub(crate) remaining: Duration,
-    /// Losses of data because of which `remaining` is not zero.
     pub(crate) losses: Vec<Loss>,
-    /// True if three conditions hold: the data of the node began empty, it is unknown if the node
-    /// was new or had lost data, and the node may lack a claim of the key.
+    /// The data began empty, it is unknown if the node was new or had lost data, and it may lack a
+    /// claim of the key.
     pub(crate) fresh: bool,
 }
 
@@ -40,11 +34,9 @@ impl LostClaims {
         Self { losses, began, clock_error, now }
     }
 
-    /// Returns the reasons for which the node may lack a claim of a key. Only claims since `born`
-    /// (milliseconds since 1970) count, or without `born` all claims within the retention. If
-    /// `born` is not later than the lost writes, the result is the same as without `born`.
-    /// Milliseconds are truncated, so an equal time is not later. Losses of at most `accepted` are
-    /// ignored.
+    /// Only claims since `born` (milliseconds since 1970) count; without it, or if it is not later
+    /// than the lost writes, all within the retention. Milliseconds are truncated, so an equal time
+    /// is not later. Losses of at most `accepted` are ignored.
     pub(crate) fn unsure(
         &self,
         born: Option<u64>,
@@ -59,18 +51,14 @@ impl LostClaims {
         Unsure { remaining, losses, fresh: all.is_some_and(|loss| !rest(loss).is_zero()) }
     }
 
-    /// Returns true if the loss (range of lost writes) is longer than `accepted`, or if its length
-    /// is unknown.
     fn counts(&self, loss: Loss, accepted: Duration) -> bool {
-        // The beginning and the end of a loss may come from two clocks. Each has an error of at
-        // most E (the clock error), so the two differ by at most 2E.
+        // Beginning and end may come from two clocks, which differ by at most 2E.
         let length = loss.length().map(|length| length.saturating_add(2 * self.clock_error));
         length.is_none_or(|length| length > accepted)
     }
 
     fn unsure_after(&self, loss: Loss, born: Option<u64>, retention: Duration) -> Duration {
-        // The clocks of the server and of the program that made the request have an error of at
-        // most E each, so they differ by at most 2E.
+        // The clocks of the server and of who made the request differ by at most 2E.
         let margin = millis(2 * self.clock_error);
         let lost_until = loss.to.saturating_add(margin);
         if born.is_some_and(|born| lost_until < born) {
@@ -81,7 +69,6 @@ impl LostClaims {
     }
 }
 
-/// Returns whole milliseconds, rounded up.
 fn millis(d: Duration) -> u64 {
     u64::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

@@ -2,5 +2,8 @@
 //! are to a reply and the data as they become. They know no clock, no store and no socket.
 
 pub(crate) mod header;
+pub(crate) mod locks;
 pub(crate) mod lost_claims;
 pub(crate) mod records;
+#[cfg(test)]
+mod tests;

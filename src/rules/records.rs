@@ -23,7 +23,6 @@ use crate::token::{FencingToken, OwnerToken};
 pub(crate) struct Row {
     /// Owner of the last promised ballot; `None` if its claim was ended before its lease.
     own: Option<OwnerToken>,
-    /// Fencing token of the highest promised ballot.
     fence: u64,
     /// End of the claim's lease. It stays when the lease is over, so that a lapsed claim is
     /// recognised; `None` if the claim was ended.
@@ -38,7 +37,6 @@ pub(crate) struct Row {
     expires: u64,
 }
 
-/// What the rule makes of an op.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ruling {
     pub(crate) reply: Reply,
@@ -261,7 +259,6 @@ impl Row {
         self.expires <= now
     }
 
-    /// Time for which other claims are refused because a claim runs.
     fn claimed_for(&self, h: &Header) -> Option<Duration> {
         // (quarantine 11): the clock of the server that was handed over may have been behind this
         // clock.

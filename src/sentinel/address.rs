@@ -7,10 +7,8 @@ use crate::dial::endpoint::zone_of;
 use crate::error::ConfigError;
 use crate::safe_text::is_plain;
 
-/// Largest length of a host name, in bytes.
 const HOST_MAX: usize = 255;
 
-/// A host (name, IPv4, or IPv6 without brackets) and a port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Address {
     host: Box<str>,
@@ -18,8 +16,8 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// Makes an address from a host and a port that a server sent. Returns `None` for port 0, and
-    /// for a host that is empty, is too long, or has white space or control characters.
+    /// `None` for port 0, and for a host that is empty, too long, or has white space or control
+    /// characters.
     pub(crate) fn new(host: &str, port: u16) -> Option<Self> {
         let bad = host.is_empty() || port == 0;
         let odd = host.len() > HOST_MAX || host.contains(char::is_whitespace) || !is_plain(host);
@@ -30,15 +28,10 @@ impl Address {
         &self.host
     }
 
-    /// Returns the port, which is never 0.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    /// Parses `host:port` or `[v6]:port`. The port is required.
-    ///
-    /// # Errors
-    /// The error contains the field, its value and the expected form.
     pub(crate) fn parse(field: &'static str, text: &str) -> Result<Self, ConfigError> {
         split(text).ok_or_else(|| {
             let rule = "write host:port, with a port from 1 to 65535 ([…] around an IPv6 address), \
@@ -48,9 +41,7 @@ impl Address {
     }
 }
 
-/// Returns the part of an invalid address that an error may show. The part before an `@` is not
-/// shown, because it may be a password. Text in the place of a port is not shown for the same
-/// reason.
+/// Without what is before an `@` or in the place of a port: it may be a password.
 fn shown(text: &str) -> String {
     let is_scheme = |s: &str| s.bytes().all(|b| b.is_ascii_alphabetic());
     let (secret, rest) = text.rsplit_once('@').unwrap_or(("", text));

@@ -18,52 +18,42 @@ use crate::dial::endpoint::Endpoint;
 use crate::error::NodeError;
 use crate::tls;
 
-/// Settings of the requests to the Sentinels.
 #[derive(Clone, Debug)]
 pub(crate) struct Inquiry {
     pub(crate) name: Arc<str>,
-    /// Login and transport of every Sentinel. The address in this endpoint is a placeholder. The
-    /// credentials of the data servers are never used for the Sentinels.
+    /// Login and transport of every Sentinel; the address is a placeholder. The data servers'
+    /// credentials are never used.
     pub(crate) like: Endpoint,
-    /// Longest time for each Sentinel to answer, connecting included.
     pub(crate) within: Duration,
-    /// Reachable addresses of the servers that the Sentinels report. If a reported address is not
-    /// in the map, this client uses the reported address.
+    /// Reachable addresses of the servers that the Sentinels report; others are used as reported.
     pub(crate) map: BTreeMap<Address, Address>,
 }
 
-/// The connections to the Sentinels, and the state of discovery. An asker runs one round (a request
-/// to each Sentinel) at a time.
+/// Runs one round, a request to each Sentinel, at a time.
 pub(crate) struct Asker {
     inquiry: Inquiry,
     machine: Discovery,
     open: BTreeMap<Address, SentinelConn>,
-    /// Sentinels that gave no answer in the last round of requests.
     silent: BTreeSet<Address>,
     events: Arc<Events>,
     logged_poll_only: AtomicBool,
 }
 
-/// Result of one round of requests to the Sentinels.
 pub(crate) struct Round {
     pub(crate) decision: Result<Master, NodeError>,
     pub(crate) known: usize,
     pub(crate) reachable: usize,
-    /// Number of Sentinels that report that they are in tilt.
     pub(crate) in_tilt: usize,
-    /// True if more Sentinels than a minority report that the master is down or that a failover
-    /// runs. At least one of these Sentinels must be right, so the next round of requests comes
-    /// sooner.
+    /// More than a minority report that the master is down or a failover runs. At least one must be
+    /// right, so the next round comes sooner.
     pub(crate) troubled: bool,
 }
 
 pub(crate) struct Replicas {
-    /// All replicas that at least one Sentinel reports, by the reported address.
     pub(crate) reported: BTreeSet<Address>,
-    /// Reachable addresses of the replicas that a majority reports. The client logs in at these
-    /// addresses, so one Sentinel alone must not choose them.
+    /// By a majority, with the reachable addresses: the client logs in there, so one Sentinel alone
+    /// must not choose them.
     pub(crate) agreed: BTreeSet<Address>,
-    /// True if a majority answered, knows replicas, and may promote none of them now.
     pub(crate) none_fits: bool,
 }
 
@@ -79,9 +69,8 @@ impl Asker {
         }
     }
 
-    /// Asks all known Sentinels, then the Sentinels that these report, and decides on the master.
-    /// Takes at most twice the deadline of one Sentinel, and `enough` if the answers until then
-    /// give a decision. `hurry` is true if a caller waits for the decision.
+    /// All known Sentinels, then those that these report. At most twice the deadline of one, and
+    /// `enough` if the answers until then give a decision. `hurry`: a caller waits.
     pub(crate) async fn round(&mut self, hurry: bool, enough: Duration) -> Round {
         let mut end = pin!(sleep(enough));
         let first: Vec<Address> = self.machine.sentinels().to_vec();
@@ -114,8 +103,6 @@ impl Asker {
         }
     }
 
-    /// Returns the replicas of the Sentinel group. Asks the Sentinels with an open connection;
-    /// answers after `enough` do not count.
     pub(crate) async fn replicas(&mut self, enough: Duration) -> Replicas {
         let Self { inquiry, open, machine, .. } = self;
         let within = inquiry.within.min(enough);
@@ -131,8 +118,7 @@ impl Asker {
         for (at, named) in answers {
             match named {
                 Some(named) => lists.push(named),
-                // The connection to this Sentinel is closed, because a late answer could be
-                // mistaken for the answer to the next request.
+                // A late answer could be mistaken for the answer to the next request.
                 None => drop(open.remove(&at)),
             }
         }
@@ -147,20 +133,17 @@ impl Asker {
         Replicas { reported, agreed: agreed.into_iter().map(reached).collect(), none_fits }
     }
 
-    /// Asks the Sentinels `whom`, and adds their answers to `answers` in the order of arrival.
-    /// Without `hurry`, each Sentinel has its whole deadline, so that there is time to connect to a
-    /// distant Sentinel. With `hurry`, a frozen minority must not delay every caller:
-    /// - Once the answers so far give a decision, the other Sentinels have only another fifth of
-    ///   the deadline. One of them might report a higher configuration epoch.
-    /// - If a minority of the Sentinels was silent in the last round of requests, and all other
-    ///   Sentinels have answered, the round ends at once if their answers give a decision. Without
-    ///   a decision, the silent Sentinels get a fifth of the deadline. A longer wait is of no use:
-    ///   a failover may be in progress, and the next round may give a decision.
-    /// - In all other cases each Sentinel has its whole deadline.
+    /// Adds the answers in the order of arrival. Without `hurry`, each Sentinel has its whole
+    /// deadline. With `hurry`, a frozen minority must not delay every caller:
+    /// - Once the answers give a decision, the others have only another fifth of the deadline; one
+    ///   might report a higher epoch.
+    /// - If a minority was silent in the last round and all others have answered, the round ends at
+    ///   once with a decision. Without one, the silent get a fifth of the deadline: a failover may
+    ///   be in progress, and the next round may decide.
+    /// - Else each has its whole deadline.
     ///
-    /// In either case, nobody waits any more after `end` if the answers give a decision.
-    ///
-    /// At the end of the wait, the requests without an answer and their connections are dropped.
+    /// In either case, nobody waits after `end` if the answers give a decision. Then the requests
+    /// without an answer are dropped with their connections.
     async fn ask(
         &mut self,
         whom: &[Address],
@@ -229,7 +212,7 @@ async fn ask_one(
     let exchange = timeout(*within, async {
         if let Some(mut conn) = conn {
             let answer = conn.ask(at, name).await;
-            // A broken connection proves nothing about the Sentinel, so a new connection is opened.
+            // A broken connection proves nothing about the Sentinel.
             if !matches!(answer.reply, SentinelReply::Failed(Trouble::Unreachable, _)) {
                 return (answer, Some(conn));
             }
@@ -263,7 +246,7 @@ async fn ask_one(
     }
 }
 
-/// Returns the addresses that more than half of the Sentinels report. Each Sentinel counts once.
+/// Each Sentinel counts once.
 fn named_by_most(lists: Vec<Vec<Address>>, sentinels: usize) -> BTreeSet<Address> {
     let mut votes = BTreeMap::<Address, usize>::new();
     for list in lists {

@@ -1,4 +1,4 @@
-//! One RESP3 connection to one Sentinel. Requests and events use the same socket.
+//! One RESP3 connection to one Sentinel, for requests and events.
 
 use std::io;
 use std::sync::Arc;
@@ -16,8 +16,6 @@ use crate::dial::error_text::{error_text, refusal};
 use crate::safe_text::{Quoted, Secrets};
 use crate::tls;
 
-/// Channels of a Sentinel whose events may announce a change of the group. The events are only
-/// hints, because messages may be lost.
 const CHANNELS: [&str; 8] = [
     "+switch-master",
     "+sdown",
@@ -29,24 +27,20 @@ const CHANNELS: [&str; 8] = [
     "+config-update-from",
 ];
 
-/// An open connection to a Sentinel. The connection is dropped after any time-out or error, because
-/// a late answer could be mistaken for the answer to the next request.
+/// Dropped after any time-out or error: a late answer could be mistaken for the next one.
 pub(crate) struct SentinelConn {
     handle: Line,
     id: Option<Box<str>>,
 }
 
-/// Result of the subscription on a new connection.
 pub(crate) enum Subscription {
     Events,
-    /// The Sentinel refused the subscription for this reason. So the client only polls this
-    /// Sentinel.
     PollOnly(String),
 }
 
 impl SentinelConn {
-    /// Connects, subscribes, and asks for the Sentinel's id. The login and the transport are those
-    /// of `like`. `within` limits the wait for each answer. The caller has to limit the whole time.
+    /// Login and transport of `like`. `within` limits each answer; the caller has to limit the
+    /// whole time.
     pub(crate) async fn open(
         at: &Address,
         name: &Arc<str>,
@@ -81,12 +75,10 @@ impl SentinelConn {
         Ok((Self { handle, id }, subscription))
     }
 
-    /// Asks for the master, the facts about the master, the other Sentinels, and whether this
-    /// Sentinel is in tilt, in one pipeline.
     pub(crate) async fn ask(&mut self, from: &Address, name: &str) -> Answer {
-        // The request for the facts comes before the request for the address. If a failover happens
-        // between the two, the answer has the new address with the old configuration epoch, and no
-        // majority names these together. It never has the old address with the new epoch.
+        // The facts come before the address: with a failover between the two, the answer has the
+        // new address with the old epoch, which no majority names together. It never has the old
+        // address with the new epoch.
         let mut pipe = redis::pipe();
         pipe.cmd("SENTINEL").arg("MASTER").arg(name);
         pipe.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
@@ -112,7 +104,6 @@ impl SentinelConn {
         Answer { from: from.clone(), id: self.id.clone(), reply, in_tilt }
     }
 
-    /// Returns the names that the Sentinel knows; none if the user may not read them.
     async fn masters(&mut self) -> Vec<String> {
         let ask = redis::cmd("SENTINEL").arg("MASTERS").take();
         let answer: RedisResult<Value> = ask.query_async(&mut *self.handle).await;
@@ -120,23 +111,19 @@ impl SentinelConn {
         items.iter().filter_map(|item| fields(item)?.remove("name")).collect()
     }
 
-    /// Returns the group's replicas, including replicas that are down.
     pub(crate) async fn replicas(&mut self, name: &str) -> RedisResult<ReplicaList> {
         let ask = redis::cmd("SENTINEL").arg("REPLICAS").arg(name).take();
         ask.query_async(&mut *self.handle).await.map(|value: Value| replica_list(&value))
     }
 }
 
-/// Answer to `SENTINEL REPLICAS`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReplicaList {
-    /// A replica without an address is left out, because no client can reach it.
     pub(crate) at: Vec<Address>,
-    /// True if the Sentinel may promote one of them now.
+    /// One of them, now.
     pub(crate) can_promote: bool,
 }
 
-/// Largest number of names of other masters in an error.
 const NAMES: usize = 8;
 
 fn not_monitored(name: &str, known: &[String], secrets: &Secrets) -> String {
@@ -160,10 +147,8 @@ fn replica_list(answer: &Value) -> ReplicaList {
     ReplicaList { at: all.iter().filter_map(place).collect(), can_promote: all.iter().any(fits) }
 }
 
-/// Combines a Sentinel's three replies into one answer. If a reply is malformed, the answer does
-/// not count. Otherwise a malformed epoch would make a vote without an epoch, and such a vote is
-/// never too old. An answer without facts (and so without an epoch) counts only if the user may not
-/// read the facts.
+/// A malformed reply makes the answer not count: a vote without an epoch is never too old. An
+/// answer without facts counts only if the user may not read them.
 fn judged(
     facts: RedisResult<Value>,
     address: RedisResult<Value>,
@@ -192,8 +177,7 @@ fn judged(
         Err(e) => return failed(&e),
     };
     let peers = match peers {
-        // A peer without an address is skipped, because the client cannot connect to it. The number
-        // of Sentinels in `facts` still includes this peer.
+        // A peer without an address is skipped, but is still in the number of `facts`.
         Ok(Value::Array(items)) => match items.iter().map(fields).collect::<Option<Vec<_>>>() {
             Some(all) => all.iter().filter_map(peer).collect(),
             None => return strange("SENTINEL SENTINELS is not a list of Sentinels"),
@@ -205,20 +189,17 @@ fn judged(
     SentinelReply::Master { at, facts, peers }
 }
 
-/// Returns true if an answer to `INFO sentinel` says that the Sentinel is in tilt.
 fn says_tilt(info: &Value) -> bool {
     text(info).is_some_and(|all| all.lines().any(|line| line == "sentinel_tilt:1"))
 }
 
-/// Returns the master's address. Host and port must be text: the conversion of a number would
-/// truncate the number to the size of a port.
+/// Host and port must be text: a number would be truncated to the size of a port.
 fn master_address(value: &Value) -> Option<Address> {
     let Value::Array(items) = value else { return None };
     let [host, port] = items.as_slice() else { return None };
     Address::new(text(host)?, text(port)?.parse().ok()?)
 }
 
-/// Returns a Sentinel's own id; `None` if the user may not read the id.
 fn own_id(
     answer: RedisResult<Value>,
     secrets: &Secrets,
@@ -226,8 +207,7 @@ fn own_id(
     match answer {
         Ok(id) => match text(&id) {
             Some(id) if !id.is_empty() => Ok(Some(id.into())),
-            // A malformed id is an error. Without the id, one Sentinel with two addresses would
-            // count twice.
+            // Without the id, one Sentinel with two addresses would count twice.
             _ => Err((Trouble::Strange, "SENTINEL MYID is not an id".into())),
         },
         Err(e) if e.is_timeout() || e.is_io_error() => Err(trouble(&e, secrets)),
@@ -245,8 +225,7 @@ fn text(value: &Value) -> Option<&str> {
     }
 }
 
-/// Returns names with their values from a map or a flat list. Returns `None` if a name or a value
-/// is not text, or if a name occurs twice, because then the value of the name is ambiguous.
+/// From a map or a flat list. `None` if a name or a value is not text, or a name occurs twice.
 pub(crate) fn fields(value: &Value) -> Option<Fields> {
     let pairs: Vec<(&Value, &Value)> = match value {
         Value::Map(pairs) => pairs.iter().map(|(name, value)| (name, value)).collect(),
@@ -284,10 +263,8 @@ fn peer(f: &Fields) -> Option<Peer> {
     Some(Peer { at, id })
 }
 
-/// Returns true if the push message may announce a change of the group `name`. A lost connection
-/// counts, too. The message of `+switch-master` begins with the name of the group. The other
-/// messages begin with the kind and the name of an instance. For a Sentinel or a replica, the group
-/// follows after `@`.
+/// Also a lost connection. `+switch-master` begins with the group's name. The others begin with the
+/// kind and the name of an instance; for a Sentinel or a replica, the group follows after `@`.
 fn concerns(push: &PushInfo, name: &str) -> bool {
     if push.kind == PushKind::Disconnection {
         return true;
@@ -300,8 +277,6 @@ fn concerns(push: &PushInfo, name: &str) -> bool {
     payload.split(' ').any(|word| word == name)
 }
 
-/// Returns the result of `trouble` for the error. Adds a hint if the cause may be TLS or missing
-/// TLS.
 fn no_connection(e: &RedisError, with_tls: bool, secrets: &Secrets) -> (Trouble, Box<str>) {
     let (kind, detail) = trouble(e, secrets);
     let hint = match kind {

@@ -1,12 +1,10 @@
-//! Decides on the master of a group. This module is a pure state machine that reads the Sentinels'
-//! answers.
+//! Decides on the master of a group by the Sentinels' answers: a pure state machine, for which
+//! their order never matters.
 //!
-//! One Sentinel's answer is not enough: if a Sentinel is isolated together with the old master, it
-//! still names the old master. So a master counts only if a majority of the *known* Sentinels names
-//! it in one configuration epoch. That epoch must not be older than that of an earlier decision,
-//! unless each Sentinel of this majority was reset. One Sentinel's answer cannot prevent a decision
-//! either: an epoch, a peer or the number of peers counts only if more Sentinels than a minority
-//! report it. The machine uses no clock and no IO. The order of the answers never matters.
+//! A Sentinel that is isolated together with the old master still names it. So a master counts only
+//! if a majority of the *known* Sentinels names it in one epoch, no older than an earlier
+//! decision's, unless each of this majority was reset. Nor can one answer prevent a decision: an
+//! epoch, a peer or the number of peers counts only if more than a minority report it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,123 +16,93 @@ use crate::error::{NodeError, NodeFault};
 /// Largest number of known Sentinels, including the configured Sentinels.
 pub const SENTINELS_MAX: usize = 16;
 
-/// Answer of one Sentinel in one round of requests to all Sentinels.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Answer {
-    /// Address at which the client asked the Sentinel.
     pub from: Address,
-    /// The Sentinel's id (`SENTINEL MYID`). Because of the id, one Sentinel with two addresses has
-    /// one vote.
+    /// `SENTINEL MYID`, so that one Sentinel with two addresses has one vote.
     pub id: Option<Box<str>>,
     pub reply: SentinelReply,
-    /// True if the Sentinel reports that it is in tilt: it answers, and acts on nothing. False if
-    /// the user may not read that.
+    /// It answers, and acts on nothing. False if the user may not read that.
     pub in_tilt: bool,
 }
 
-/// Content of an [`Answer`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SentinelReply {
-    /// The Sentinel names a master.
     Master {
-        /// Address of the master in the Sentinel's report.
         at: Address,
-        /// Facts from `SENTINEL MASTER`; `None` if the user may not read the facts.
+        /// `SENTINEL MASTER`; `None` if the user may not read it.
         facts: Option<MasterFacts>,
-        /// Other Sentinels of this group in the Sentinel's report (`SENTINEL SENTINELS`).
+        /// `SENTINEL SENTINELS`.
         peers: Vec<Peer>,
     },
-    /// The Sentinel monitors no master with the requested name. Contains a text for people.
     Unknown(Box<str>),
-    /// The answer does not count in the decision on a master. Contains the reason and a text for
-    /// people.
     Failed(Trouble, Box<str>),
 }
 
-/// Reason for which an answer does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Trouble {
-    /// The client could not connect, or the connection broke.
     Unreachable,
     Timeout,
-    /// A server that is not a Sentinel listens at the address.
     NotSentinel,
-    /// The Sentinel refused the user name or the password.
     Auth,
-    /// The user may not read the address of the master.
     NoPermission,
-    /// The TLS handshake failed, or the server does not speak TLS.
     Tls,
-    /// The answer is malformed, or is an error without a reason of its own in this list.
     Strange,
 }
 
-/// Answer to `SENTINEL MASTER`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct MasterFacts {
-    /// Configuration epoch. Every failover increases the epoch by at least one.
+    /// Every failover increases it by at least one.
     pub epoch: u64,
-    /// Number of Sentinels that must agree that the master is down.
+    /// Sentinels that must agree that the master is down.
     pub quorum: u32,
-    /// Number of other Sentinels of the group in the Sentinel's report, including those that are
-    /// down.
+    /// Also those that are down.
     pub others: u32,
-    /// Number of replicas of the group in the Sentinel's report, including those that are down.
+    /// Also those that are down.
     pub replicas: u32,
-    /// The Sentinel considers the master down after this time without an answer.
     pub down_after: Duration,
-    /// True if the Sentinel reports that the master is down or that a failover runs.
+    /// The master is down or a failover runs.
     pub troubled: bool,
 }
 
-/// A Sentinel of the group in the report of another Sentinel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Peer {
     pub at: Address,
-    /// Id of the reported Sentinel; `None` if the id is unknown.
     pub id: Option<Box<str>>,
 }
 
-/// The master that a majority of the Sentinels names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Master {
-    /// Address of the master in the Sentinels' reports.
     pub at: Address,
-    /// Configuration epoch; `None` if no Sentinel reports it.
+    /// `None` if no Sentinel reports it.
     pub epoch: Option<u64>,
-    /// Shortest `down-after-milliseconds` in the Sentinels' reports.
+    /// Shortest that the Sentinels report.
     pub down_after: Option<Duration>,
-    /// Largest number of replicas in the Sentinels' reports.
+    /// Largest number that the Sentinels report.
     pub replicas: Option<u32>,
 }
 
-/// State of discovery: the known Sentinels, and the highest configuration epoch of the decisions so
-/// far.
 #[derive(Clone, Debug)]
 pub(crate) struct Discovery {
-    /// Sentinels in the order of the requests. The Sentinel that replied first has the first place.
+    /// In the order of the requests: who replied first comes first.
     sentinels: Vec<Address>,
     learned: BTreeSet<Address>,
     configured: usize,
     ids: BTreeMap<Address, Box<str>>,
-    /// Last `down-after-milliseconds` of each Sentinel. The value is kept while a Sentinel is
-    /// silent, because this Sentinel may still begin a failover.
+    /// Kept while a Sentinel is silent, because it may still begin a failover.
     down_after: BTreeMap<Address, Duration>,
     seen: Option<u64>,
-    /// What each Sentinel said of itself under `seen`. A later word of it below this one shows that
-    /// it was reset.
+    /// Of itself under `seen`. A later word below this one shows that it was reset.
     said: BTreeMap<Address, Said>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Said {
     id: Option<Box<str>>,
-    /// Highest configuration epoch that it reported.
     epoch: Option<u64>,
 }
 
 impl Discovery {
-    /// Makes the state with the configured Sentinels only.
     pub(crate) fn new(sentinels: Vec<Address>) -> Self {
         Self {
             configured: sentinels.len(),
@@ -147,22 +115,19 @@ impl Discovery {
         }
     }
 
-    /// Returns the Sentinels in the order of the requests.
     pub(crate) fn sentinels(&self) -> &[Address] {
         &self.sentinels
     }
 
-    /// Moves the Sentinel that replied first to the head of the list (step 1 of Redis' guideline
-    /// for Sentinel clients).
+    /// To the head of the list (step 1 of Redis' guideline for Sentinel clients).
     pub(crate) fn first_replier(&mut self, at: &Address) {
         if let Some(i) = self.sentinels.iter().position(|s| s == at) {
             self.sentinels[..=i].rotate_right(1);
         }
     }
 
-    /// Stores the ids of the Sentinels that answered, and adds the Sentinels that they report to
-    /// the list (step 9 of Redis' guideline for Sentinel clients). Removes an added Sentinel if its
-    /// id is that of a configured Sentinel. Returns true if there are new Sentinels to ask.
+    /// Adds the reported Sentinels (step 9 of Redis' guideline), and removes one whose id is a
+    /// configured Sentinel's. True if there are new ones to ask.
     pub(crate) fn learn(&mut self, answers: &[Answer]) -> bool {
         for a in answers {
             if let Some(id) = &a.id {
@@ -178,8 +143,7 @@ impl Discovery {
             by.insert(&a.from);
             *known = peer.min(known);
         }
-        // A peer counts only if more Sentinels than a minority report it. Otherwise one Sentinel
-        // could report many peers that do not exist or that repeat its answer.
+        // Otherwise one Sentinel could report many peers that do not exist or repeat its answer.
         let enough = minority(self.configured) + 1;
         let peers = named.into_values().filter(|(by, _)| by.len() >= enough).map(|(_, peer)| peer);
         let (ids, learned) = (&self.ids, &self.learned);
@@ -198,8 +162,7 @@ impl Discovery {
                 self.ids.insert(peer.at.clone(), id.clone());
             }
         }
-        // Entries of addresses that are not asked any more are removed. An example is the old
-        // address of a Sentinel that has moved.
+        // For example the old address of a Sentinel that has moved.
         let sentinels = &self.sentinels;
         self.ids.retain(|at, _| sentinels.contains(at));
         self.down_after.retain(|at, _| sentinels.contains(at));
@@ -208,12 +171,10 @@ impl Discovery {
         self.sentinels.len() > before
     }
 
-    /// Returns the number of Sentinels of the group. It is the largest of three numbers: the
-    /// configured Sentinels, the Sentinels that answered, and the number that the Sentinels report.
-    /// A Sentinel never removes other Sentinels by itself. So even an isolated part of the
-    /// Sentinels reports the full number, and can be recognised as a minority. The highest reported
-    /// numbers may be wrong, so some of them are ignored: as many as there are reports beyond a
-    /// majority, and at most as many as a minority.
+    /// The largest of three: the configured, those that answered, and the number that they report.
+    /// A Sentinel never removes others by itself, so even an isolated part reports the full number
+    /// and is recognised as a minority. The highest reports may be wrong: as many are ignored as
+    /// there are beyond a majority, and at most a minority.
     fn known(&self, voices: &[Voice<'_>]) -> usize {
         let mut reported: Vec<usize> = voices.iter().filter_map(|v| v.sentinels).collect();
         reported.sort_unstable_by(|a, b| b.cmp(a));
@@ -223,11 +184,6 @@ impl Discovery {
         reported.max(self.configured).max(voices.len()).max(1)
     }
 
-    /// Decides on the master by the answers of one round of requests.
-    ///
-    /// # Errors
-    /// The Sentinels name no master, or do not agree. The detail contains the answer of every
-    /// Sentinel.
     pub(crate) fn decide(&mut self, answers: &[Answer]) -> Result<Master, NodeError> {
         let voices = voices(answers);
         let known = self.known(&voices);
@@ -237,10 +193,9 @@ impl Discovery {
         let Some((first, voice)) = named.first() else {
             return Err(no_master_named(&voices, answers));
         };
-        // An answer below the configuration epoch of an earlier decision is stale. The Sentinel has
-        // not received the last failover, and its answer would lead back to the replaced master
-        // (sentinel 1). A higher epoch without a majority decides nothing: either the other
-        // Sentinels will soon receive it, or it is wrong.
+        // Below an earlier decision's epoch: it has not received the last failover, and would lead
+        // back to the replaced master (sentinel 1). A higher epoch without a majority decides
+        // nothing.
         let current = |v: &Voice<'_>| v.epoch().is_none() || v.epoch() >= self.seen;
         // Epochs decrease only when an operator resets the Sentinels. Then a majority reports less
         // than each of them did before, or all report the same.
@@ -252,8 +207,8 @@ impl Discovery {
         if begins_again {
             winners = majorities(&named, needed, reset);
         }
-        // Two majorities share Sentinels that do not tell their epoch, and one of the others is
-        // stale or wrong.
+        // Two majorities share Sentinels that do not tell their epoch; one of the others is stale
+        // or wrong.
         let winner = if let [one] = winners[..] { Some(one) } else { None };
         let epoch = winner.and_then(|(_, epoch)| epoch);
         if epoch.is_some() {
@@ -268,16 +223,14 @@ impl Discovery {
         let Some((at, _)) = winner else {
             return Err(no_agreement(answers, needed, self.seen));
         };
-        // Any Sentinel may begin the next failover, even a Sentinel that does not have the result
-        // of the last failover yet. So the shortest `down-after-milliseconds` counts.
+        // Any Sentinel may begin the next failover, so the shortest counts.
         let reported = named.iter().filter_map(|(_, v)| v.facts).map(|f| f.down_after);
         let down_after = reported.chain(self.down_after.values().copied()).min();
         Ok(Master {
             at: at.clone(),
             epoch,
             down_after,
-            // A Sentinel may promote a replica that no other Sentinel knows. So the largest number
-            // counts.
+            // A Sentinel may promote a replica that no other knows.
             replicas: voices.iter().filter_map(|v| v.facts).map(|f| f.replicas).max(),
         })
     }
@@ -294,8 +247,6 @@ impl Discovery {
         }
     }
 
-    /// Remembers what a Sentinel says of itself. The word of one that was reset is not remembered
-    /// before a majority of such Sentinels is followed.
     fn hear(&mut self, v: &Voice<'_>) {
         if v.epoch().is_some() && v.epoch() < self.seen && self.was_reset(v) {
             return;
@@ -306,8 +257,7 @@ impl Discovery {
     }
 }
 
-/// Returns each master and epoch that at least `needed` of the Sentinels that count name. One that
-/// does not tell its epoch counts for each epoch of its master.
+/// By at least `needed`. One that does not tell its epoch counts for each epoch of its master.
 fn majorities<'a>(
     named: &[(&'a Address, &Voice<'_>)],
     needed: usize,
@@ -330,19 +280,17 @@ fn majorities<'a>(
     found
 }
 
-/// Returns the largest number of Sentinels that may be wrong or isolated while the others are still
-/// a majority.
 pub(crate) fn minority(sentinels: usize) -> usize {
     sentinels.saturating_sub(1) / 2
 }
 
-/// The answer of one Sentinel. A Sentinel with several addresses counts once.
+/// A Sentinel with several addresses counts once.
 struct Voice<'a> {
     from: &'a Address,
     id: Option<&'a str>,
     at: Option<&'a Address>,
     facts: Option<&'a MasterFacts>,
-    /// Number of Sentinels in this Sentinel's report, itself included.
+    /// In its report, itself included.
     sentinels: Option<usize>,
     unknown: bool,
 }
@@ -354,11 +302,9 @@ impl Voice<'_> {
 }
 
 fn voices(answers: &[Answer]) -> Vec<Voice<'_>> {
-    // Of two answers with the same id, only one counts. The first criterion is the number of other
-    // Sentinels that report this id at the address of the answer; more is better. The second
-    // criterion is the higher epoch, because a failover may happen between two answers of one
-    // Sentinel. The last criterion is the whole answer, so that the choice does not depend on the
-    // order of arrival.
+    // Of two answers with one id, the one whose address more other Sentinels report with this id;
+    // then the higher epoch, because a failover may happen in between; then by the whole answer, so
+    // that the order of arrival does not matter.
     let known = |a: &Answer| {
         let is = |p: &Peer| p.at == a.from && p.id == a.id;
         answers.iter().filter(|other| other.from != a.from && other.peers().iter().any(is)).count()
@@ -388,7 +334,6 @@ fn voices(answers: &[Answer]) -> Vec<Voice<'_>> {
 }
 
 impl Answer {
-    /// Returns the other Sentinels in this Sentinel's report.
     fn peers(&self) -> &[Peer] {
         match &self.reply {
             SentinelReply::Master { peers, .. } => peers,
@@ -403,8 +348,7 @@ impl Answer {
         }
     }
 
-    /// Returns true if the Sentinel reports that the master is down or that a failover runs. The
-    /// next requests to all Sentinels are then sent sooner.
+    /// The master is down or a failover runs.
     pub(crate) fn troubled(&self) -> bool {
         match &self.reply {
             SentinelReply::Master { facts, .. } => facts.as_ref().is_some_and(|f| f.troubled),
@@ -448,8 +392,7 @@ fn all_answers(answers: &[Answer]) -> String {
     all.join("; ")
 }
 
-/// Returns the error if no Sentinel names a master. If there are several causes, the error has the
-/// cause that most likely needs a person to repair it. A missing answer is the last in this order.
+/// Of several causes, the one that most likely needs a person; a missing answer comes last.
 fn no_master_named(voices: &[Voice<'_>], answers: &[Answer]) -> NodeError {
     let has = |t| answers.iter().any(|a| matches!(a.reply, SentinelReply::Failed(x, _) if x == t));
     let fault = if voices.iter().any(|v| v.unknown) {

@@ -1,6 +1,5 @@
-//! Collects the events that Sentinels send. An event only causes another round of requests to all
-//! Sentinels, at most once a second for each Sentinel. Only events of several Sentinels make the
-//! round urgent.
+//! Collects the events of Sentinels. One only causes another round, at most once a second for each
+//! Sentinel; only those of several make it urgent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,19 +11,16 @@ use tokio::time::{Instant, sleep_until};
 use super::address::Address;
 use crate::sync::SyncMutex;
 
-/// Shortest time between two rounds of requests because of events of the same Sentinel.
 const EACH: Duration = Duration::from_secs(1);
-/// Events of several Sentinels within this time belong to the same incident.
 const TOGETHER: Duration = Duration::from_secs(3);
 
-/// The events of all Sentinels of a group.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     notify: Arc<Notify>,
     by: SyncMutex<BTreeMap<Address, Arc<EventCollector>>>,
 }
 
-/// Collector of the events of one Sentinel. All connections to this Sentinel share the collector.
+/// All connections to the Sentinel share it.
 #[derive(Debug)]
 pub(crate) struct EventCollector {
     notify: Arc<Notify>,
@@ -33,15 +29,11 @@ pub(crate) struct EventCollector {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct EventState {
-    /// True if the Sentinel has sent an event, and no round of requests has started since then.
     waits: bool,
-    /// Start of the last round of requests that an event of this Sentinel caused.
     last_round: Option<Instant>,
 }
 
 impl EventCollector {
-    /// Returns true if an event already waits for the next round of requests to the Sentinels.
-    /// Another event of this Sentinel would then change nothing.
     pub(crate) fn is_full(&self) -> bool {
         self.state.lock().waits
     }
@@ -54,7 +46,6 @@ impl EventCollector {
 }
 
 impl Events {
-    /// Returns the collector for the Sentinel at this address.
     pub(crate) fn of(&self, at: &Address) -> Arc<EventCollector> {
         let new = || {
             Arc::new(EventCollector {
@@ -65,16 +56,12 @@ impl Events {
         Arc::clone(self.by.lock().entry(at.clone()).or_insert_with(new))
     }
 
-    /// Drops the event collectors of all Sentinels that are not in `known`.
     pub(crate) fn keep(&self, known: &[Address]) {
         self.by.lock().retain(|at, _| known.contains(at));
     }
 
-    /// Waits until events are a reason for a round of requests. Returns the number of Sentinels
-    /// whose events caused a round within the last three seconds.
-    ///
-    /// # Cancellation safety
-    /// The future may be dropped. No event is lost.
+    /// Returns the number of Sentinels whose events caused a round in the last three seconds. A
+    /// dropped future loses no event.
     pub(crate) async fn reason(&self) -> usize {
         loop {
             let now = Instant::now();
@@ -116,8 +103,6 @@ impl Events {
 }
 
 enum Due {
-    /// Ask the Sentinels now. Contains the number of Sentinels whose events caused a round of
-    /// requests within the last three seconds.
     Now(usize),
     At(Instant),
     Never,

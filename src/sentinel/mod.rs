@@ -1,8 +1,7 @@
 //! Finds the present master of a Sentinel group.
 //!
-//! [`discovery`] decides on the master by the Sentinels' answers; this module is pure. `ask` sends
-//! the requests and collects the answers. `watch` repeats the requests regularly, and reacts to
-//! events.
+//! [`discovery`] decides by the answers and is pure; `ask` sends the requests; `watch` repeats
+//! them, and reacts to events.
 
 pub(crate) mod address;
 pub(crate) mod ask;

@@ -1,5 +1,4 @@
-//! Watches a group (a master and its replicas) by polling its Sentinels. After an event of a
-//! Sentinel, the next poll comes sooner.
+//! Watches a group by polling its Sentinels, sooner after an event.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,41 +16,29 @@ use crate::error::NodeError;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Longest pause between polls after Sentinels have begun to report trouble with the master.
 const ALARMED: Duration = Duration::from_millis(150);
-/// Number of polls of the Sentinels, after trouble began, whose pause is at most [`ALARMED`].
 const ALARM_POLLS: u32 = 20;
 /// The shortest L for which the Sentinels' word can be kept young enough (sentinel 10).
 pub(crate) const SHORTEST_WINDOW: Duration = Duration::from_secs(3);
 
-/// State of the Sentinel group after the last rounds of requests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
-    /// The master that the Sentinels' answers decided last.
     pub(crate) master: Option<Master>,
-    /// Time just before the question whose answers decided it.
+    /// Just before the question whose answers decided the master.
     confirmed: Moment,
-    /// Error of the last round of requests to the Sentinels; `None` if the round decided on a
-    /// master.
     pub(crate) error: Option<NodeError>,
     pub(crate) known: usize,
     pub(crate) reachable: usize,
-    /// Number of Sentinels that report that they are in tilt.
     in_tilt: usize,
-    /// A new master, with the time of the last round of requests that confirmed it. `None` after a
-    /// caller has taken this value.
     news: Option<(Moment, Master)>,
 }
 
 impl Seen {
-    /// Returns true if too few Sentinels are left to begin a failover, because the others are in
-    /// tilt.
     pub(crate) fn is_in_tilt(&self) -> bool {
         self.in_tilt > minority(self.known)
     }
 }
 
-/// A Sentinel group that is watched. Dropping this value ends the watching task.
 pub(crate) struct Watch {
     shared: Arc<Shared>,
     poll_every: Duration,
@@ -63,11 +50,11 @@ struct Shared {
     events: Arc<Events>,
     seen: SyncMutex<Seen>,
     env: Arc<dyn Env>,
-    /// Longest time between the beginnings of two rounds, so that the answer is never too old to
-    /// rely on; `None` while L is not known.
+    /// Between the beginnings of two rounds, so that the answer is never too old to rely on; `None`
+    /// while L is not known.
     within: SyncMutex<Option<Duration>>,
-    /// Number that increases with each decision on another master or configuration epoch. The
-    /// present connection must then not be used any more.
+    /// Increases with each decision on another master or epoch: the present connection must then
+    /// not be used any more.
     version: watch::Sender<u64>,
 }
 
@@ -91,9 +78,8 @@ impl Watch {
         Self { shared, poll_every, task: SyncMutex::new(None) }
     }
 
-    /// Returns the master. If a round of requests has just decided on another master, the first
-    /// call returns this master at once. Otherwise the call asks the Sentinels now. The first call
-    /// starts the watching task.
+    /// A master that a round has just decided is returned at once to the first call; else the
+    /// Sentinels are asked now. The first call starts the watching task.
     pub(crate) async fn resolve(&self) -> Result<Master, NodeError> {
         self.start();
         let news = self.shared.seen.lock().news.take();
@@ -103,14 +89,11 @@ impl Watch {
         }
     }
 
-    /// Returns the epoch in which a majority named the master last, and the time just before it was
-    /// asked.
     pub(crate) fn named(&self) -> (Option<u64>, Moment) {
         let seen = self.shared.seen.lock();
         (seen.master.as_ref().and_then(|master| master.epoch), seen.confirmed)
     }
 
-    /// Asks at least three times within `span`.
     pub(crate) fn ask_within(&self, span: Duration) {
         *self.shared.within.lock() = Some(span / 3);
     }
@@ -119,22 +102,17 @@ impl Watch {
         self.shared.seen.lock().clone()
     }
 
-    /// Returns the replicas of the group. Asks the Sentinels that answered the last round of
-    /// requests.
     pub(crate) async fn replicas(&self) -> Replicas {
         let mut asker = self.shared.asker.lock().await;
         asker.replicas(self.shared.enough()).await
     }
 
-    /// Returns the version of the decided master. It increases with each decision on another master
-    /// or configuration epoch.
     pub(crate) fn changed(&self) -> watch::Receiver<u64> {
         self.shared.version.subscribe()
     }
 
-    /// Starts the watching task. `new` does not start it, because a program may build a node
-    /// outside of a runtime. If the task has ended with an earlier runtime, this function starts a
-    /// new task.
+    /// `new` does not, because a program may build a node outside of a runtime. Again if the task
+    /// has ended with an earlier runtime.
     fn start(&self) {
         let mut task = self.task.lock();
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
@@ -156,8 +134,7 @@ impl Shared {
         self.seen.lock().known
     }
 
-    /// Time after which nobody waits for the other Sentinels if those that answered decide
-    /// (sentinel 2).
+    /// Then nobody waits for the other Sentinels if those that answered decide (sentinel 2).
     fn enough(&self) -> Duration {
         self.within.lock().unwrap_or(SHORTEST_WINDOW / 3) / 2
     }
@@ -166,8 +143,7 @@ impl Shared {
         let mut asker = self.asker.lock().await;
         let begun = self.env.now();
         let round = asker.round(hurry, self.enough()).await;
-        // The mutex is still locked, so that states are published in the order of the rounds of
-        // requests.
+        // Still locked, so that states are published in the order of the rounds.
         self.publish(&round, begun);
         round
     }
@@ -189,15 +165,13 @@ impl Shared {
                 if !same || seen.news.is_some() {
                     seen.news = Some((self.env.now(), master.clone()));
                 }
-                // Who has read this decision sees its version, because the mutex is still locked.
+                // Still locked, so who has read this decision sees its version.
                 if !same {
                     self.version.send_modify(|g| *g += 1);
                 }
             }
-            // If the Sentinels decide on no master, the connection stays, because unreachable
-            // Sentinels do not make the present master invalid. If the master was replaced, it may
-            // still accept writes for a limited time (L), because it refuses writes without enough
-            // replicas.
+            // The connection stays: unreachable Sentinels do not make the present master invalid,
+            // and a replaced one refuses writes without enough replicas after L.
             Err(e) => (seen.error, seen.news) = (Some(e.clone()), None),
         }
     }
@@ -214,19 +188,18 @@ async fn keep_asking(shared: Arc<Shared>, every: Duration) {
             biased;
             by = shared.events.reason() => {
                 reported = true;
-                // A single Sentinel causes one round of requests and no faster polling, because it
-                // could send events without end.
+                // A single Sentinel causes one round and no faster polling: it could send events
+                // without end.
                 if by > minority(shared.known()).max(1) {
                     alarm = ALARM_POLLS;
                 }
-                // Events come in bursts, and the other Sentinels may be slower than the first one.
-                // So the round of requests begins a moment later.
+                // Events come in bursts, and the other Sentinels may be slower.
                 sleep(Duration::from_millis(20)).await;
             }
             () = sleep(jittered(pause, &*shared.env)) => alarm = alarm.saturating_sub(1),
         }
-        // Polling becomes faster only when trouble begins. So a group that stays down for long is
-        // polled at the usual pace again.
+        // Faster only when trouble begins: a group that stays down is polled at the usual pace
+        // again.
         let asked = shared.env.now();
         let round = shared.round(reported || alarm > 0).await;
         took = shared.env.now().since(asked);
@@ -237,8 +210,6 @@ async fn keep_asking(shared: Arc<Shared>, every: Duration) {
     }
 }
 
-/// Returns `pause` with a random change of up to 10 %, so that clients do not poll at the same
-/// time.
 fn jittered(pause: Duration, env: &dyn Env) -> Duration {
     let permille = (env.random() % 201) as u32 + 900;
     pause * permille / 1000

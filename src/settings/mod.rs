@@ -1,5 +1,4 @@
-//! Builds a handle (`Redlock`) from the settings of a deployment. The settings come from addresses,
-//! from environment variables or from a file.
+//! Builds a handle from the settings of a deployment: addresses, environment variables or a file.
 
 pub(crate) mod span;
 pub(crate) mod url;
@@ -14,7 +13,7 @@ use crate::error::ConfigError;
 use crate::redlock::{Redlock, RedlockBuilder};
 use crate::time::Drift;
 
-/// Settings of a handle (`Redlock`). A program can read them as a part of its own configuration.
+/// Settings of a handle. A program can read them as a part of its own configuration.
 ///
 /// Serde can deserialize this type from any format. A duration is a text (`250ms`, `2.5s`,
 /// `1m 30s`, `1h`) or a number of seconds. `urls` is a list, or one text with white space between
@@ -61,7 +60,7 @@ pub struct Settings {
     pub allow_even_nodes: bool,
 }
 
-/// Prints the settings without the passwords and the addresses. An address may contain a password.
+/// Without the passwords and the addresses, which may contain a password.
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settings")
@@ -78,7 +77,6 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// The settings as text: the form in which a file or another source contains the settings.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Written {
@@ -151,7 +149,6 @@ fn duration(field: &str, text: &str) -> Result<Duration, ConfigError> {
     span::parse(text).ok_or_else(refuse)
 }
 
-/// Prefix of the environment variables. The name of the setting follows in capital letters.
 const VARIABLES: &str = "PALISADE_";
 
 /// The settings that [`Settings::from_env`] reads.
@@ -171,8 +168,6 @@ pub const SETTINGS: [&str; 13] = [
     "allow_even_nodes",
 ];
 
-/// Other variables with that prefix: those that the program `palisade` reads, and those that it
-/// sets for the commands that it runs.
 const PROGRAM: [&str; 18] = [
     "attempt",
     "backfilled",
@@ -211,8 +206,6 @@ fn variable(name: &str) -> String {
     format!("{VARIABLES}{}", name.to_uppercase())
 }
 
-/// Changes an error so that it names the environment variable of the setting in place of the
-/// setting.
 fn of_environment(e: ConfigError) -> ConfigError {
     let (name, place) = match e.field() {
         "node" => ("urls", ""),
@@ -318,7 +311,7 @@ impl Settings {
         Ok(self.configure(builder))
     }
 
-    /// Applies all settings except the nodes and their logins.
+    /// Except the nodes and their logins.
     pub(crate) fn configure(&self, builder: RedlockBuilder) -> RedlockBuilder {
         let builder = given(builder, self.ttl, RedlockBuilder::ttl);
         let builder = given(builder, self.max_ttl, RedlockBuilder::max_ttl);
@@ -330,7 +323,6 @@ impl Settings {
         if self.allow_even_nodes { builder.allow_even_nodes() } else { builder }
     }
 
-    /// Returns the builders of the nodes at all addresses.
     pub(crate) fn nodes(&self) -> Result<Vec<NodeUrl>, ConfigError> {
         let urls = self.urls.iter().enumerate();
         urls.map(|(n, url)| url::parse(n + 1, url, self)).collect()
@@ -381,8 +373,7 @@ impl Redlock {
         Settings::new(urls.as_ref().split_whitespace()).build()
     }
 
-    /// Builds a handle (`Redlock`) from environment variables. [`Settings::from_env`] lists the
-    /// variables.
+    /// Builds a handle from environment variables. [`Settings::from_env`] lists the variables.
     ///
     /// # Errors
     /// [`ConfigError`] with the variable, its value (possible secrets are hidden) and the accepted

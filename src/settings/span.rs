@@ -8,7 +8,6 @@ use serde::Deserialize;
 /// Rule in the error for a text that is not a duration.
 pub const FORM: &str = "write a duration as 250ms, 2.5s, 15 (seconds), 1m 30s, 1h or 1d";
 
-/// A duration in a settings file: a text, or a number of seconds.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "a duration is a text or a number of seconds")]
 pub(super) enum Written {

@@ -13,7 +13,6 @@ use crate::node::spi::LockNode;
 use crate::node::{MemoryNode, RedisNode, RedisNodeBuilder, SentinelNode, SentinelNodeBuilder};
 use crate::safe_text::Quoted;
 
-/// Default port of a Sentinel.
 const SENTINEL_PORT: u16 = 26_379;
 
 /// The builder of a node, made from the address of the node.
@@ -61,7 +60,6 @@ impl NodeUrl {
     }
 }
 
-/// Builds the node at `url`, the `n`th address of the settings.
 pub(super) fn node(
     n: usize,
     url: &str,
@@ -70,12 +68,10 @@ pub(super) fn node(
     parse(n, url, settings)?.build().map_err(|e| refused(n, url, e.to_string()))
 }
 
-/// Returns the error of the `n`th address of the settings. Possible secrets are hidden.
 fn refused(n: usize, url: &str, rule: impl Into<String>) -> ConfigError {
     ConfigError::new(format!("urls, address {n}"), shown(url), rule)
 }
 
-/// Parses `url`, the `n`th address of the settings.
 pub(super) fn parse(n: usize, url: &str, settings: &Settings) -> Result<NodeUrl, ConfigError> {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let made = match scheme {
@@ -92,7 +88,6 @@ pub(super) fn parse(n: usize, url: &str, settings: &Settings) -> Result<NodeUrl,
     made.map_err(|e| refused(n, url, e.to_string()))
 }
 
-/// Returns the address for an error, with possible secrets hidden.
 fn shown(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return "\"…\"".to_owned() };
     let of_scheme = |c: &char| c.is_ascii_alphanumeric() || "+-.".contains(*c);
@@ -100,7 +95,7 @@ fn shown(url: &str) -> String {
     let is_sure = rest.matches('@').count() <= 1 && !rest.contains('#');
     let (login, rest) = rest.rsplit_once('@').map_or(("", rest), |(_, rest)| ("…@", rest));
     let rest = rest.split('?').next().unwrap_or_default();
-    // If the host is missing, the text in the place of the port may be a password.
+    // Without a host, the text in the place of the port may be a password.
     let has_ports = rest.split('/').next().unwrap_or_default().split(',').all(|at| {
         let port = at.rsplit_once(':').map_or("0", |(_, port)| port);
         port.trim_end_matches(']').bytes().all(|b| b.is_ascii_hexdigit())
@@ -109,7 +104,6 @@ fn shown(url: &str) -> String {
     Quoted(&format!("{scheme}://{login}{rest}")).to_string()
 }
 
-/// An option after the `?` of an address, with its value.
 struct Given<'a> {
     name: &'a str,
     value: String,
@@ -117,9 +111,8 @@ struct Given<'a> {
 
 impl Given<'_> {
     fn refused(&self, rule: impl Into<String>) -> ConfigError {
-        // The error may show the value. An option with a secret accepts any text, so it never
-        // causes this error. The value of an unknown option may be a password, but for such options
-        // `unknown` makes the error, and it hides the value.
+        // An option with a secret accepts any text, so it never causes this error. For an unknown
+        // option, `unknown` makes it, and hides the value.
         ConfigError::new(format!("?{}", plain(self.name)), Quoted(&self.value).to_string(), rule)
     }
 
@@ -157,7 +150,6 @@ fn unknown(name: &str, known: &str) -> ConfigError {
     ConfigError::new(format!("?{}", plain(name)), "not known", rule)
 }
 
-/// Decodes `%2F` and other percent codes.
 fn decoded(what: &str, text: &str) -> Result<String, ConfigError> {
     let refuse = || {
         let rule = "write two hexadecimal digits after a %, as in %25 for % itself, and UTF-8 only";
@@ -179,16 +171,13 @@ fn decoded(what: &str, text: &str) -> Result<String, ConfigError> {
     String::from_utf8(bytes).map_err(|_| refuse())
 }
 
-/// Names of the options in the address of a single server, for errors. Parts of an address that the
-/// builder of the node itself reads, such as `protocol`, are not in this list.
 const LONE: &str = "name, trust_fresh, allow_eviction, failover_window, connect_timeout, replicas, \
                     min_replicas and max_lag";
 
 fn lone(url: &str, settings: &Settings) -> Result<RedisNodeBuilder, ConfigError> {
     let (address, query) = url.split_once('?').unwrap_or((url, ""));
     let is_path = address.split_once("://").is_some_and(|(scheme, _)| scheme.contains("unix"));
-    // An `@` after the `?` shows that the `?` is part of a password. So the address is not split
-    // there.
+    // The `?` is part of a password.
     if query.contains('@') {
         return Ok(RedisNode::builder(url));
     }
@@ -231,21 +220,17 @@ fn lone(url: &str, settings: &Settings) -> Result<RedisNodeBuilder, ConfigError>
     Ok(given(node, strength, |node, (replicas, lag)| node.min_replicas(replicas, lag)))
 }
 
-/// Returns the required number of replicas and the largest lag of the min-replicas check. Returns
-/// `None` if both options are missing. If only one is missing, it has its default value.
 fn strength(replicas: Option<u32>, lag: Option<Duration>) -> Option<(u32, Duration)> {
     let usual = (1, Duration::from_secs(10));
     (replicas.is_some() || lag.is_some())
         .then(|| (replicas.unwrap_or(usual.0), lag.unwrap_or(usual.1)))
 }
 
-/// Names of the options in the address of a Sentinel group, for errors.
 const GROUP: &str = "sentinel_username, sentinel_password, tls, sentinel_tls, min_replicas, \
                      max_lag, failover_window, trust_fresh, allow_eviction, sentinel_deadline, \
                      poll_every and trust_unconfirmed_master";
 
-/// Parses a `sentinel://` address without its scheme:
-/// `[user:password@]host[:port],…/name[/db][?…]`.
+/// Without its scheme: `[user:password@]host[:port],…/name[/db][?…]`.
 fn group(rest: &str, settings: &Settings) -> Result<SentinelNodeBuilder, ConfigError> {
     let form = "write sentinel://[user:password@]host:port,host:port/name-of-the-master";
     let broken = |what: &str| ConfigError::new("sentinel address", what, form);
@@ -282,7 +267,6 @@ fn group(rest: &str, settings: &Settings) -> Result<SentinelNodeBuilder, ConfigE
     watched(given(node, db, SentinelNodeBuilder::db), query)
 }
 
-/// Applies the options after the `?` of the address to the builder.
 fn watched(mut node: SentinelNodeBuilder, query: &str) -> Result<SentinelNodeBuilder, ConfigError> {
     let (mut replicas, mut lag) = (None, None);
     for given in options(query)? {
@@ -317,7 +301,6 @@ fn watched(mut node: SentinelNodeBuilder, query: &str) -> Result<SentinelNodeBui
     Ok(given(node, strength, |node, (replicas, lag)| node.min_replicas(replicas, lag)))
 }
 
-/// Appends the default port of a Sentinel if the address has no port.
 fn with_port(host: &str) -> String {
     let behind_v6 = host.rsplit_once(']').map_or(host, |(_, behind)| behind);
     if behind_v6.contains(':') { host.to_owned() } else { format!("{host}:{SENTINEL_PORT}") }

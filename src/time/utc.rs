@@ -3,7 +3,6 @@
 use std::fmt;
 use std::time::Duration;
 
-/// Formats milliseconds since 1970 as in RFC 3339.
 pub(crate) fn utc(ms: u64) -> String {
     let (date, time) = date_and_time(ms);
     format!("{date}T{time}Z")
@@ -52,7 +51,6 @@ impl fmt::Display for AtMost {
     }
 }
 
-/// Returns the date and the time of day. The time is truncated to tenths of a second.
 fn tenths(ms: u64) -> (String, String) {
     let (date, mut time) = date_and_time(ms);
     time.truncate("00:00:00.0".len());
@@ -61,8 +59,8 @@ fn tenths(ms: u64) -> (String, String) {
 
 fn date_and_time(ms: u64) -> (String, String) {
     let (days, of_day) = (ms / 86_400_000, ms % 86_400_000);
-    // The calculation uses years that begin in March, so that the leap day is the last day of a
-    // year. It uses eras of 400 years, because all such eras have the same length.
+    // Years begin in March, so that the leap day is the last of a year; eras have 400 years,
+    // because all such are equally long.
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;

@@ -1,5 +1,5 @@
-//! The part of TLS that uses rustls. It reads the certificates before a handshake, and finds the
-//! cause of a failed handshake.
+//! The part of TLS that uses rustls: reads the certificates before a handshake, and finds the cause
+//! of a failed one.
 
 use std::error::Error;
 use std::io;
@@ -21,7 +21,6 @@ use crate::error::ConfigError;
 #[derive(Clone)]
 pub struct Tls {
     config: Arc<ClientConfig>,
-    /// Required name in the server's certificate; `None` for the name of the host.
     name: Option<Arc<str>>,
 }
 
@@ -60,12 +59,10 @@ impl Tls {
         Ok(Self { config: Arc::new(config), name: None })
     }
 
-    /// Sets the required name in the server's certificate; `None` for the name of the host.
     pub(crate) fn named(self, name: Option<&Arc<str>>) -> Self {
         Self { name: name.cloned(), ..self }
     }
 
-    /// Performs the handshake over a TCP connection to the host.
     pub(crate) async fn over(
         &self,
         host: &str,
@@ -79,9 +76,8 @@ impl Tls {
     }
 }
 
-/// Returns the crypto provider that this process has installed, or an error. Without this check,
-/// rustls would panic in the task that connects if there is no provider, and the user would see
-/// only that the attempt to connect was cut off.
+/// Without this check, rustls would panic in the task that connects, and the user would see only
+/// that the attempt was cut off.
 fn provider(field: &'static str) -> Result<&'static Arc<CryptoProvider>, ConfigError> {
     CryptoProvider::get_default().ok_or_else(|| {
         let rule = "TLS needs a crypto provider; install one when the program starts, as \
@@ -90,8 +86,6 @@ fn provider(field: &'static str) -> Result<&'static Arc<CryptoProvider>, ConfigE
     })
 }
 
-/// Returns the system's root certificates. If the system has none, the handshake fails, and the
-/// error shows this cause.
 fn systems() -> RootCertStore {
     let mut store = RootCertStore::empty();
     store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -108,7 +102,6 @@ fn given(field: &'static str, pem: &[u8]) -> Result<RootCertStore, ConfigError> 
     Ok(store)
 }
 
-/// Reads the client's certificate chain and key, and checks that the key belongs to the chain.
 fn shown(
     field: &'static str,
     provider: &CryptoProvider,
@@ -130,8 +123,7 @@ fn shown(
     Ok((chain, key))
 }
 
-/// Checks that the name is a host name or an IP address. A server can have a certificate only for
-/// such a name.
+/// A host name or an IP address: a server can have a certificate only for such a name.
 pub(crate) fn server_name(field: &'static str, name: &str) -> Result<(), ConfigError> {
     ServerName::try_from(name).map(|_| ()).map_err(|_| {
         let shown: String = name.chars().take(64).collect();
@@ -145,16 +137,14 @@ fn certificates(
     what: &dyn Fn() -> String,
 ) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    // For a text that is not PEM, the list is empty and there is no error. So an empty list is
-    // refused, too.
+    // Of a text that is not PEM, the list is empty and there is no error.
     found.ok().filter(|list| !list.is_empty()).ok_or_else(|| {
         ConfigError::new(field, what(), "must be PEM with at least one BEGIN CERTIFICATE")
     })
 }
 
-/// Returns the change of settings that should make the handshake succeed, and rustls' message. The
-/// message may contain the names in the server's certificate. Returns `None` if the error is not an
-/// error of TLS.
+/// With rustls' message, which may contain the names in the server's certificate. `None` if it is
+/// no error of TLS.
 pub(crate) fn refusal(e: &(dyn Error + 'static)) -> Option<(&'static str, String)> {
     let e = inside::<rustls::Error>(e)?;
     Some((remedy(e), e.to_string()))

@@ -1,42 +1,34 @@
-//! Limit on the rate at which hints (wake-up messages from nodes) wake the waiters of a `Redlock`
-//! handle.
+//! Limit on the rate at which hints wake the waiters of a handle.
 
 use std::time::Duration;
 
 use crate::time::Moment;
 
-/// Smallest average time between two wake-ups of waiters by hints, the messages of nodes. Wake-ups
-/// that found a released lock do not count.
+/// Smallest average time between two wake-ups. Those that found a released lock do not count.
 const APART: Duration = Duration::from_millis(10);
-/// Largest number of wake-ups without a pause between them. After 2 × `BURST` useless wake-ups in a
-/// row, and again after each further `BURST` of them, the time between two wake-ups is doubled.
+/// Wake-ups without a pause between them. After 2 × `BURST` useless ones in a row, and after each
+/// further `BURST`, the time between two is doubled.
 const BURST: u32 = 16;
-/// Number of times that the time between two wake-ups is doubled at most.
 const DOUBLED_MAX: u32 = 4;
-/// Time without a wake-up after which the count of useless wake-ups starts at zero again. It is
-/// much longer than the longest time between two wake-ups, so waiters that wake each other in vain
-/// do not reset the count.
+/// Time without a wake-up after which the useless ones count from zero. Much longer than the
+/// longest time between two wake-ups, so waiters that wake each other in vain do not reset the
+/// count.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// Limit on the rate of wake-ups. Other programs can forge hints (wake-up messages). A forged hint
-/// costs its sender little, but makes the `Redlock` handle send expensive requests to the nodes.
-/// Waiters can also wake each other in vain: a node that lacks the holder's grant grants the lock
-/// to a waiter, the other nodes refuse this waiter, and its release wakes the next waiter. So the
-/// time between two wake-ups grows with the number of useless wake-ups in a row.
+/// A forged hint costs its sender little, but makes the handle send requests. Waiters can also wake
+/// each other in vain: a node that lacks the holder's grant grants to a waiter, the others refuse,
+/// and its release wakes the next waiter. So the time between two wake-ups grows with the useless
+/// ones in a row.
 #[derive(Debug, Default)]
 pub(crate) struct RateLimit {
-    /// Earliest time at which the next wake-up needs no wait. After a quiet time, a value that is
-    /// more than `BURST` × `APART` in the past counts as exactly that far in the past, so that at
-    /// most `BURST` wake-ups follow each other at once.
+    /// Earliest time at which the next wake-up needs no wait. After a quiet time at most `BURST` ×
+    /// `APART` in the past.
     next: Moment,
-    /// Time by which the last wake-up delayed the next one.
     step: Duration,
-    /// Number of wake-ups in a row that did not find a released lock.
     useless: u32,
 }
 
 impl RateLimit {
-    /// Counts a wake-up at `now`. Returns the time to wait before a request is sent to the nodes.
     pub(crate) fn wake(&mut self, now: Moment) -> Duration {
         if now > self.next + QUIET {
             self.useless = 0;
@@ -48,8 +40,6 @@ impl RateLimit {
         at.since(now)
     }
 
-    /// Removes the last wake-up from the rate limit, because that wake-up found a released lock.
-    /// The count of useless wake-ups starts at zero again.
     pub(super) fn forgive(&mut self) {
         self.next = self.next - std::mem::take(&mut self.step);
         self.useless = 0;
@@ -66,7 +56,7 @@ mod tests {
         let mut now = Moment::from_nanos(1_000_000_000_000);
         let mut woken = 0;
         let begun = now;
-        // Another program sends a forged hint (wake-up message) immediately after each wake-up.
+        // Another program sends a forged hint immediately after each wake-up.
         while now.since(begun) < Duration::from_secs(1) {
             now = now + limit.wake(now) + Duration::from_micros(200);
             woken += 1;
@@ -78,7 +68,7 @@ mod tests {
             more += 1;
         }
         assert!(more < 2 * woken, "the time between them grows: {woken}, then {more}");
-        // After some seconds without forged hints (wake-up messages), wake-ups are not delayed.
+        // After some seconds without forged hints, wake-ups are not delayed.
         now = now + 2 * QUIET;
         for _ in 0..=BURST {
             assert_eq!(limit.wake(now), Duration::ZERO);

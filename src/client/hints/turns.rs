@@ -1,12 +1,8 @@
-//! Wake-ups of the callers of a `Redlock` handle that wait for one key. The caller that has waited
-//! longest is woken first.
+//! Wake-ups of the callers that wait for one key; the one that has waited longest comes first.
 //!
-//! A caller keeps its place in this order when it is woken in vain, or when it is woken only so
-//! that its attempt puts the handle into the nodes' queues again. If it got a new place in the
-//! order each time, such a caller would always be behind callers that got the lock and call again
-//! at once. The place of the handle in the nodes' queues has the wait of the longest waiter. So the
-//! callers that call again would always get the lock before other handles, and the caller that was
-//! woken in vain would never get it.
+//! A caller keeps its place when it is woken in vain. Otherwise it would always be behind callers
+//! that got the lock and call again at once: the handle's place in the nodes' queues has the wait
+//! of its longest waiter, so those would get the lock before other handles, and this caller never.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,31 +12,26 @@ use tokio::sync::Notify;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Position of a caller in the order of wake-ups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Order {
-    /// True if the nodes did not reach the durability of the caller at its last attempt. The other
-    /// callers come first then.
+    /// True if the nodes did not reach the durability of its last attempt. The other callers come
+    /// first then.
     pub(super) is_back: bool,
-    /// Time at which the caller began to wait.
     pub(super) since: Moment,
     pub(super) number: u64,
 }
 
-/// Wake-ups of the callers that wait for one key.
 #[derive(Debug, Default)]
 pub(super) struct Turns(SyncMutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Callers that wait for a wake-up at present.
     waiting: BTreeMap<Order, Arc<Notify>>,
-    /// True if a wake-up found no caller that waits. The next caller that begins to wait is then
-    /// woken at once.
+    /// True if a wake-up found no waiting caller. The next one that begins to wait is woken at
+    /// once.
     stored: bool,
 }
 
-/// A caller that waits. If it is dropped after it was woken, the next caller is woken instead.
 struct Caller<'a> {
     turns: &'a Turns,
     order: Order,
@@ -48,8 +39,6 @@ struct Caller<'a> {
 }
 
 impl Turns {
-    /// Wakes the caller that has waited longest. If no caller waits now, stores the wake-up for the
-    /// next caller that begins to wait: its request to the nodes may be under way at present.
     pub(super) fn wake(&self) {
         let mut state = self.0.lock();
         match state.waiting.pop_first() {
@@ -58,8 +47,8 @@ impl Turns {
         }
     }
 
-    /// Gives the wake-up of a caller that stepped back to the next one that has not. So several
-    /// callers that cannot succeed do not wake each other again and again.
+    /// To the next caller that has not stepped back, so that callers that cannot succeed do not
+    /// wake each other again and again.
     pub(super) fn pass(&self) {
         let mut state = self.0.lock();
         match state.waiting.first_entry() {
@@ -68,12 +57,10 @@ impl Turns {
         }
     }
 
-    /// Drops a wake-up that no caller has taken.
     pub(super) fn forget(&self) {
         self.0.lock().stored = false;
     }
 
-    /// Wakes all callers that wait for this key at present.
     pub(super) fn wake_all(&self) {
         let all = std::mem::take(&mut self.0.lock().waiting);
         for caller in all.into_values() {
@@ -81,10 +68,6 @@ impl Turns {
         }
     }
 
-    /// Resolves when this caller is woken.
-    ///
-    /// # Cancellation safety
-    /// If the future is dropped after this caller was woken, the next caller is woken instead.
     pub(super) async fn turn(&self, order: Order) {
         let woken = Arc::new(Notify::new());
         {

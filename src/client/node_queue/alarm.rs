@@ -8,9 +8,8 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::time::Moment;
 
-/// A timer that fires at the earliest time for which it was set, or earlier. So the queue must
-/// check what is due. In return the timer need not be reset if the earliest time moves later, as it
-/// does with each batch of a busy queue.
+/// Fires at the earliest time for which it was set, or earlier, so the queue must check what is
+/// due. In return it need not be reset when that time moves later, as it does with each batch.
 pub(super) struct Alarm {
     sleep: Pin<Box<Sleep>>,
     at: Option<Moment>,
@@ -21,7 +20,6 @@ impl Alarm {
         Self { sleep: Box::pin(sleep(Duration::ZERO)), at: None }
     }
 
-    /// Makes the alarm fire at `due` or earlier.
     pub(super) fn set_for(&mut self, due: Option<Moment>, now: Moment) {
         if let Some(due) = due
             && self.at.is_none_or(|at| due < at)

@@ -9,33 +9,26 @@ use super::Pending;
 use crate::op::{Replies, TimedFacts};
 use crate::time::Moment;
 
-/// A batch of requests that was sent, and the node's answer.
 pub(super) struct Answered {
     pub(super) requests: Vec<Pending>,
-    /// Facts of the node (clock, identity, data history) from the answer to an empty batch. The
-    /// empty batch was sent first, because the node's clock was not known. `None` if no empty batch
-    /// was sent.
     pub(super) greeting: Option<TimedFacts>,
     pub(super) replies: Replies,
     pub(super) deadline: Moment,
-    /// Latest time at which the batch could take effect, in µs by the node's clock.
+    /// In µs by the node's clock.
     pub(super) not_after: u64,
     pub(super) sent: Moment,
     pub(super) received: Moment,
 }
 
-/// Resolves when one of the futures resolves, and removes that future from the list. If several
-/// futures are ready, takes the one that is earliest in the list. Never resolves for an empty list.
+/// Takes the earliest in the list of those that are ready. Never resolves for an empty list.
 ///
-/// `FuturesUnordered` is made for more futures. After it has polled all of them, it wakes the task
-/// that polls it. With one batch in flight, each batch then costs a second poll, which the runtime
-/// moves to another thread.
+/// `FuturesUnordered` wakes the polling task once more after it has polled all: each batch would
+/// cost a second poll, which the runtime moves to another thread.
 pub(super) async fn first_of<F: Future + Unpin>(futures: &mut Vec<F>) -> F::Output {
     poll_fn(|cx| {
         for i in 0..futures.len() {
             if let Poll::Ready(output) = futures[i].poll_unpin(cx) {
-                // `remove` keeps the order of the other futures, because a node answers its batches
-                // in order.
+                // `remove` keeps the order: a node answers its batches in order.
                 drop(futures.remove(i));
                 return Poll::Ready(output);
             }

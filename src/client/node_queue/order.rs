@@ -1,16 +1,13 @@
 //! The requests of a batch to one node, in the order in which the node executes them.
 //!
-//! Releases come first. The node can then execute them together, and the acquires behind them find
-//! the locks free. A release overtakes only acquires by other owners. These acquires were requested
-//! while the lock was held, so callers cannot observe the change of order. All other requests keep
-//! their order. So a release stays behind the acquire of the same owner, and behind an extension
-//! that could create the lock again.
+//! Releases come first: the node executes them together, and the acquires behind them find the
+//! locks free. A release overtakes only acquires by other owners, which were requested while the
+//! lock was held, so callers cannot observe it. All other requests keep their order.
 //!
-//! If an acquire and the release of the same owner both wait in the queue, neither is sent. A
-//! release is also not sent if the acquire was dropped because of its deadline. Otherwise the queue
-//! of a frozen node would soon contain only such releases. Both rules apply only to an acquire that
-//! is the first request of its owner ([`Op::begins_owner`]): if the owner made an earlier request,
-//! the node may hold a grant for it.
+//! If an acquire and the release of the same owner both wait, neither is sent. A release is also
+//! not sent if the acquire was dropped because of its deadline. Otherwise the queue of a frozen
+//! node would soon contain only such releases. Both apply only to the first request of an owner
+//! ([`Op::begins_owner`]): after an earlier one the node may hold a grant.
 
 use std::collections::HashSet;
 
@@ -20,18 +17,15 @@ use crate::error::{NodeError, NodeFault};
 use crate::op::{Op, Reply};
 use crate::token::OwnerToken;
 
-/// Requests of the next batch, in the order in which the node executes them.
 #[derive(Default)]
 pub(super) struct BatchOrder {
     releases: Vec<Pending>,
     others: Vec<Pending>,
-    /// Owners with an acquire or claim that was not sent before its deadline, and with no other
-    /// request since.
+    /// Owners whose acquire or claim was not sent before its deadline, and with no request since.
     unsent: HashSet<OwnerToken>,
 }
 
 impl BatchOrder {
-    /// Creates an empty batch with room for `most` requests.
     pub(super) fn for_up_to(most: usize) -> Self {
         let list = || Vec::with_capacity(most);
         Self { releases: list(), others: list(), unsent: HashSet::new() }
@@ -41,7 +35,6 @@ impl BatchOrder {
         self.releases.len() + self.others.len()
     }
 
-    /// Records that an op (a request) is not sent, because the deadline of the op has passed.
     pub(super) fn leave_out(&mut self, op: &Op) {
         if op.begins_owner() {
             self.unsent.extend(op.owner());
@@ -50,9 +43,8 @@ impl BatchOrder {
 
     pub(super) fn take(&mut self, pending: Pending) {
         let op = &pending.op;
-        // If the acquire of the owner was not sent, the node holds nothing for the owner, and a
-        // release is answered at once. Any other request removes the owner from `unsent`, because
-        // that request may need a release later.
+        // The node holds nothing for such an owner, so a release is answered at once. Any other
+        // request may need a release later.
         let unsent = !self.unsent.is_empty();
         let unsent = unsent && op.owner().is_some_and(|owner| self.unsent.remove(owner));
         if unsent && op.is_undo() {
@@ -70,8 +62,7 @@ impl BatchOrder {
         if first { &mut self.releases } else { &mut self.others }.push(pending);
     }
 
-    /// Returns the index of the acquire of owner `me`, if this acquire is the first request of the
-    /// owner and the batch has no other request of the owner.
+    /// Only if it is the owner's first request, and the batch has no other of the owner.
     fn acquire_of(&self, me: &OwnerToken) -> Option<usize> {
         let mine = |pending: &Pending| pending.op.owner() == Some(me);
         let at = self.others.iter().position(mine)?;
@@ -80,8 +71,6 @@ impl BatchOrder {
         (alone && matches!(op, Op::Acquire { .. }) && op.begins_owner()).then_some(at)
     }
 
-    /// Removes an acquire from the batch, because its caller gave it up. Answers the acquire and
-    /// the release; neither is sent.
     fn cancel(&mut self, at: usize, release: Pending) {
         let error = NodeError::not_executed(NodeFault::Closed, "given up before it was sent");
         self.others.remove(at).answer(Err(error), &Origin::default());
@@ -94,7 +83,6 @@ impl BatchOrder {
     }
 }
 
-/// Returns true if `op` is an acquire by another owner than `me`.
 fn is_anothers(op: &Op, me: &OwnerToken) -> bool {
     matches!(op, Op::Acquire { owner, .. } if owner != me)
 }

@@ -1,30 +1,22 @@
-//! Decides when a batch of requests is sent to a node and how large it is, so that the client and
-//! the server work at the same time and do not take turns.
+//! When a batch is sent and how large it is, so that client and server work at the same time.
 //!
 //! Callers that get their answers in one batch send their next requests together. On a runtime with
-//! one thread, these requests form one batch again. So the server is idle while the client works,
-//! and the client is idle while the server works. After `IN_STEP` such batches in a row, the queue
-//! sends half of the waiting requests first, and the other half right after that. From then on the
-//! server works on one half while the client works on the other half.
+//! one thread, these form one batch again, and client and server take turns. After `IN_STEP` such
+//! batches in a row, the queue sends half of the waiting requests first, and the other half right
+//! after that.
 
 use std::task::Poll;
 
-/// Smallest number of ops (requests) in a batch that is split. For fewer ops, a second batch costs
-/// more than it saves.
+/// For fewer ops, a second batch costs more than it saves.
 const MANY: usize = 16;
-/// Number of large batches of requests in a row after which the next batch is split. Only batches
-/// that were sent while no other batch was in flight count. With this limit, a single large batch
-/// of one caller is not split.
+/// Only batches that were sent while no other was in flight count, so that a single large batch of
+/// one caller is not split.
 const IN_STEP: u32 = 4;
 
-/// Number of batches in a row with at least `MANY` ops that a queue sent while no other batch was
-/// in flight.
 #[derive(Debug, Default)]
 pub(super) struct Pace(u32);
 
 impl Pace {
-    /// Returns the number of `waiting` ops that may be sent together. `alone` is true if no other
-    /// batch is in flight.
     pub(super) fn most(&mut self, waiting: usize, alone: bool) -> usize {
         match (waiting, alone) {
             (0, _) => return usize::MAX,
@@ -35,8 +27,8 @@ impl Pace {
     }
 }
 
-/// Lets all other tasks run that can run now. This task wakes itself at once and is queued behind
-/// them. `tokio::task::yield_now` would also wait for the IO driver of the runtime.
+/// This task wakes itself at once and is queued behind them; `tokio::task::yield_now` would also
+/// wait for the IO driver.
 pub(super) async fn let_others_run() {
     let mut woken = false;
     std::future::poll_fn(|cx| {

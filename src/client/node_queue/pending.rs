@@ -1,6 +1,5 @@
-//! A request to one node, from its submission until its answer, and the two channels in which the
-//! requests of a node queue wait: one for renewals of leases, and one for all other requests. A
-//! release is kept until the node has confirmed it.
+//! A request to one node, from its submission until its answer, and the two channels of a node
+//! queue: one for renewals, and one for all other requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -49,13 +48,11 @@ impl Load {
         self.owed.load(Ordering::SeqCst)
     }
 
-    /// Returns true if no request is queued or in flight, and no request has to be repeated.
     pub(crate) fn is_idle(&self) -> bool {
         self.unanswered.load(Ordering::SeqCst) == 0 && self.owed() == 0
     }
 }
 
-/// Adds one to a count of the [`Load`] until this value is dropped.
 #[derive(Debug)]
 struct Counted {
     load: Arc<Load>,
@@ -75,39 +72,30 @@ impl Drop for Counted {
     }
 }
 
-/// A request to one node. The caller always gets an answer, even if the runtime of the queue ends
-/// or the node's code panics. An *owed* request is repeated until the node answers it at a time
-/// when no earlier request of the same owner can still take effect (rule renewal 6 in docs/design).
+/// The caller always gets an answer, even if the queue's runtime ends or the node's code panics. An
+/// *owed* request is repeated until the node answers it at a time when no earlier request of the
+/// same owner can still take effect (renewal 6).
 pub(crate) struct Pending {
     pub(super) op: Op,
     pub(super) deadline: Moment,
     node: usize,
     /// `None` if no caller waits for the answer, and after the answer was posted.
     inbox: Option<Arc<Inbox>>,
-    /// Time until which the request is repeated if the node does not answer; `None` if it is not
-    /// repeated. A release is not needed after this time, because the ttl has ended the lock.
+    /// After this a release is not needed, because the ttl has ended the lock.
     owed_until: Option<Moment>,
-    /// What this release undoes. It is dropped as soon as an answer shows that the node has no
-    /// grant of the attempt.
+    /// Dropped as soon as an answer shows that the node has no grant of the attempt.
     undoes: Option<SharedGrant>,
-    /// Entry in the `unanswered` count of the node queue's [`Load`], until the request has its
-    /// answer.
     unanswered: Option<Counted>,
-    /// Entry in the `owed` count of the node queue's [`Load`], until the request need not be
-    /// repeated any more.
     owed: Option<Counted>,
 }
 
 impl Pending {
-    /// Creates a request. The inbox receives the answer.
     pub(crate) fn new(op: Op, deadline: Moment, node: usize, inbox: &Arc<Inbox>) -> Self {
         let mut pending = Self::silent(op, deadline, node);
         pending.inbox = Some(Arc::clone(inbox));
         pending
     }
 
-    /// Creates a release that undoes an attempt. The release is repeated until `until` or until the
-    /// node answers. No caller waits for the answer.
     pub(crate) fn release(
         op: Op,
         deadline: Moment,
@@ -125,56 +113,46 @@ impl Pending {
         Self { op, deadline, node, inbox, owed_until, undoes, unanswered: None, owed: None }
     }
 
-    /// Makes the request owed: it is repeated until `until` if the node does not answer.
     pub(crate) fn owed(mut self, until: Moment) -> Self {
         self.owed_until = Some(until);
         self
     }
 
-    /// Counts the request in the [`Load`] of a node queue.
     pub(super) fn count(&mut self, load: &Arc<Load>) {
         self.unanswered = Some(Counted::new(load, |load| &load.unanswered));
         self.owed = self.owed_until.map(|_| Counted::new(load, |load| &load.owed));
     }
 
-    /// Returns true if the request is repeated until the node has answered it.
     pub(super) fn is_owed(&self) -> bool {
         self.owed_until.is_some()
     }
 
-    /// Returns true if the request still has to be repeated at `now`. That is the case if
-    /// `owed_until` is not over and, for a request that undoes an attempt, if the node may have a
-    /// grant of the attempt. A later reply to the attempt can show that the node has no grant.
+    /// A later reply to the attempt can show that the node has no grant.
     pub(super) fn is_needed(&self, now: Moment) -> bool {
         self.owed_until.is_some_and(|until| now < until)
             && self.undoes.as_ref().is_none_or(|grant| grant.lock().may_hold(self.node))
     }
 
-    /// Returns true if a caller waits for the answer.
     pub(super) fn is_awaited(&self) -> bool {
         self.inbox.is_some()
     }
 
-    /// Returns true if the request renews a lease of which no other request waits for this node.
+    /// It renews a lease of which no other request waits for this node.
     fn may_overtake(&self) -> bool {
         self.op.is_extension()
             && self.inbox.as_ref().is_some_and(|inbox| inbox.may_overtake(self.node))
     }
 
-    /// Returns the owner of the request, if a caller waits for the answer and the request is no
-    /// undo operation (a release or an unclaim). The effect of such a request may have to be undone
-    /// later.
+    /// The owner whose request may have to be undone later: a caller waits for it, and it is no
+    /// undo.
     pub(super) fn doer(&self) -> Option<OwnerToken> {
         self.op.owner().filter(|_| self.is_awaited() && !self.op.is_undo()).copied()
     }
 
-    /// Returns the durability level that a grant must reach to count.
     pub(super) fn level(&self) -> Durability {
         self.inbox.as_ref().map_or(Durability::Primary, |inbox| inbox.level())
     }
 
-    /// Returns a copy of this request if it is owed: like a release, it has to be repeated until
-    /// the node answers it, even if the caller is gone. Returns `None` if the request is not owed.
     pub(super) fn take_owed(&mut self) -> Option<Self> {
         let until = self.owed_until.take()?;
         let mut owed = Self::silent(self.op.clone(), self.deadline, self.node).owed(until);
@@ -182,12 +160,10 @@ impl Pending {
         Some(owed)
     }
 
-    /// Posts the answer, if a caller waits for it.
     pub(super) fn answer(mut self, reply: Answer, origin: &Origin) {
         self.post(reply, origin);
     }
 
-    /// Tells the caller that the node has answered, and that the answer waits for replicas.
     pub(super) fn awaits_replicas(&self) {
         if let Some(inbox) = &self.inbox {
             inbox.awaits_replicas(self.node);
@@ -206,25 +182,21 @@ impl Drop for Pending {
         if self.is_awaited() {
             let detail = "the task of this node's queue ended; the next call starts another";
             let error = NodeError::maybe_executed(NodeFault::Disconnected, detail);
-            // The default origin of an answer contains no time. That is enough here, because only
-            // an answer that reports a quarantine needs a time.
+            // Only an answer that reports a quarantine needs a time.
             self.post(Err(error), &Origin::default());
         }
     }
 }
 
-/// Sending ends of the two channels of a node queue. Renewals are sent before all other requests
-/// (renewal 12). An extension stays among the others, behind the acquire of its lease, until the
-/// node has answered that acquire: the lease was granted by a majority, which this node need not
-/// belong to. A renewal cannot overtake the release, because none is submitted after the release
-/// (renewal 7).
+/// Renewals are sent before all other requests (renewal 12). An extension stays among the others,
+/// behind the acquire of its lease, until the node has answered that acquire. A renewal cannot
+/// overtake the release, because none is submitted after the release (renewal 7).
 pub(super) struct Queues {
     renewals: Sender<Pending>,
     others: Sender<Pending>,
 }
 
 impl Queues {
-    /// Creates the two channels of a node queue, each with `places` places.
     pub(super) fn new(places: usize) -> (Self, Incoming) {
         let ((renewals, first), (others, rest)) = (channel(places), channel(places));
         let incoming = Incoming { renewals: first, others: rest, renewal: None, other: None };
@@ -236,8 +208,7 @@ impl Queues {
     }
 }
 
-/// Receiving ends of the two channels of a node queue. `wait` may already have taken one request
-/// out of each channel.
+/// `wait` may already have taken one request out of each channel.
 pub(super) struct Incoming {
     renewals: Receiver<Pending>,
     others: Receiver<Pending>,
@@ -246,7 +217,6 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// Returns the number of requests that wait in both channels to be sent.
     pub(super) fn len(&self) -> usize {
         let taken = usize::from(self.renewal.is_some()) + usize::from(self.other.is_some());
         taken + self.renewals.len() + self.others.len()
@@ -256,25 +226,20 @@ impl Incoming {
         self.renewal.is_some() || !self.renewals.is_empty()
     }
 
-    /// Takes the next request to send: the oldest renewal or, without one, the oldest other
-    /// request.
     pub(super) fn next(&mut self) -> Option<Pending> {
         let renewal = self.renewal.take().or_else(|| self.renewals.try_recv().ok());
         renewal.or_else(|| self.other.take()).or_else(|| self.others.try_recv().ok())
     }
 
-    /// Waits for a request. Returns false if the queue was dropped and no request is left.
-    ///
-    /// # Cancellation safety
-    /// No request is lost, because only the poll that returns takes a request.
+    /// Returns false if the queue was dropped and no request is left. Cancel safe: only the poll
+    /// that returns takes a request.
     pub(super) async fn wait(&mut self) -> bool {
         if self.renewal.is_some() || self.other.is_some() {
             return true;
         }
         tokio::select! {
             biased;
-            // Both channels close together. If `renewals` is closed, `others` may still contain
-            // releases.
+            // Both channels close together, and `others` may still contain releases.
             Some(job) = self.renewals.recv() => self.renewal = Some(job),
             job = self.others.recv() => self.other = job,
         }

@@ -1,11 +1,9 @@
-//! Owed requests to one node: releases and unclaims (which give a claim back) that the node has not
-//! confirmed yet, and results that the node has not stored yet. Each request is kept until it has
-//! certainly taken effect.
+//! Owed requests to one node: releases and unclaims that it has not confirmed, and results that it
+//! has not stored.
 //!
 //! A request without an answer may still take effect until its deadline by the node's clock. A
 //! release is done if the node executes it after that deadline, or if its owner has no unanswered
-//! request. Otherwise the release is repeated, until the ttl has ended the lock or claim on the
-//! node.
+//! request. Otherwise it is repeated, until the ttl has ended the lock or claim.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -14,13 +12,11 @@ use super::pending::Pending;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Largest number of releases that are kept for one node. If there are more, the oldest release is
-/// dropped, and its lock ends by the ttl.
+/// If there are more, the oldest is dropped, and its lock ends by the ttl.
 const MOST: usize = 32_768;
-/// First and longest pause between two tries of a release, while the node does not answer.
+/// First and longest pause between two tries, while the node does not answer.
 const WAIT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// Owed releases of one node (it has not confirmed them), ordered by the time of the next try.
 pub(super) struct PendingReleases {
     queue: VecDeque<(Moment, Pending)>,
     wait: Duration,
@@ -33,13 +29,10 @@ impl Default for PendingReleases {
 }
 
 impl PendingReleases {
-    /// Returns the time at which the next release has to be sent again.
     pub(super) fn due(&self) -> Option<Moment> {
         self.queue.front().map(|(due, _)| *due)
     }
 
-    /// Takes at most `most` releases that are due. Drops releases that are not needed any more, for
-    /// example because the ttl has ended the lock.
     pub(super) fn take(&mut self, now: Moment, most: usize) -> Vec<Pending> {
         let mut taken = Vec::new();
         while taken.len() < most && self.due().is_some_and(|due| due <= now) {
@@ -48,7 +41,6 @@ impl PendingReleases {
         taken
     }
 
-    /// Queues a release for another try after `pause`.
     pub(super) fn push(&mut self, owed: Pending, now: Moment, pause: Duration) {
         if !owed.is_needed(now + pause) {
             return;
@@ -59,21 +51,18 @@ impl PendingReleases {
         self.queue.push_back((now + pause, owed));
     }
 
-    /// Queues a release that got no answer.
     pub(super) fn push_failed(&mut self, owed: Pending, now: Moment) {
         self.push(owed, now, self.wait);
     }
 
-    /// Records if the node answered a batch. The pause between two tries of an owed (not confirmed)
-    /// release grows with each batch without an answer.
     pub(super) fn answered(&mut self, yes: bool) {
         self.wait = if yes { WAIT.0 } else { (self.wait * 2).min(WAIT.1) };
     }
 }
 
-/// Owners of unanswered requests, each with the time until which its requests may take effect, in
-/// µs by the node's clock. If there are more than `MOST` owners, `all_owners` replaces their
-/// entries: it is the latest of these times, and applies to every owner.
+/// Owners of unanswered requests, each with the time until which these may take effect, in µs by
+/// the node's clock. Beyond `MOST` owners, `all_owners` replaces the entries: the latest of these
+/// times, for every owner.
 #[derive(Debug, Default)]
 pub(super) struct InDoubt {
     owners: HashMap<OwnerToken, u64>,
@@ -81,8 +70,6 @@ pub(super) struct InDoubt {
 }
 
 impl InDoubt {
-    /// Records that a request of this owner got no answer. The request may take effect until the
-    /// node's clock shows `not_after`.
     pub(super) fn about(&mut self, owner: OwnerToken, not_after: u64) {
         let until = self.owners.entry(owner).or_insert(not_after);
         *until = not_after.max(*until);
@@ -92,19 +79,16 @@ impl InDoubt {
         }
     }
 
-    /// Removes the owners whose unanswered requests cannot take effect any more when the node's
-    /// clock shows `micros`.
     pub(super) fn known(&mut self, micros: u64) {
         self.owners.retain(|_, until| *until >= micros);
         self.all_owners = self.all_owners.filter(|until| *until >= micros);
     }
 
-    /// Returns the time for which an unanswered request of this owner may still take effect, if the
-    /// node's clock shows `micros`. Returns `None` if there is no such request.
+    /// For how long an unanswered request of this owner may still take effect at `micros`.
     pub(super) fn lasts(&self, owner: &OwnerToken, micros: u64) -> Option<Duration> {
         let until = self.owners.get(owner).copied().max(self.all_owners)?;
         let left = until.checked_sub(micros)?;
-        // One more millisecond makes sure that the next answer comes after the end of that time.
+        // So that the next answer comes after the end of that time.
         Some(Duration::from_micros(left) + Duration::from_millis(1))
     }
 }

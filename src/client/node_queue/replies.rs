@@ -1,5 +1,5 @@
-//! Handles a node's answer to a batch of requests: decides which replies count, posts the replies
-//! to the callers, and keeps the releases that the node has not confirmed.
+//! Handles a node's answer to a batch: which replies count, to whom they go, and which releases are
+//! kept.
 
 use std::sync::Arc;
 
@@ -17,8 +17,6 @@ use crate::quorum::vote::{Server, Witness};
 use crate::time::Moment;
 
 impl Worker {
-    /// Stores the facts that the node reported (clock, identity, data history). Returns an error if
-    /// the node's votes do not count at present.
     pub(super) fn observe(&mut self, timed: &TimedFacts) -> Option<NodeError> {
         let TimedFacts { facts, sent, received } = timed;
         self.clock = Some(timed.clock());
@@ -35,8 +33,7 @@ impl Worker {
         foreign.or(objection)
     }
 
-    /// Returns what this handle remembers of the node's data. It forgets another deployment's
-    /// (rules quarantine 22, overview 8 in docs/design).
+    /// Forgets another deployment's data (quarantine 22, overview 8).
     pub(super) fn remembered(&self) -> Remembered {
         let remembers = self.monitor.remembers();
         let deployments = self.settings.deployments.lock();
@@ -48,9 +45,7 @@ impl Worker {
         Remembered { is_shared, ..remembers }
     }
 
-    /// Checks the answer to a batch, and posts the replies to the callers. Some replies count only
-    /// after replicas have the grants. For these, returns futures that wait for the replicas and
-    /// then post the replies.
+    /// Returns futures that wait for replicas and then post the replies that count only then.
     pub(super) fn settle(&mut self, answered: Answered) -> Vec<BoxFuture<'static, ()>> {
         let Answered { requests, greeting, replies, deadline, not_after, sent, received } =
             answered;
@@ -85,8 +80,7 @@ impl Worker {
         let shows = replies.items.iter().flatten().any(Reply::shows_result);
         for (mut pending, reply) in requests.into_iter().zip(replies.items) {
             let reply = match reply {
-                // A node may defer an op (ask for it again) only if its answer contains at least
-                // one stored result.
+                // A node may defer an op only if its answer contains at least one stored result.
                 Ok(Reply::Deferred) if shows && pending.op.shows_result() => {
                     self.put_off(pending);
                     continue;
@@ -126,22 +120,18 @@ impl Worker {
         held.map(|(level, held)| self.confirm(facts, level, deadline, held)).collect()
     }
 
-    /// Keeps a request for a later batch, because the node did not execute it: the node's answer
-    /// was already full of stored results (`Deferred`).
     fn put_off(&mut self, pending: Pending) {
         if let (Some(owner), Some((clock, _))) = (pending.doer(), &self.clock) {
-            // The caller may drop its call before the batch that will contain the request is sent.
-            // A release of its owner token follows. This release must then be repeated until that
-            // batch cannot take effect any more.
+            // The caller may drop its call before the batch is sent: the release that follows is
+            // repeated until that batch cannot take effect any more.
             let not_after = clock.at(pending.deadline, self.settings.drift);
             self.in_doubt.about(owner, not_after);
         }
         self.again.push_back(pending);
     }
 
-    /// Keeps a release that must be repeated until the node has confirmed it (`owed`) for another
-    /// try. Drops the release if the node answered it at a time when no earlier request of its
-    /// owner can still take effect.
+    /// Kept unless the node answered at a time when no earlier request of its owner can still take
+    /// effect.
     fn settle_owed(&mut self, owed: Pending, answered: bool, facts: Option<&Facts>) {
         let now = self.settings.env.now();
         let micros = facts.map_or(0, |f| f.node_micros);
@@ -153,8 +143,6 @@ impl Worker {
         }
     }
 
-    /// Returns a future that waits until enough replicas of the node have the grants in `held`, and
-    /// then posts these grants. If too few replicas have the grants, the future posts the error.
     fn confirm(
         &self,
         replied: Option<&Facts>,

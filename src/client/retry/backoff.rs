@@ -7,30 +7,23 @@ use super::prospect::Prospect;
 use crate::env::Env;
 use crate::retry_policy::{Delays, RetryPolicy};
 
-/// Largest number of collisions in a row that counts. Each collision doubles the longest random
-/// delay of the callers, up to 32 round trips.
+/// Each collision doubles the longest random delay, up to 32 round trips.
 const COLLISIONS_MAX: u32 = 5;
-/// Largest round trip that is used to compute a random delay after a collision. A longer round trip
-/// counts as this value.
 const ROUND_TRIP_MAX: Duration = Duration::from_millis(20);
-/// First pause after requests were not sent because too many requests wait in the queue of a node;
-/// the pause is doubled at most `CROWDED_MAX` times.
+/// First pause after requests were not sent because a node queue is full; doubled at most
+/// `CROWDED_MAX` times.
 const CROWDED: Duration = Duration::from_millis(50);
 const CROWDED_MAX: u32 = 5;
-/// Longest pause in which a call waits for a hint (a wake-up message), because the hint may have
-/// been lost.
 pub(super) const HINT_MAX: Duration = Duration::from_secs(1);
 /// Longest time between the end of another owner's lease and the next attempt.
 const LATE_MAX: Duration = Duration::from_millis(20);
 
-/// State from which the pauses of one call are computed.
 #[derive(Debug)]
 pub(super) struct Backoff {
     policy: RetryPolicy,
-    /// Generator of the growing delays; `None` before the first pause.
     delays: Option<Delays>,
-    /// Number of attempts of this call, at most `CROWDED_MAX`, that were not sent because too many
-    /// requests waited in the queue of a node.
+    /// Attempts of this call, at most `CROWDED_MAX`, that were not sent because a node queue was
+    /// full.
     crowded: u32,
 }
 
@@ -39,11 +32,9 @@ impl Backoff {
         Self { policy, delays: None, crowded: 0 }
     }
 
-    /// Returns the time to wait if no hint (wake-up message) arrives. If another owner has the lock
-    /// or key, the pause ends when the owner's lease could have expired; there is no pause if no
-    /// hint was requested yet (not `registered`). Otherwise the pause is a growing delay. If a node
-    /// queue has more requests than it can send in time, the pause grows further, because callers
-    /// that try again at once would only keep the queue full.
+    /// The time to wait if no hint arrives: until the owner's lease could have expired, or a
+    /// growing delay. No pause if no hint was requested yet. If a node queue is full, it grows
+    /// further, because callers that try again at once would keep it full.
     pub(super) fn pause(
         &mut self,
         prospect: Prospect,
@@ -54,8 +45,7 @@ impl Backoff {
         let delays = self.delays.get_or_insert_with(|| policy.delays(env.random() as u64));
         let delay = delays.next().unwrap_or(Duration::from_millis(250));
         match prospect {
-            // The nodes register a caller for hints (wake-up messages) when they refuse its
-            // attempt, so this attempt is made at once.
+            // The nodes register a caller when they refuse it, so this attempt is made at once.
             Prospect::Held(_) if !registered => Duration::ZERO,
             Prospect::Ticketed => Duration::ZERO,
             Prospect::Held(Some(left)) => (left + delay.min(LATE_MAX)).min(HINT_MAX.max(delay)),
@@ -74,7 +64,7 @@ impl Backoff {
     }
 }
 
-/// Returns a random time of up to 2 to the power of `collisions` round trips.
+/// Up to 2 to the power of `collisions` round trips.
 pub(super) fn spread(random: u128, round_trip: Duration, collisions: u32) -> Duration {
     part(round_trip.min(ROUND_TRIP_MAX) * (1 << collisions.clamp(1, COLLISIONS_MAX)), random)
 }

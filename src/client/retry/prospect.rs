@@ -8,20 +8,15 @@ use crate::quorum::acquire::Loss;
 use crate::quorum::majority;
 use crate::time::Moment;
 
-/// Prospect that a further attempt gets the lock or the claim, after a refused attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Prospect {
-    /// Another owner has the lock or key, for at most this time unless the owner renews it; `None`:
-    /// no end is known.
+    /// For at most this time unless the owner renews; `None`: no end is known.
     Held(Option<Duration>),
-    /// No owner has a majority, because several callers made attempts at once. All of them give
-    /// back what they were granted.
+    /// No owner has a majority. All give back what they were granted.
     Collided,
-    /// The lock or key is expected to become free or decided within this time (zero: not known). No
-    /// hint (wake-up message) will announce that, so the next attempt follows after a short delay.
+    /// Expected to be free or decided within this time (zero: not known). No hint will say so.
     Settling(Duration),
-    /// The fair call has got its ticket (its number in the order of fair callers), so it makes the
-    /// next attempt with the ticket at once (rule fair 2 in docs/design).
+    /// The next attempt is made with the ticket at once (fair 2).
     Ticketed,
     /// Too few nodes gave an answer that counts. `crowded` is true if some requests were not sent,
     /// because too many requests wait in a node queue.
@@ -44,8 +39,6 @@ impl Prospect {
         }
     }
 
-    /// Returns the prospect (expected result) of a further attempt after a majority of the nodes
-    /// answered that another owner has the lock or key.
     pub(crate) fn of_taken(taken: &Taken) -> Self {
         match taken.retry_after {
             Some(Duration::ZERO) => Self::Collided,
@@ -53,13 +46,10 @@ impl Prospect {
         }
     }
 
-    /// Returns true if a majority of the nodes gave an answer that counts.
     pub(super) fn is_answer(&self) -> bool {
         !matches!(self, Self::NoQuorum { .. } | Self::NotDurable)
     }
 
-    /// Returns the earliest time at which the lock or key can become free without a release. The
-    /// remaining time in the refusal is counted from `at`.
     pub(super) fn expires(&self, at: Moment) -> Moment {
         match self {
             Self::Held(Some(left)) => at + *left,
@@ -68,7 +58,6 @@ impl Prospect {
     }
 }
 
-/// Returns true if this process did not send the request.
 pub(crate) fn is_crowded(outcome: &NodeOutcome) -> bool {
     matches!(outcome, NodeOutcome::Failed(e) if e.reach() == Reach::NotAsked)
 }

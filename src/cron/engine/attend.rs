@@ -20,8 +20,7 @@ where
     Fut: Future<Output = Result<(), E>>,
     E: Into<Failed>,
 {
-    /// Calls the handler of the job, and waits until the handler ends or may not continue. A run
-    /// that has to be cancelled is first notified, and may then continue for the `grace` of the
+    /// A run that is to be cancelled is first notified, and may continue for the `grace` of the
     /// job.
     pub(super) async fn attend(
         &self,
@@ -29,8 +28,7 @@ where
         guard: Option<&LockGuard>,
     ) -> Result<End, Failed> {
         let (cx, cancel) = (tick.cx.clone(), tick.cancel.clone());
-        // A requested run is no tick of the schedule. The next tick of the schedule is the first
-        // one after the present time.
+        // A requested run is no tick of the schedule.
         let at = if tick.requested { self.cron.now() } else { tick.at };
         let run = (self.handler)(tick);
         let lost = async {
@@ -49,8 +47,8 @@ where
             biased;
             () = cx.lost() => return Err(Failed::unknown("the claim of the tick was lost")),
             () = lost => return Err(Failed::unknown("the lock of the job was lost")),
-            // `stopped` is polled before `run`. So if a run without a `grace` ends at the moment of
-            // its cancellation, it counts as cancelled.
+            // `stopped` is polled before `run`: without a `grace`, a run that ends at that moment
+            // is cancelled.
             why = stopped => return Ok(End::Cancelled(why)),
             ended = run => ended.map_err(Into::into),
         };
@@ -65,7 +63,6 @@ where
         }
     }
 
-    /// Resolves as soon as the run of this tick has to be cancelled. Returns the reason.
     async fn to_be_cancelled(&self, tick: i64) -> Cancelled {
         let next = self.schedule.after(tick).map(millis);
         let next = next.filter(|_| self.job.overlap == Overlap::CancelPrevious);
@@ -77,8 +74,7 @@ where
         }
     }
 
-    /// Holds the job's lock until `at_least` of the job has passed since the beginning of the run.
-    /// So until then, no other process can run a tick of the job.
+    /// Until `at_least` of the job has passed since the beginning of the run.
     pub(super) async fn hold(&self, began: &OnceLock<Moment>, guard: &LockGuard) {
         let ran = began.get().map_or(Duration::MAX, |began| self.moment().since(*began));
         tokio::select! {
@@ -88,8 +84,8 @@ where
         }
     }
 
-    /// Resolves after `span`; never resolves if `span` is `None`. The library's monotonic clock
-    /// measures `span`, because it also counts while the computer is suspended, and is never set.
+    /// Never resolves for `None`. The monotonic clock also counts while the computer is suspended,
+    /// and is never set.
     async fn passed(&self, span: Option<Duration>) {
         let Some(span) = span else { return std::future::pending().await };
         let began = self.moment();

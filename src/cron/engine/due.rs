@@ -15,11 +15,9 @@ use super::super::tick::{End, Run};
 use super::look_back::{LookedBack, Ticks};
 use super::{AGAIN, CheckResult, Engine, is_ahead};
 
-/// Shortest and longest delay of the first check of a tick in a process that does not lead. With
-/// the delay, the leading process checks the tick first.
 const HOLD_BACK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
-/// What decides about a tick; of two, the last one.
+/// Of two, the last one decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum DecidedBy {
     /// Its age (cron 4).
@@ -33,12 +31,10 @@ pub(super) enum DecidedBy {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Due {
-    /// True for a missed tick that is run late.
     pub(super) backfilled: bool,
-    /// True if an operator requested the run. The tick is then the time of the request.
+    /// The tick is then the time of the operator's request.
     pub(super) requested: bool,
     pub(super) by: DecidedBy,
-    /// True if its handler asked in this process for another run.
     pub(super) retried: bool,
     /// In milliseconds since 1970.
     check_at: u64,
@@ -53,7 +49,7 @@ impl Due {
 /// The key is the time of the tick in seconds since 1970, and true if an operator requested it.
 pub(super) type DueTicks = BTreeMap<(i64, bool), Due>;
 
-/// Returns the ticks that may be checked. A missed tick waits for the missed ticks before it.
+/// A missed tick waits for the missed ones before it.
 fn in_turn(due: &DueTicks) -> impl Iterator<Item = (i64, Due)> + '_ {
     let first = due.iter().find(|(_, d)| d.backfilled).map(|(key, _)| *key);
     let in_turn = due.iter().filter(move |(key, d)| !d.backfilled || first == Some(**key));
@@ -64,7 +60,7 @@ pub(super) fn ready(due: &DueTicks, now: u64) -> Option<(i64, Due)> {
     in_turn(due).find(|(_, d)| d.check_at <= now)
 }
 
-/// Returns the time of the next check, in milliseconds since 1970.
+/// In milliseconds since 1970.
 pub(super) fn next_check(due: &DueTicks) -> Option<u64> {
     in_turn(due).map(|(_, d)| d.check_at).min()
 }
@@ -92,8 +88,8 @@ pub(super) fn ticks_of(schedule: &Schedule, (first, last): (i64, i64)) -> Vec<i6
 }
 
 impl<F> Engine<'_, F> {
-    /// Handles a wall clock that was set back. The ticks that are on time by the new clock are
-    /// looked at again. The records show which of these ticks were already run.
+    /// Looks again at the ticks that are on time by a clock that was set back. The records show
+    /// which were run.
     pub(super) fn follow(&self, due: &mut DueTicks, seen: &mut i64) {
         let since = self.since();
         *seen = since.map_or(*seen, |since| since.max(*seen));
@@ -111,13 +107,12 @@ impl<F> Engine<'_, F> {
         let on_time = now.saturating_sub(whole(self.job.latest().as_secs()));
         *seen = since.map_or(now, |since| since.max(on_time));
         for ((tick, requested), d) in due {
-            // A requested run has no jitter, because after a long jitter it would be too late to
-            // begin.
+            // After a long jitter a requested run would be too late to begin.
             d.check_at = if *requested { millis(*tick) } else { self.first_check(*tick) };
         }
     }
 
-    /// Returns the time of a tick's first check, in milliseconds since 1970.
+    /// In milliseconds since 1970.
     fn first_check(&self, tick: i64) -> u64 {
         let leads = self.cron.lead.term.borrow().is_some();
         let ttl = self.cron.core().config.ttl;
@@ -125,8 +120,6 @@ impl<F> Engine<'_, F> {
         self.job.due(tick).saturating_add(if leads { 0 } else { millis_of(hold_back) })
     }
 
-    /// Adds the tick that is due since the last look. If there are several, this process did not
-    /// look in time, and they are returned: their records say what has become of them.
     pub(super) fn add_due(
         &self,
         due: &mut DueTicks,
@@ -151,8 +144,8 @@ impl<F> Engine<'_, F> {
         d.by = d.by.max(by);
     }
 
-    /// Returns the ticks from the last one back to the first, as far as their records are kept, and
-    /// at most as many as one look back reads.
+    /// From the last one back to the first, as far as their records are kept, and at most as many
+    /// as one look back reads.
     pub(super) fn ticks_of(&self, schedule: &Schedule, (first, last): (i64, i64)) -> Vec<i64> {
         ticks_of(schedule, (first.max(self.kept()), last))
     }
@@ -162,7 +155,6 @@ impl<F> Engine<'_, F> {
         self.cron.now().saturating_sub(whole(self.job.retention.as_secs()))
     }
 
-    /// Takes the result of a check. Returns the ticks that are missed by now.
     pub(super) fn checked(
         &self,
         due: &mut DueTicks,
@@ -214,7 +206,6 @@ impl<F> Engine<'_, F> {
         if is_judged { self.judge(due) } else { Vec::new() }
     }
 
-    /// The nodes answer again, so the ticks need not wait any longer, and come in their order.
     fn check_again(&self, due: &mut DueTicks) {
         let now = self.now();
         for ((tick, _), d) in due.iter_mut().filter(|(_, d)| !d.retried && !d.requested) {
@@ -260,7 +251,6 @@ impl<F> Engine<'_, F> {
         left
     }
 
-    /// Returns the ticks after those whose run has begun: they may have to be run after it.
     fn may_be_buffered(&self, due: &DueTicks) -> BTreeSet<i64> {
         if self.job.overlap != Overlap::BufferOne {
             return BTreeSet::new();
@@ -275,8 +265,7 @@ impl<F> Engine<'_, F> {
         d.retried && now.saturating_sub(self.job.due(tick)) <= millis_of(span)
     }
 
-    /// Returns whether a tick that no process has begun is run late; `None` if it is missed, unless
-    /// [`judge`](Self::judge) decides otherwise.
+    /// `None` if it is missed, unless [`judge`](Self::judge) decides otherwise.
     pub(super) fn is_late(&self, tick: i64, d: Due) -> Option<bool> {
         let now = self.now();
         if is_on_time(self.job, self.schedule, tick, now) {
@@ -287,7 +276,6 @@ impl<F> Engine<'_, F> {
         (is_run || self.is_retried_in_time(tick, d, now)).then_some(d.backfilled)
     }
 
-    /// Takes what the record of a run says about the ticks that were due during the run.
     fn has_run(&self, due: &mut DueTicks, (own, run): (i64, &Run), is_recent: bool) {
         if !matches!(run.end, End::Skipped(_)) {
             self.ran.lock().add(self.job.missed, own, fate_of(run));
@@ -305,7 +293,6 @@ impl<F> Engine<'_, F> {
         }
     }
 
-    /// Takes what a look back has found. Returns the ticks that have to be looked at again.
     pub(super) fn found(&self, due: &mut DueTicks, found: LookedBack) -> Vec<i64> {
         let of = found.of;
         let is_left = self.job.interrupted == Interrupted::Leave;

@@ -10,16 +10,12 @@ use super::super::tick::{End, Run};
 use super::Engine;
 use crate::idempotency::{RunError, Status};
 
-/// Pause before ticks are read again.
 const AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ticks {
-    /// They were due before this process looked.
     New,
-    /// They are not run, unless their run has begun.
     Missed,
-    /// They belong to the schedule before the last edit.
     OfBefore,
 }
 
@@ -27,7 +23,6 @@ pub(super) enum Ticks {
 #[derive(Debug)]
 pub(super) struct LookedBack {
     pub(super) of: Ticks,
-    /// Their run goes on, or fewer nodes than a majority have its result.
     pub(super) begun: Vec<i64>,
     pub(super) lapsed: Vec<i64>,
     pub(super) runs: Vec<(i64, Run)>,

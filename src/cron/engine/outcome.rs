@@ -1,5 +1,4 @@
-//! End of a check of a tick (one due time of a job). This module counts the result of the tick, or
-//! decides when the tick is checked again.
+//! End of a check of a tick: counts the result, or decides when the tick is checked again.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,7 +12,6 @@ use crate::span;
 use crate::token::FencingToken;
 
 impl<F> Engine<'_, F> {
-    /// Counts the result of a tick in the metrics, and ends its span.
     pub(super) fn over(
         &self,
         operation: span::Call,
@@ -37,11 +35,10 @@ impl<F> Engine<'_, F> {
                 }
             }
             Ok(Outcome::Parked(_)) => "parked",
-            // The run of the job failed, or its result is not stored. The same tick may be run
-            // again.
+            // Failed, or the result is not stored: the same tick may be run again.
             Err(RunError::Handler { .. } | RunError::NotRecorded(_)) => "again",
-            // Another process runs or has run the tick, or too few nodes answered. The process that
-            // completes the tick also counts it, so this process does not.
+            // Another process runs or has run it, or too few nodes answered. Who completes the tick
+            // also counts it.
             Ok(_) => return operation.over("elsewhere"),
             Err(_) => return operation.over("no_quorum"),
         };
@@ -49,9 +46,6 @@ impl<F> Engine<'_, F> {
         operation.over(outcome);
     }
 
-    /// Returns the pause before the next check of a tick after an error. An error is possible, for
-    /// example, if the clock was set back, so that the due time of the tick, since which its
-    /// idempotency key can exist, is in the future.
     pub(super) fn after_error(&self, error: &RunError) -> CheckResult {
         let RunError::Handler { failed, .. } = error else {
             return self.wait_because(error, error.advice());
@@ -70,8 +64,6 @@ impl<F> Engine<'_, F> {
         CheckResult::Retry(again)
     }
 
-    /// Returns the pause before the next check of a tick that could not be decided. Logs the reason
-    /// as a warning the first time. After that, logs no further warning until a tick is finished.
     pub(super) fn wait_because(&self, why: &dyn std::fmt::Display, advice: Advice) -> CheckResult {
         let job = &self.job.name;
         if self.waits.swap(true, Ordering::Relaxed) {

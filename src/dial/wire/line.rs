@@ -1,16 +1,13 @@
-//! The socket of a [`Wire`](super::Wire), with two queues of requests: those that are not sent yet,
-//! those that are sent and not answered. A batch is a call of a Lua script with several requests.
-//! A server refuses it as a whole if it has lost the script (NOSCRIPT), or if its data are not
-//! those that the client expects (`Retry`). Then this module sends the batch again.
+//! The socket of a [`Wire`](super::Wire), with the requests that are not sent, and those that are
+//! not answered. A server refuses a batch as a whole if it has lost the script (NOSCRIPT), or if
+//! its data are not those that the client expects (`Retry`). Then this module sends it again.
 //!
-//! Another client may load the script at any time, and then the server executes the later batches.
-//! So this module sends nothing new until the server has answered all sent requests. Then it sends
-//! the refused batches again, in their first order.
+//! Another client may load the script at any time, so that later batches are executed. So nothing
+//! new is sent until all sent requests are answered; then the refused batches go again, in their
+//! first order.
 //!
-//! A refused batch is not sent again if the server executed a later batch with the same owner
-//! token. The refused batch may acquire a lock, and the later batch may contain the release of that
-//! lock. That release found no lock. If the acquire were executed after it, the lock would stay
-//! held although its caller has released it.
+//! A refused batch is not sent again if the server executed a later one with the same owner token:
+//! it may acquire a lock whose release has found none, and that lock would stay held.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,9 +22,8 @@ use crate::dial::frames::{Excess, Frames, Limits};
 use crate::dial::limited::{Socket, TURN};
 use crate::op::Batch;
 
-/// Number of bytes per read from the socket.
+/// Bytes per read.
 const CHUNK: usize = 16 * 1024;
-/// Largest capacity of an empty read buffer. A larger empty buffer is freed.
 const KEPT: usize = 4 * CHUNK;
 
 pub(super) struct Request {
@@ -35,9 +31,7 @@ pub(super) struct Request {
     pub(super) got: Vec<Value>,
     bytes: Vec<u8>,
     wanted: usize,
-    /// The batch, if it may be sent again.
     retry: Option<Box<dyn Retry>>,
-    /// True after the server has refused the batch without the script.
     lacked_script: bool,
 }
 
@@ -62,7 +56,6 @@ impl Request {
     }
 }
 
-/// Id of the request that loads the script; no caller waits for its answer.
 pub(super) const LOADING: u64 = u64::MAX;
 
 pub(super) struct Line {
@@ -70,18 +63,15 @@ pub(super) struct Line {
     frames: Frames,
     load: fn() -> Vec<u8>,
     chunk: Box<[u8]>,
-    /// Received bytes that do not form a whole answer yet. The field `frames` has searched the
-    /// first `seen` of these bytes for the ends of answers.
+    /// No whole answer yet. `frames` has searched the first `seen` bytes.
     buffer: Vec<u8>,
     seen: usize,
     unsent: VecDeque<Request>,
-    /// Number of bytes of the first unsent request that the socket has accepted.
+    /// Bytes of the first unsent request that the socket has accepted.
     begun: usize,
     flushed: bool,
     sent: VecDeque<Request>,
-    /// Batches that the server refused as a whole, and that are sent again.
     missing: VecDeque<Request>,
-    /// True if the script must be loaded before that.
     lacks_script: bool,
 }
 
@@ -107,7 +97,7 @@ impl Line {
         self.unsent.push_back(request);
     }
 
-    /// Reads and writes until the socket would block. After an error the caller must drop the line.
+    /// Until the socket would block. After an error the caller must drop the line.
     pub(super) fn drive(
         &mut self,
         cx: &mut Context<'_>,
@@ -170,14 +160,13 @@ impl Line {
             self.buffer.extend_from_slice(came);
             self.take_answers(answered)?;
             if turn >= TURN {
-                // The server may send without a pause, so this task gives way to other tasks.
+                // The server may send without a pause.
                 cx.waker().wake_by_ref();
                 return Ok(());
             }
         }
     }
 
-    /// Removes all whole answers from the buffer and assigns them to requests.
     fn take_answers(&mut self, answered: &mut impl FnMut(Request)) -> RedisResult<()> {
         let excess = |e: Excess| io::Error::new(io::ErrorKind::InvalidData, e);
         let mut begin = 0;
@@ -200,8 +189,7 @@ impl Line {
 
     fn answer(&mut self, value: Value, answered: &mut impl FnMut(Request)) -> RedisResult<()> {
         if matches!(value, Value::Push { .. }) {
-            // This connection has no subscription, so pushes are ignored. `frames` limits the
-            // number of pushes.
+            // Pushes, whose number `frames` limits.
             return Ok(());
         }
         let Some(first) = self.sent.front_mut() else {
@@ -238,9 +226,8 @@ impl Line {
         answered(request);
     }
 
-    /// Queues the batches that the server refused (`missing`) before all unsent requests, behind
-    /// the command that loads the script if they need it. Does nothing while a sent request has no
-    /// answer. Returns true if a batch was queued.
+    /// Before all unsent requests, behind the command that loads the script if they need it.
+    /// Nothing while a sent request has no answer. True if a batch was queued.
     fn send_missing(&mut self) -> bool {
         if self.missing.is_empty() || !self.sent.is_empty() || self.begun > 0 {
             return false;

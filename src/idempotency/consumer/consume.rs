@@ -9,7 +9,6 @@ use super::{Broker, BrokerError, Handler, Rules, Terms};
 use crate::error::{Advice, ConfigError, advise};
 use crate::idempotency::Idempotency;
 
-/// A function that returns the key of a message, if the message has one.
 pub(super) type KeyOf<D> = Arc<dyn Fn(&D) -> Option<String> + Send + Sync>;
 
 /// A consumer of a broker's messages. Each message takes effect once, even if the broker delivers
@@ -95,7 +94,7 @@ impl<B: Broker> Consumer<B> {
         handler: H,
         stop: impl Future<Output = ()>,
     ) -> Result<ConsumerReport, ConsumeError> {
-        // The future is boxed, because a large future would enlarge the caller's future.
+        // A large future would enlarge the caller's.
         Box::pin(Work::new(self, handler).serve(stop)).await
     }
 }

@@ -1,6 +1,5 @@
-//! The disposition of a delivery: the action that a consumer takes with the message. The
-//! disposition depends only on the consumer's rules and on the result of the idempotency call that
-//! handled the delivery.
+//! The disposition of a delivery: what a consumer does with the message. It depends only on the
+//! consumer's rules and on the result of the idempotency call.
 
 use std::fmt;
 use std::time::Duration;
@@ -111,8 +110,8 @@ impl Rules {
             Ok(Outcome::Executed { .. } | Outcome::Replayed(_) | Outcome::NotKept) => {
                 Disposition::Ack
             }
-            // Another process runs the handler. If that process dies, this message must be
-            // delivered again, so the consumer does not acknowledge it.
+            // If that process dies, this message must be delivered again, so it is not
+            // acknowledged.
             Ok(Outcome::InFlight { retry_after }) => {
                 Disposition::Retry((*retry_after).max(self.first_retry))
             }
@@ -126,8 +125,7 @@ impl Rules {
                 "it was made longer ago than the retention, so its record may be gone; look \
                  whether it took effect",
             ),
-            // The message is held: an operator may still decide about all messages whose records
-            // the same loss of data may have removed. Until then it stays with its broker.
+            // An operator may still decide about all messages of the same loss.
             Ok(Outcome::Parked(why)) if self.holds(why) => Disposition::Retry(self.first_retry),
             Ok(Outcome::Parked(why)) => {
                 let reason = match why.reason {
@@ -140,14 +138,13 @@ impl Rules {
         }
     }
 
-    /// Returns true if a message with this outcome is held. The broker delivers a held message
-    /// again until an operator has decided (rule consumers 12 in docs/design).
+    /// The broker delivers a held message again until an operator has decided (consumers 12).
     pub(super) fn holds(&self, parked: &Parked) -> bool {
         self.holds_forgotten && parked.undecided
     }
 
-    /// Returns true if the handler may run in this attempt. The attempts before it left no result:
-    /// with `max_failures` of them the message is put aside.
+    /// The attempts before this one left no result: with `max_failures` of them the message is put
+    /// aside.
     pub(super) fn may_run(&self, attempt: u32) -> bool {
         attempt <= self.max_failures
     }
@@ -183,7 +180,7 @@ impl Rules {
             | RunError::NotInitialised { .. }
             | RunError::NotRecorded(_) => match e.advice() {
                 Advice::RetryAfter(wait) => Disposition::Retry(wait.max(self.first_retry)),
-                // The same error would occur for every other message, so the consumer stops.
+                // Every other message would fail the same way, so the consumer stops.
                 Advice::GiveUp | Advice::Rebuild | Advice::Misconfigured => {
                     Disposition::Stop(e.to_string())
                 }
@@ -191,9 +188,6 @@ impl Rules {
         }
     }
 
-    /// Returns the disposition of a message after a failure of its handler. `failures` counts the
-    /// earlier failures, `wait` is the pause that the handler requested, and `what` is the text of
-    /// the failure.
     pub(super) fn after_failure(
         &self,
         failures: u32,
@@ -209,8 +203,6 @@ impl Rules {
         Disposition::Retry(wait.max(self.first_retry))
     }
 
-    /// Returns the pause before the next delivery of a message after a failure. `failures` counts
-    /// the earlier failures.
     fn backoff(&self, failures: u32) -> Duration {
         let doubled = 2_u32.saturating_pow(failures);
         self.first_retry.saturating_mul(doubled).min(self.longest_retry)

@@ -1,7 +1,5 @@
-//! The pause of a consumer while no operator has initialised the nodes by `palisade init`
-//! (rule consumers 13 in docs/design). No message can be handled in this state, so all messages
-//! stay with their broker. The consumer tries one message at a time until an operator has
-//! initialised the nodes.
+//! The pause of a consumer while no operator has initialised the nodes (consumers 13). All messages
+//! stay with their broker; one at a time is tried.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,24 +9,14 @@ use tokio::time::Instant;
 use crate::idempotency::{Outcome, RunError};
 use crate::sync::SyncMutex;
 
-/// Pause between two messages that are fetched as a test, while the nodes are not initialised (by
-/// `palisade init`).
 pub(super) const EVERY: Duration = Duration::from_secs(5);
-/// Interval of the warnings in the log while no messages are fetched.
 const REPORT: Duration = Duration::from_secs(60);
 
-/// State of the nodes, as the result of an idempotency call shows it: initialised by an operator or
-/// not.
 #[derive(Debug)]
 pub(super) enum Deployment {
-    /// The result of the call does not show the state of the nodes. For example too few nodes
-    /// answered, or no call was made.
+    /// The result does not show it: too few nodes answered, or no call was made.
     Unknown,
-    /// The nodes are not initialised (by `palisade init`). The text is the message of
-    /// `RunError::NotInitialised`.
     Uninitialised(String),
-    /// The nodes count as initialised (by `palisade init`), because they decided if the handler may
-    /// run.
     Initialised,
 }
 
@@ -48,23 +36,18 @@ impl Deployment {
     }
 }
 
-/// A limit on the messages that the consumer may fetch. The gate is shut while the nodes are not
-/// initialised (by `palisade init`).
+/// Shut while the nodes are not initialised.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
-    /// Time at which the consumer may fetch one message, to try again if the nodes are initialised;
-    /// `None` if they are.
+    /// Time at which the consumer may fetch one message again; `None` while the gate is open.
     again: Option<Instant>,
-    /// Time of the last warning in the log that the gate is shut (the nodes are not initialised).
     reported: Option<Instant>,
-    /// True if the log contains a warning that the gate is shut (the nodes are not initialised),
-    /// and no later line that it is open.
+    /// The log has a warning that the gate is shut, and no later line that it is open.
     is_end_due: bool,
     shut: Shut,
 }
 
-/// Start and reason of the time in which a consumer's gate is shut (it fetches no messages); `None`
-/// while the gate is open, because the nodes are initialised. Shared with `Idempotency::health`.
+/// Since when and why the gate is shut; `None` while it is open. Shared with `Idempotency::health`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shut(Arc<SyncMutex<Option<(Instant, String)>>>);
 
@@ -75,35 +58,27 @@ impl Shut {
 }
 
 impl Gate {
-    /// Makes a gate that lets the consumer fetch messages. While the gate is shut (the nodes are
-    /// not initialised), `shut` contains the time since which it is shut, and the reason.
     pub(super) fn shown_by(shut: &Shut) -> Self {
         Self { shut: shut.clone(), ..Self::default() }
     }
 
-    /// Returns the time until which the consumer must not fetch a message; `None` if it may fetch
-    /// now.
     pub(super) fn closed_until(&self) -> Option<Instant> {
         self.again.filter(|again| Instant::now() < *again)
     }
 
-    /// Returns the number of messages to fetch: one while the gate is shut (the nodes are not
-    /// initialised), otherwise `free`.
+    /// One message while the gate is shut, otherwise `free`.
     pub(super) fn room(&self, free: usize) -> usize {
         if self.again.is_some() { 1 } else { free }
     }
 
-    /// Records the fetch of a message. While the gate is shut (the nodes are not initialised), the
-    /// next fetch waits for a pause. The result of the fetched message may open the gate before
-    /// that.
+    /// While the gate is shut, the next fetch waits for a pause. The result of the fetched message
+    /// may open it before.
     pub(super) fn fetched(&mut self) {
         if let Some(again) = &mut self.again {
             *again = Instant::now() + EVERY;
         }
     }
 
-    /// Shuts the gate, which slows down the fetching of messages, if a delivery has shown that the
-    /// nodes are not initialised. Opens the gate if they are.
     pub(super) fn judge(&mut self, deployment: &Deployment) {
         match deployment {
             Deployment::Unknown => {}

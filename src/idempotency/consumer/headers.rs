@@ -22,8 +22,7 @@ pub const ORIGIN: &str = "x-palisade-origin";
 /// Parts of the original message that a dead letter lacks, as a text for people.
 pub const LEFT_OUT: &str = "x-palisade-left-out";
 
-/// Largest size of the value of [`DETAIL`], in bytes. All headers have to fit into one frame of a
-/// broker's protocol.
+/// In bytes. All headers have to fit into one frame of a broker's protocol.
 const DETAIL_MAX: usize = 2_000;
 
 impl DeadLetter {

@@ -1,7 +1,5 @@
-//! Held messages (rule consumers 12 in docs/design). A message is held after a loss of data: too
-//! few nodes can exclude that the message was handled before, and no operator has decided yet. A
-//! held message stays with its broker, and the broker delivers it again after a pause. This module
-//! only counts held messages, for the pauses, the log and the metrics.
+//! Held messages (consumers 12). A held message stays with its broker, which delivers it again
+//! after a pause. This module only counts them, for the pauses, the log and the metrics.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -17,29 +15,21 @@ use crate::idempotency::{Idempotency, Parked};
 use crate::op::Loss;
 use crate::sync::SyncMutex;
 
-/// Shortest and longest pause before the next delivery of a held message, which waits for an
-/// operator's decision. A random part of the pause is subtracted later.
+/// Shortest and longest pause before the next delivery. A random part is subtracted later.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
-/// Interval of the warnings in the log while messages are held, which means that they wait for an
-/// operator's decision.
 const REPORT: Duration = Duration::from_secs(60);
-/// Time after the last delivery of a held message (which waits for an operator's decision) from
-/// which the message is not counted any more. Another consumer has probably received it.
+/// After its last delivery, a message is no longer counted: another consumer has probably received
+/// it.
 const GONE: Duration = Duration::from_secs(180);
-/// Largest number of held messages (which wait for an operator's decision) that are counted.
 const MOST: usize = 100_000;
 
-/// The held messages of one run of a consumer: messages that wait for an operator's decision.
 #[derive(Debug)]
 pub(crate) struct Holding {
     pub(super) of: Idempotency,
     state: SyncMutex<State>,
-    /// Start and reason of the time in which the consumer takes no messages, because no operator
-    /// has initialised the nodes (by `palisade init`).
     pub(super) shut: Shut,
 }
 
-/// The running consumers that use one [`Idempotency`] handle or a clone of it.
 #[derive(Debug, Default)]
 pub(crate) struct Holdings(SyncMutex<Vec<Weak<Holding>>>);
 
@@ -50,7 +40,7 @@ impl Holdings {
         all.push(Arc::downgrade(holding));
     }
 
-    /// Returns the operator actions for which these consumers wait, and the waiting times.
+    /// What operators have to do before these consumers go on, and for how long they have waited.
     pub(crate) fn waiting(&self) -> Vec<Waiting> {
         let all = self.0.lock().clone();
         all.iter().filter_map(Weak::upgrade).flat_map(|one| one.waiting()).collect()
@@ -59,16 +49,13 @@ impl Holdings {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Start of the time in which at least one message has been held (waits for an operator's
-    /// decision); `None` while no message is held.
+    /// Since when at least one message has been held.
     since: Option<Instant>,
-    /// Text of the last held message: the reason, and the action that the operator has to take.
+    /// Of the last held message: the reason, and what the operator has to do.
     why: String,
-    /// Keys of the held messages, which wait for an operator's decision, with the time of their
-    /// last delivery.
+    /// Keys, with the time of their last delivery.
     held: BTreeMap<Arc<str>, Instant>,
-    /// Losses of data because of which messages were held since the last warning in the log. No
-    /// operator has decided about these losses yet.
+    /// Undecided losses because of which messages were held since the last warning.
     losses: Vec<Loss>,
 }
 
@@ -77,7 +64,6 @@ impl Holding {
         Self { of: of.clone(), state: SyncMutex::default(), shut: Shut::default() }
     }
 
-    /// Returns the operator actions for which this consumer waits, and the waiting times.
     fn waiting(&self) -> Vec<Waiting> {
         let shut = self.shut.read().map(|(since, why)| (0, since, why));
         let state = self.state.lock();
@@ -90,16 +76,13 @@ impl Holding {
         shut.into_iter().chain(held).map(waiting).collect()
     }
 
-    /// Counts a message as held (left at its broker until an operator has decided), and returns the
-    /// pause before its next delivery. The pause is the time for which messages have been held so
+    /// Returns the pause before its next delivery: the time for which messages have been held so
     /// far, within `PAUSES`, minus a random part of at most a quarter.
     pub(super) fn hold(&self, key: &Arc<str>, parked: &Parked) -> Duration {
         let now = Instant::now();
         let mut state = self.state.lock();
         for loss in &parked.losses {
-            // The nodes may report a later end (`to`) of the same loss of data to a client with a
-            // longer failover window (the time for which a replaced master may still accept
-            // writes). So the end is not compared.
+            // A client with a longer failover window may be told a later end of the same loss.
             let same = |known: &&mut Loss| (known.from, known.began) == (loss.from, loss.began);
             match state.losses.iter_mut().find(same) {
                 Some(known) => known.to = known.to.max(loss.to),
@@ -110,8 +93,7 @@ impl Holding {
             let new = state.held.insert(Arc::clone(key), now).is_none();
             self.counters().holds(i64::from(new));
         }
-        // This message may be held because of another loss of data than the earlier messages, so
-        // the text of this message replaces their text.
+        // This message may be held because of another loss than the earlier ones.
         state.why = parked.to_string();
         if state.since.is_none() {
             state.since = Some(now);
@@ -126,7 +108,6 @@ impl Holding {
         pause.saturating_sub(pause / 4_000 * random)
     }
 
-    /// Removes a message from the count, because it is not held any more.
     pub(super) fn release(&self, key: &Arc<str>) {
         let mut state = self.state.lock();
         if state.held.remove(key).is_some() {
@@ -135,8 +116,8 @@ impl Holding {
         }
     }
 
-    /// Logs a warning once a minute while messages are held. Removes from the count the messages
-    /// that another consumer has probably received. Never returns.
+    /// Warns once a minute while messages are held, and forgets those that another consumer has
+    /// probably received. Never returns.
     pub(super) async fn watch(&self) -> Infallible {
         loop {
             sleep(REPORT).await;
@@ -161,8 +142,6 @@ impl Holding {
         }
     }
 
-    /// If the last held message is gone, logs that no message waits for an operator's decision any
-    /// more.
     fn end(&self, state: &mut State) {
         if state.held.is_empty()
             && let Some(since) = state.since.take()

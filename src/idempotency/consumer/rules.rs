@@ -97,7 +97,6 @@ impl Rules {
         self
     }
 
-    /// Checks these settings of the consumer. The error contains the first invalid setting.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         if !(1..=10_000).contains(&self.concurrency) {
             let value = self.concurrency.to_string();

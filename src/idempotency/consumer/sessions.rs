@@ -8,10 +8,10 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::{Broker, BrokerError, Session as _, Terms};
 use crate::env::{self, Env as _, SystemEnv};
 
-/// Longest time to open a session. The limit is long, because a busy broker declares queues slowly.
+/// Long, because a busy broker declares queues slowly.
 const OPEN: Duration = Duration::from_secs(30);
-/// Longest wait of one fetch during the pause after a failure. The limit is short, so that the
-/// consumer can stop soon.
+/// Longest wait of one fetch during the pause after a failure: short, so that the consumer can stop
+/// soon.
 const TURN: Duration = Duration::from_millis(500);
 /// First and longest pause after a failure at a broker.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
@@ -24,26 +24,23 @@ pub fn pause(failures: u32) -> Duration {
     env::pause(SystemEnv.random(), failures, PAUSE)
 }
 
-/// The sessions of a consumer, one after the other. After each broken session there is a pause. The
-/// pauses grow until a session has lasted longer than the longest pause.
+/// After each broken session there is a pause, which grows until a session has lasted longer than
+/// the longest pause.
 pub(super) struct Sessions<'a, B: Broker> {
     broker: &'a B,
     terms: &'a Terms,
     now: Option<(B::Session, Instant)>,
-    /// Number of consecutive sessions that broke early or could not be opened.
+    /// Consecutive sessions that broke early or could not be opened.
     failures: u32,
-    /// End of the pause after a failure; `None` if there is no pause.
     again: Option<Instant>,
 }
 
 impl<'a, B: Broker> Sessions<'a, B> {
-    /// Makes the sequence of sessions, without a session yet. The first fetch opens the first one.
     pub(super) fn new(broker: &'a B, terms: &'a Terms) -> Self {
         Self { broker, terms, now: None, failures: 0, again: None }
     }
 
-    /// Returns at most `room` deliveries. Returns an empty list if no delivery arrived, or during
-    /// the pause after a failure.
+    /// Empty if no delivery arrived, or during the pause after a failure.
     pub(super) async fn fetch(&mut self, room: usize) -> Result<Vec<B::Delivery>, BrokerError> {
         if let Some(again) = self.again {
             sleep_until(again.min(Instant::now() + TURN)).await;

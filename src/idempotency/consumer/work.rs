@@ -24,27 +24,23 @@ use crate::idempotency::detached::panic_text;
 use crate::idempotency::{Call, Context, Failed, Outcome, RunError};
 use crate::name::check_name;
 
-/// Longest wait for a broker's confirmation of a settlement. Without a confirmation the message
-/// counts as unsettled, and the broker delivers it again.
+/// Without the broker's confirmation in this time the message counts as unsettled, and the broker
+/// delivers it again.
 const SETTLE: Duration = Duration::from_secs(30);
 
-/// Reason for the end of a consumer's loop.
 enum End {
     Requested,
     Stopped(String),
     Broken(BrokerError),
 }
 
-/// Result of one delivery.
 struct Settled {
     disposition: Disposition,
-    /// True if the broker confirmed the settlement. RabbitMQ does not confirm an acknowledgement;
-    /// there true means that the acknowledgement was sent.
+    /// RabbitMQ does not confirm an acknowledgement; there true means that it was sent.
     confirmed: bool,
     deployment: Deployment,
 }
 
-/// The state of one run of a consumer.
 pub(super) struct Work<'a, B: Broker, H> {
     consumer: &'a Consumer<B>,
     holding: Arc<Holding>,
@@ -70,8 +66,6 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
         }
     }
 
-    /// Handles deliveries until `stop` resolves. Then it finishes the received deliveries or
-    /// returns them to the broker.
     pub(super) async fn serve(
         mut self,
         stop: impl Future<Output = ()>,
@@ -110,8 +104,7 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
         let (tasks, ended, gate) = (&mut self.tasks, &mut self.ended, &mut self.gate);
         let drained = async {
             while let Some(done) = tasks.join_next().await {
-                // The loop that fetches deliveries has ended, so a further reason to end is
-                // ignored.
+                // The loop has ended, so a further reason to end is ignored.
                 let _ = ended.note(done, gate);
             }
         };
@@ -137,9 +130,6 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
         }
     }
 
-    /// Waits until fewer than `concurrency` deliveries are in progress, and fetches further
-    /// deliveries up to this limit. Also returns the reason for the end of the loop, if there is
-    /// one.
     async fn next(
         &mut self,
         mut stop: std::pin::Pin<&mut impl Future<Output = ()>>,
@@ -168,8 +158,8 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
             tokio::select! {
                 biased;
                 () = stop.as_mut(), if end.is_none() => end = Some(End::Requested),
-                // The fetch is polled to its end even after a reason to stop. So the consumer can
-                // return the fetched messages to the broker.
+                // Polled to its end even after a reason to stop: fetched messages can be returned
+                // to the broker.
                 fetched = &mut fetch => {
                     if fetched.as_ref().is_ok_and(|fetched| !fetched.is_empty()) {
                         gate.fetched();
@@ -187,7 +177,6 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
 }
 
 impl ConsumerReport {
-    /// Counts a finished delivery. Returns the reason to stop the consumer, if there is one.
     fn note(&mut self, done: Result<Settled, JoinError>, gate: &mut Gate) -> Option<String> {
         let Settled { disposition, confirmed, deployment } = match done {
             Ok(settled) => settled,
@@ -211,7 +200,6 @@ impl ConsumerReport {
     }
 }
 
-/// One delivery, from the claim of its key to its settlement at the broker.
 struct Task<D, H> {
     holding: Arc<Holding>,
     rules: Rules,
@@ -223,9 +211,8 @@ struct Task<D, H> {
 impl<D: Delivery, H: Handler<D>> Task<D, H> {
     async fn settled(self) -> Settled {
         let before = self.delivery.failures();
-        // A panic in the user's code or in the broker's client counts as a failure of the handler,
-        // so that the delivery is settled. `AssertUnwindSafe`: this function does not use the
-        // panicked state again.
+        // A panic in the user's code or in the broker's client counts as a failure, so that the
+        // delivery is settled. `AssertUnwindSafe`: the panicked state is not used again.
         let judged = AssertUnwindSafe(self.judged(before)).catch_unwind().await;
         let (disposition, failures, deployment) = judged.unwrap_or_else(|panic| {
             let what = format!("its delivery panicked: {}", panic_text(&*panic));
@@ -236,8 +223,6 @@ impl<D: Delivery, H: Handler<D>> Task<D, H> {
         Settled { disposition, confirmed, deployment }
     }
 
-    /// Makes the call of the delivery. Returns the disposition of the delivery, the number of
-    /// failures of its handler, and the state of the nodes.
     async fn judged(&self, before: u32) -> (Disposition, u32, Deployment) {
         let call = match self.call() {
             Ok(call) => call,
@@ -258,8 +243,7 @@ impl<D: Delivery, H: Handler<D>> Task<D, H> {
             Ok(Outcome::Parked(parked)) if rules.holds(parked) => {
                 disposition = Disposition::Retry(holding.hold(&key, parked));
             }
-            // These outcomes contain no new information about the key. So a message that is held
-            // for an operator's decision remains held.
+            // Nothing new about the key, so a held message remains held.
             Err(RunError::NoQuorum { .. }) | Ok(Outcome::InFlight { .. }) => {}
             _ => holding.release(&key),
         }
@@ -305,8 +289,7 @@ impl<D: Delivery, H: Handler<D>> Task<D, H> {
     }
 }
 
-/// Sends a heartbeat to the broker at regular intervals. Without heartbeats a broker would deliver
-/// the message to a second consumer during the handler.
+/// Without heartbeats a broker would deliver the message to a second consumer during the handler.
 async fn beat<D: Delivery>(delivery: &D) -> Infallible {
     let Some(every) = delivery.heartbeat() else { return std::future::pending().await };
     loop {
@@ -330,9 +313,8 @@ async fn give_back<D: Delivery>(delivery: D) -> Settled {
     Settled { disposition: again, confirmed, deployment: Deployment::Unknown }
 }
 
-/// Settles the delivery. Returns true if the broker confirmed the settlement. Without a
-/// confirmation the broker delivers the message again, and the consumer then uses the stored result
-/// of the key.
+/// Returns true if the broker confirmed. Otherwise it delivers the message again, and the consumer
+/// uses the stored result.
 async fn settle<D: Delivery>(delivery: &D, how: &Disposition, failures: u32) -> bool {
     let settled = AssertUnwindSafe(timeout(SETTLE, delivery.settle(how, failures)));
     let cause = match settled.catch_unwind().await {

@@ -1,4 +1,4 @@
-//! The marker around a planned handover (rules quarantine 11 and 20 in docs/design).
+//! The marker around a planned handover (quarantine 11 and 20).
 
 use super::{EVICTED, Handover, Marker, Shown, has_evicted};
 

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use crate::op::Loss;
 
-/// Largest number of losses in a marker.
 pub(super) const LOSSES: usize = 8;
 
 /// Up to eight losses, the latest last.

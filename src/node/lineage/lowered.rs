@@ -1,4 +1,4 @@
-//! How a person lowers what all clients share (rule quarantine 7 in docs/design).
+//! How a person lowers what all clients share (quarantine 7).
 
 use super::{Handover, Marker, Shown};
 
@@ -162,7 +162,6 @@ impl Marker {
     }
 }
 
-/// Formats microseconds as seconds.
 fn seconds(micros: u64) -> String {
     format!("{:?}", std::time::Duration::from_micros(micros))
 }

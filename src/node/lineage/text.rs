@@ -1,5 +1,5 @@
 //! The marker and the note as text. Every field has a fixed width, with one space between
-//! (rule quarantine 2 in docs/design).
+//! (quarantine 2).
 
 use std::fmt;
 
@@ -7,7 +7,6 @@ use super::losses::LOSSES;
 use super::{Handover, Losses, Marker, Note, Process};
 use crate::op::{Began, Loss};
 
-/// Width of a note.
 pub(crate) const NOTE: usize = 53;
 /// A server that does not count its input.
 const NO_INPUTS: u64 = 9_999_999_999_999_999;
@@ -29,7 +28,6 @@ impl ReplicationId {
         Some(Self(bytes))
     }
 
-    /// The name of a node in memory in its life `number`.
     pub(crate) fn of(number: u64) -> Self {
         let mut bytes = [0; 20];
         bytes[..8].copy_from_slice(&number.to_be_bytes());

@@ -1,5 +1,5 @@
-//! Connects to a server and checks that the server may vote (that its grants count). The check is
-//! made on each new connection and is repeated while the connection is used.
+//! Connects to a server and checks that it may vote: on each new connection, and again while it is
+//! used.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -18,23 +18,21 @@ use crate::node::redis::facts::ServerFacts;
 use crate::node::redis::session::Session;
 use crate::tls;
 
-/// Longest time for which a new connection waits for the settings of the other servers of the
-/// group.
+/// Longest wait of a new connection for the settings of the group's other servers.
 const GROUP: Duration = Duration::from_millis(100);
 
 /// The reading of the other servers' settings, which goes on beside the login.
 type FollowUp<'a> = MaybeDone<BoxFuture<'a, ()>>;
 
 impl Current {
-    /// Returns the error if this program ended the connection because the server sent more than the
-    /// limit; otherwise `None`.
+    /// The server sent more than the limit, so this program ended the connection.
     pub(super) fn ended_by_limit(&self) -> Option<NodeError> {
         let excess = self.session.excess()?;
         Some(NodeError::not_executed(F::Protocol, excess.why_it_ended()))
     }
 }
 
-/// A try to connect. The drop of the value ends the waiting calls, even if the task never ran.
+/// Dropping it ends the waiting calls, even if the task never ran.
 pub(super) struct Turn<R: Resolver> {
     shared: Arc<Shared<R>>,
     version: u64,
@@ -43,8 +41,7 @@ pub(super) struct Turn<R: Resolver> {
 
 impl<R: Resolver> Turn<R> {
     pub(super) fn new(shared: &Arc<Shared<R>>) -> Self {
-        // The resolver's version, which changes with the master, is read before the address, so a
-        // later change makes the session outdated.
+        // Before the address, so a later change makes the session outdated.
         let version = *shared.changed.borrow();
         Self { shared: Arc::clone(shared), version, outcome: None }
     }
@@ -59,8 +56,7 @@ impl<R: Resolver> Turn<R> {
             tokio::select! {
                 biased;
                 done = shared.open(version, &mut follow_up) => break done,
-                // The resolver (which finds the node's server) has another server now. The wait for
-                // the old server ends.
+                // The resolver has another server now.
                 () = moved_on(&mut changed, version) => self.version = *changed.borrow(),
                 () = sleep(limit) => {
                     let detail = self.shared.late(&format!("no connection within {limit:?}"));
@@ -70,7 +66,7 @@ impl<R: Resolver> Turn<R> {
         };
         let connected = outcome.is_ok();
         self.outcome = Some(outcome);
-        // The drop of this value notifies the waiting calls, so it comes first.
+        // Notifies the waiting calls, so it comes first.
         drop(self);
         if connected {
             shared.tend();
@@ -105,11 +101,9 @@ impl<R: Resolver> Shared<R> {
         }
     }
 
-    /// Reads the facts about the server (such as its role) again and checks that the server may
-    /// still vote (its grants count). If the check fails, the node stops using the session. The
-    /// check fails if the server may not vote, does not answer, is no longer a master, or no longer
-    /// permits the commands that read its facts. The node then does not vote until a new connection
-    /// passes the check.
+    /// Reads the server's facts again, and stops using the session if it may not vote, does not
+    /// answer, is no master, or does not permit to read its facts. The node then does not vote
+    /// until a new connection passes the check.
     pub(super) async fn judge(self: Arc<Self>, current: Arc<Current>) {
         let limit = self.options.connect_timeout;
         let outcome = timeout(limit, async {
@@ -127,12 +121,11 @@ impl<R: Resolver> Shared<R> {
         };
         self.part_with(&current, true);
         let mut state = self.state();
-        // The check of the connected server has failed. This does not increase `failures`. If the
-        // server is unreachable, the next try to connect fails, and that is counted and logged.
+        // Does not increase `failures`: if the server is unreachable, the next try fails, and that
+        // is counted and logged.
         state.failed = Some(self.failed(state.failures, cause, current.version));
     }
 
-    /// Checks that a server with these facts may vote.
     fn accept(&self, at: &str, facts: &ServerFacts) -> Result<(), NodeError> {
         // First, so that the resolver's terms are this server's in `touch`.
         let accepted = self.resolver.accept(at, facts, &self.events);
@@ -142,8 +135,8 @@ impl<R: Resolver> Shared<R> {
         }
     }
 
-    /// Connects and checks the server. Leaves in `follow_up` what has not ended by then. It may
-    /// keep others from asking the Sentinels, so it must be polled on or dropped.
+    /// Leaves in `follow_up` what has not ended by then. It may keep others from asking the
+    /// Sentinels, so it must be polled on or dropped.
     pub(super) async fn open<'a>(
         &'a self,
         version: u64,
@@ -187,8 +180,6 @@ impl<R: Resolver> Shared<R> {
         Ok(Current { session, at: at.into(), barriers, version, opened: now })
     }
 
-    /// Returns the largest number of replicas that were online at one time at this server process.
-    /// `online` is the present number.
     fn most_replicas(&self, run_id: &Arc<str>, online: u32) -> Arc<AtomicU32> {
         let mut state = self.state();
         let most = match &state.replicas {
@@ -199,7 +190,7 @@ impl<R: Resolver> Shared<R> {
         most
     }
 
-    /// Returns the error text for a connection that was not made in time.
+    /// For a connection that was not made in time.
     pub(super) fn late(&self, text: &str) -> String {
         let (place, hint) = match &self.state().trying {
             Some(at) => (format!("at {at}: "), self.resolver.hint()),

@@ -1,5 +1,4 @@
-//! Sends batches (ops in one script call) in the order of the calls. Batches that wait for a
-//! connection keep this order.
+//! Sends batches in the order of the calls, also those that wait for a connection.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -15,17 +14,13 @@ use crate::node::NodeEvent;
 use crate::node::redis::session::Sent;
 use crate::op::Batch;
 
-/// A batch that is sent as soon as there is a connection.
 pub(super) struct Waiting {
     batch: Arc<Batch>,
     pub(super) sent: oneshot::Sender<Result<OnItsWay, NodeError>>,
 }
 
-/// The connection on which a batch was sent, and the future answer to the batch.
 pub(super) type OnItsWay = (Arc<Current>, Sent);
 
-/// State of a batch that was given to [`Shared::place`]: sent, waiting for a connection, or
-/// refused.
 pub(super) enum Place {
     Sent(OnItsWay),
     Waits(oneshot::Receiver<Result<OnItsWay, NodeError>>),
@@ -33,7 +28,6 @@ pub(super) enum Place {
 }
 
 impl<R: Resolver> Shared<R> {
-    /// Sends a batch, or queues it until there is a connection.
     pub(super) fn place(self: &Arc<Self>, batch: Arc<Batch>) -> Place {
         let (sent, waits) = oneshot::channel();
         loop {
@@ -44,8 +38,7 @@ impl<R: Resolver> Shared<R> {
             }
             let mut state = self.state();
             if state.current.is_some() {
-                // The connection was replaced after the check above, so the loop checks the new
-                // connection.
+                // Replaced after the check above.
                 continue;
             }
             if let Some(cause) = self.pausing(&state) {
@@ -55,16 +48,15 @@ impl<R: Resolver> Shared<R> {
             let connect = !std::mem::replace(&mut state.connecting, true);
             drop(state);
             if connect {
-                // The task is spawned after the mutex is released. A runtime that shuts down drops
-                // the task inside `spawn`, and dropping the task locks the mutex.
+                // After the mutex is released: a runtime that shuts down drops the task inside
+                // `spawn`, which locks the mutex.
                 tokio::spawn(Turn::new(self).connect());
             }
             return Place::Waits(waits);
         }
     }
 
-    /// Waits until there is a connection and the batch was sent on that connection. Fails when the
-    /// sleep `late` ends.
+    /// Fails when the sleep `late` ends.
     pub(super) async fn wait(
         &self,
         waits: oneshot::Receiver<Result<OnItsWay, NodeError>>,
@@ -78,9 +70,8 @@ impl<R: Resolver> Shared<R> {
         Ok((Doubt::new(self, current), sent))
     }
 
-    /// Sends the batches that wait for a connection, in the order of their calls. Other batches may
-    /// use the connection only after that. Returns false if another master is named meanwhile: what
-    /// was not sent by then goes on waiting, for that master.
+    /// Other batches may use the connection only after those that wait. False if another master is
+    /// named meanwhile: what was not sent by then goes on waiting, for that master.
     pub(super) fn open_to_all(&self, current: &Arc<Current>) -> bool {
         loop {
             let next = {
@@ -112,8 +103,7 @@ impl<R: Resolver> Shared<R> {
                 })
             });
             let left = left.map(|left| (Arc::clone(current), left));
-            // An error means that the caller has dropped the future of its call. Then the result is
-            // not needed.
+            // The caller may have dropped its call.
             let _ = sent.send(left);
         }
     }
@@ -149,7 +139,6 @@ impl<R: Resolver> Shared<R> {
             }
         };
         for (waiting, cause) in refused {
-            // An error means that the caller has dropped the call.
             let _ = waiting.sent.send(Err(cause));
         }
         self.turns.send_modify(|n| *n = n.wrapping_add(1));

@@ -1,5 +1,5 @@
-//! Decides the pause before the next try to connect, after a failed try and after connections that
-//! the server breaks before it answers.
+//! The pause before the next try to connect, after a failed one and after connections that the
+//! server breaks before it answers.
 
 use std::time::Duration;
 
@@ -8,28 +8,22 @@ use crate::env::pause;
 use crate::error::{NodeError, NodeFault as F};
 use crate::time::Moment;
 
-/// First and longest pause after a failed try to connect.
+/// First and longest pause after a failed try.
 pub(super) const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-/// Longest pause between tries to connect if there is no call. The pauses grow up to this limit.
+/// The pauses grow up to this while there is no call.
 const IDLE_PAUSE: Duration = Duration::from_secs(10);
-/// Number of consecutive sessions (connections) without an answer after which the next try to
-/// connect has to wait.
+/// Consecutive sessions without an answer after which the next try has to wait.
 const FLAPS: u32 = 2;
 
-/// The last try to connect, which failed.
 pub(super) struct Failed {
-    /// Earliest time of the next try to connect.
     pub(super) until: Moment,
-    /// Earliest time of the next try to connect if there is no call.
+    /// If there is no call.
     pub(super) idle_until: Moment,
     pub(super) cause: NodeError,
-    /// Version of the resolver (a number that changes with the master) at the start of the try. A
-    /// newer version ends the pause.
     pub(super) version: u64,
 }
 
 impl<R: Resolver> Shared<R> {
-    /// Returns the cause of the last failed try during the pause after it.
     pub(super) fn pausing(&self, state: &State) -> Option<NodeError> {
         let failed = state.failed.as_ref().filter(|_| !state.connecting)?;
         let pauses =
@@ -37,8 +31,8 @@ impl<R: Resolver> Shared<R> {
         pauses.then(|| failed.cause.clone())
     }
 
-    /// Counts a session that ended before the server answered an op. If several sessions in a row
-    /// end this way, the next try to connect has to wait.
+    /// A session ended before the server answered an op. After several in a row, the next try has
+    /// to wait.
     pub(super) fn flapped(&self, state: &mut State, current: &Current) {
         if current.session.is_proved() {
             return;
@@ -53,8 +47,6 @@ impl<R: Resolver> Shared<R> {
         state.failed = Some(self.failed(times, cause, current.version));
     }
 
-    /// Makes the record of a failed try to connect. The pause until the next try grows with
-    /// `failures`, the number of failed tries in a row.
     pub(super) fn failed(&self, failures: u32, cause: NodeError, version: u64) -> Failed {
         let (now, random) = (self.options.env.now(), self.options.env.random());
         let until = now + pause(random, failures, PAUSE);

@@ -1,9 +1,7 @@
-//! The task that keeps a node connected after its first connection. If the connection is lost, or
-//! the Sentinels report another master, the task connects at once and does not wait for the next
-//! call. So the first renewal after a failover finds an open connection. The holder of a lease
-//! learns within one round trip if the new master still has the lease. While there are no calls,
-//! the pauses between tries to reach an unreachable server become longer. The task ends with the
-//! link (the node's connection).
+//! The task that keeps a node connected after its first connection. If that is lost, or the
+//! Sentinels report another master, it connects at once and does not wait for the next call: so the
+//! first renewal after a failover finds an open connection. Without calls, the pauses become
+//! longer. It ends with the link.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -15,20 +13,17 @@ use super::open::Turn;
 use super::redial::PAUSE;
 use super::{Current, Resolver, Shared, moved_on};
 
-/// State of the connection, from which the task derives its next step.
 enum Outlook {
-    /// There is a connection, and batches may use it.
     Stands(Arc<Current>),
-    /// A try to connect is under way.
     Connecting,
-    /// The last try to connect failed, and the task has to wait for this time before the next try.
+    /// Before the next try.
     Pause(Duration),
-    /// The caller of `outlook` has to connect now. `State::connecting` is already set.
+    /// The caller of `outlook` has to connect now; `State::connecting` is already set.
     Connect,
 }
 
-/// The task that keeps the node connected. Dropping this value clears `State::tended`. So if the
-/// task ended, for example with its runtime, the next connection starts a new task.
+/// Dropping it clears `State::tended`: if the task ended with its runtime, the next connection
+/// starts a new one.
 struct Tend<R: Resolver>(Weak<Shared<R>>);
 
 impl<R: Resolver> Drop for Tend<R> {
@@ -40,7 +35,7 @@ impl<R: Resolver> Drop for Tend<R> {
 }
 
 impl<R: Resolver> Shared<R> {
-    /// Starts the task that keeps the node connected, if the task does not run yet.
+    /// If it does not run yet.
     pub(super) fn tend(self: &Arc<Self>) {
         if !std::mem::replace(&mut self.state().tended, true) {
             tokio::spawn(Tend(Arc::downgrade(self)).run(self.changed.clone()));
@@ -58,8 +53,7 @@ impl<R: Resolver> Shared<R> {
         let now = self.options.env.now();
         let mut state = self.state();
         if state.connecting || state.current.is_some() {
-            // Meanwhile a call has begun to connect, or has connected. The channel `turns` reports
-            // the end of each try to connect.
+            // A call has begun to connect, or has connected. `turns` reports the end of each try.
             return Outlook::Connecting;
         }
         match &state.failed {
@@ -80,8 +74,8 @@ impl<R: Resolver> Tend<R> {
             let (mut turns, version, outlook) = {
                 let Some(shared) = self.0.upgrade() else { return };
                 let version = *changed.borrow();
-                // The task subscribes before it reads the state, so it cannot miss the end of a try
-                // to connect. The channel closes when the link is dropped.
+                // Before the state is read, so it cannot miss the end of a try. The channel closes
+                // with the link.
                 let turns = shared.turns.subscribe();
                 let outlook = shared.outlook();
                 if matches!(outlook, Outlook::Connect) {
@@ -93,10 +87,10 @@ impl<R: Resolver> Tend<R> {
                 match outlook {
                     Outlook::Stands(current) => {
                         current.session.lost().await;
-                        // Marks the connection as lost now, even if there is no call.
+                        // Marks the connection as lost even if there is no call.
                         current.session.abandon();
-                        // If a server accepts connections and closes them, the task connects to it
-                        // at most once a second.
+                        // Once a second at most, to a server that accepts connections and closes
+                        // them.
                         let Some(shared) = self.0.upgrade() else { return };
                         let stood = shared.options.env.now().since(current.opened);
                         drop((shared, current));

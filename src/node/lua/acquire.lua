@@ -1,9 +1,8 @@
--- Slow path of acquire. The kinds differ in what happens if another owner has the lock. With A
--- nothing happens, with V the client watches the lock, with W it waits in the queue, with O it
--- waits in the order of tickets (fair). With T it takes the lock from the owner that the op names.
--- The fast path has granted the first `rest` acquires. It may also have set the lock and the fence
--- (last fencing token) of the next acquire. Then `found` is the previous value of this fence, which
--- still has to be checked.
+-- Slow path of acquire. The kinds differ in what happens if another owner has the lock: A nothing,
+-- V the client watches the lock, W it waits in the queue, O it waits in the order of tickets, T it
+-- takes the lock from the owner that the op names. The fast path has granted the first `rest`
+-- acquires. It may also have set lock and fence of the next: then `found` is the previous fence,
+-- which still has to be checked.
 -- KEYS  per op: 1 lock   2 fence   3 queue (V, W, O) or metadata of the holder (T)
 -- ARGV  as in acquire_fast.lua. Each op has further arguments after its owner and proposal:
 --       W: 3 µs for which the client has waited  4 its handle, in 16 hex digits
@@ -14,17 +13,15 @@
 --          the lock is not taken if the fence is above the token
 -- Puts  per op one of
 --       the fence
---       QUARANTINED: a quarantine runs (a time after a possible loss of data)
+--       QUARANTINED: a quarantine runs
 --       HELD, ms until the lock may be free, -1 if its key does not expire
 --       FOREIGN, ms as for HELD: another program's value is under the lock's key
 --       WRONG_TYPE: another program wrote or deleted the fence
 --       O puts two more numbers after ms: the ticket of the client on this server, 0 if it has no
 --       place in the queue, and the number of places ahead
 if find('AVWOT', kind, 1, true) then
-  -- Completes a grant for which the fence (the lock's last fencing token) was set to `p`. `old` is
-  -- the previous value of the fence.
-  -- Returns the fence for the answer, which has to be above `old`. If another program wrote `old`,
-  -- undoes the grant and returns WRONG_TYPE.
+  -- Completes a grant that set the fence to `p` over `old`. Returns the fence for the answer, above
+  -- `old`. If another program wrote `old`, undoes the grant and returns WRONG_TYPE.
   local function above(lock, fence, old, p)
     local number = type(old) == 'string' and tonumber(old)
     if not number or number >= 1e18 then -- another program's: put back, without its expiry
@@ -40,15 +37,13 @@ if find('AVWOT', kind, 1, true) then
     return p
   end
 
-  -- A lock that is reserved for this handle (client) is free for it.
   if (kind == 'W' or kind == 'O') and left <= 0
     and look(KEYS[k + 1], '22') == '------' .. ARGV[a + 8] then
     call('DEL', KEYS[k + 1])
   end
 
-  -- Kind T: one SET transfers the lock if its value is the token of the owner from whom it is
-  -- taken, or this client's own token from an earlier request. The lock is not transferred if its
-  -- value is no owner token, or if a transfer would shorten the time for which the lock is held.
+  -- T: one SET transfers the lock if its value is the token from which it is taken, or this
+  -- client's own, from an earlier request. Not if that would shorten the time for which it is held.
   local given, only
   if kind == 'T' and left <= 0 then
     local value, ms = look(KEYS[k + 1], '22'), call('PTTL', KEYS[k + 1])
@@ -77,8 +72,7 @@ if find('AVWOT', kind, 1, true) then
         p = in_range(p)
         old = try('SET', fence, p, 'PX', b.fence_life, 'GET')
       end
-      -- Tokens with equally many digits can be compared as strings. An error reply is a table, and
-      -- its length is 0.
+      -- Tokens with equally many digits compare as strings. The length of an error reply is 0.
       if old and (#old ~= #p or old >= p) then p = above(lock, fence, old, p) end
       put(p)
       old = nil
@@ -88,16 +82,15 @@ if find('AVWOT', kind, 1, true) then
     else
       local value = look(lock, '22')
       if value == owner then
-        -- The owner has the lock from an earlier request. A fence (last fencing token) is kept
-        -- longer than its lock. So if there is no fence, another program has deleted it.
+        -- From an earlier request. A fence is kept longer than its lock, so without one another
+        -- program has deleted it.
         local given = stored(fence)
         put(given and given > 0 and given or WRONG_TYPE)
       else
         local ms = call('PTTL', lock)
         if ticket and not value then ms = kept end
-        -- A lock that is free was not granted here for one of two reasons: the op was to take it
-        -- from an owner (kind T), and there is no owner, or other callers have smaller tickets
-        -- (kind O). Both are answered HELD.
+        -- A free lock was not granted: T, and there is no owner to take it from; or O, and others
+        -- have smaller tickets.
         put((not value or is_ours(lock, value)) and HELD or FOREIGN)
         put(ms)
         ms = ms >= 0 and ms + 1000 or 10000

@@ -1,8 +1,6 @@
--- Fast path of acquire: takes free locks if the data history (the sequence of writes behind this
--- server's data) is as the client expects. Stops at the first op that is not executed as requested;
--- acquire.lua continues there. The range of a proposal is not checked here, because prelude.lua has
--- checked it (ARGV 2 and 3 of prelude.lua). The function has no upvalues, because it is created
--- anew on every call of the script (helpers.lua).
+-- Fast path of acquire: takes free locks if the data history is as the client expects, up to the
+-- first op that is not executed as requested, where acquire.lua continues. prelude.lua has checked
+-- the range of the proposals. No upvalues (helpers.lua).
 -- KEYS     per op: 1 lock   2 fence
 -- ARGV     1 kind  2 number of ops  3 ttl ms  4 fence kept for ms, then per op: 1 owner  2 proposal
 --          (proposed fencing token). Parameter `reserved` (W, O): value of a lock that is free, but
@@ -21,8 +19,7 @@ local function acquire(k, a, count, reserved)
       call('SET', KEYS[k + 1], ARGV[a + 1], 'PX', ttl)
     end
     local old = try('SET', KEYS[k + 2], proposal, 'PX', life, 'GET')
-    -- Tokens with equally many digits can be compared as strings. An error reply is a table, and
-    -- the length of that table is 0.
+    -- Tokens with equally many digits compare as strings. The length of an error reply is 0.
     if old and (#old ~= #proposal or old >= proposal) then return i, old end
     k, a = k + 2, a + 2
   end

@@ -1,6 +1,5 @@
--- Makes the state that the slow paths of a batch share, when an op first needs it. All of it
--- follows from the marker that the client expects and the script has found; the client has computed
--- it.
+-- The state that the slow paths of a batch share, made when an op first needs it. The client has
+-- computed all of it from the marker that it expects and the script has found.
 -- KEYS[1]  the marker
 -- ARGV[4]  numbers from the client, separated by one space:
 --          1 number of good replicas that are needed
@@ -18,8 +17,8 @@
 --          write
 -- Returns  a table of this state
 
--- The slow paths read with these commands after their first write, too. A user who lacks one of the
--- rights is refused here, before an op of a slow path has changed anything.
+-- The slow paths read with these after their first write, too. A user who lacks one of the rights
+-- is refused here, before an op of a slow path has changed anything.
 redis.call('EXISTS', KEYS[1])
 redis.call('PTTL', KEYS[1])
 redis.call('GETRANGE', KEYS[1], '0', '0')

@@ -14,8 +14,8 @@ if kind == 'E' then
   if list and (type(list) ~= 'string' or list == '') then return put(WRONG_TYPE) end
   list = list or ''
   if not has_room(#list + #text) then return end
-  -- `who`, `till`, `what`: owners, ends and texts of the entries that have not expired, in the
-  -- order of the list. `own`: position of this candidate's entry.
+  -- Owners, ends and texts of the entries that have not expired, in the order of the list; `own` is
+  -- this candidate's position.
   local who, till, what, own, at = {}, {}, {}, nil, 1
   while at <= #list do
     local name, ends, size, from = string.match(list, '^([%w_-]+) (%d+) (%d+) ()', at)
@@ -46,8 +46,7 @@ if kind == 'E' then
     else
       call('DEL', KEYS[k + 1])
     end
-    -- If the user has no right to publish, the op succeeds nevertheless: the message is only a
-    -- hint to other clients, and they do not rely on it.
+    -- Without the right to publish, the op succeeds nevertheless: a hint may be missing.
     if ARGV[a + 4] == '1' then try('PUBLISH', 'palisade:changed', KEYS[k + 1]) end
   end
   put(#who)

@@ -1,5 +1,5 @@
--- Claims an idempotency key: stores the ballot (fencing token) of the claim in the record, and puts
--- the result if the record has one.
+-- Claims an idempotency key: stores the ballot of the claim in the record, and puts the result if
+-- the record has one.
 -- KEYS  1 record
 -- ARGV  1 owner  2 lease ms  3 ms for which the record is kept, the lease included
 --       4 proposed ballot  5 fingerprint of the request, or ''
@@ -14,18 +14,17 @@
 --       | MISMATCH: the record has another fingerprint
 --       | TOO_OLD: the time of argument 7 has passed
 --       | FULL: the server's memory is full
---       | QUARANTINED: a quarantine runs (a time after a possible loss of data)
+--       | QUARANTINED: a quarantine runs
 --       | WRONG_TYPE: the key belongs to another program (records.lua puts it)
 --       | DEFERRED: the answer is full, so nothing was done
 if kind == 'C' then
   local owner, fp = ARGV[a + 1], ARGV[a + 5]
   if is_anothers(fp) then return put(MISMATCH) end
-  -- A stored result is returned even during a quarantine (a time in which the server grants
-  -- nothing).
+  -- A stored result is returned even during a quarantine.
   if rf and ARGV[a + 6] ~= '1' then return put_completed(shown()) end
   if left > 0 then return put(QUARANTINED) end
-  -- Soon after a planned handover the lease may be measured by the clock of the previous master.
-  -- That clock may be behind this clock by `apart`, so the lease counts as longer here by `apart`.
+  -- (quarantine 11): the previous master's clock, by which the lease may be measured, may be behind
+  -- this one by `apart`.
   local rest_ms = till - now_ms + (b.settling and till > 0 and b.apart or 0)
   local mine = rest_ms > 0 and h[1] == owner
   if rest_ms > 0 and not mine and not rf then
@@ -39,7 +38,6 @@ if kind == 'C' then
     local latest = tonumber(ARGV[a + 7])
     if latest and latest < now_ms then return put(TOO_OLD) end
     if b.full then return put(FULL) end
-    -- The new ballot is larger than the last ballot in the record by at least one.
     fence, attempt = math.max(tonumber(in_range(ARGV[a + 4])), fence + 1), attempt + 1
     call('HSET', key, 'own', owner, 'fence', digits(fence), 'till',
       digits(now_ms + tonumber(ARGV[a + 2])), 'att', attempt, 'g', b.id)

@@ -1,11 +1,9 @@
--- Fast path of claim, for a key without a record, if the data history (the sequence of writes
--- behind this server's data) is as the client expects. claim_replay.lua handles a key with a
--- result, and claim.lua handles all other cases. The function has no upvalues, because it is
--- created anew on every call of the script (helpers.lua).
+-- Fast path of claim, for a key without a record, if the data history is as the client expects.
+-- claim_replay.lua handles a key with a result, claim.lua all else. No upvalues (helpers.lua).
 -- KEYS     1 record
 -- ARGV     1 kind, then as in claim.lua
 --          Parameters: `id`: name of the data history; `now_ms`: clock in ms
--- Returns  true if the key is claimed, and its fence (last fencing token) is the token that the
+-- Returns  true if the key is claimed, and its fence is the token that the
 --          client proposed; else the fields of the record, which claim_replay.lua uses, and
 --          nothing was changed
 local function claim(k, a, id, now_ms)

@@ -1,6 +1,5 @@
--- Fast path of claim: puts a small stored result, which is the common answer to a repeated call.
--- claim.lua handles all other cases, and would put the same answer in this case. The function has
--- no upvalues, because it is created anew on every call of the script (helpers.lua).
+-- Fast path of claim: puts a small stored result, the common answer to a repeated call, as
+-- claim.lua would. No upvalues (helpers.lua).
 -- KEYS     1 record
 -- ARGV     1 kind, then as in claim.lua
 --          Parameters: `b`: state of the batch (batch.lua); `h`: the fields of the record, if
@@ -14,8 +13,7 @@ local function replay(b, k, a, h)
   local fence, till, attempt, rf = h[1], h[2], h[3], h[4]
   if b.late or ARGV[a + 7] == '1' or not (fence and till and attempt and rf)
     or (fp ~= '' and h[5] and h[5] ~= fp)
-    -- Each field has to be a whole number in digits, not empty, and not longer than this script
-    -- writes.
+    -- Whole numbers in digits, not empty, and not longer than this script writes.
     or #fence * #till * #attempt * #rf == 0 or #fence > 16 or #till > 15 or #attempt > 9 or #rf > 16
     or not string.find(fence .. till .. attempt .. rf, '^%d+$')
   then

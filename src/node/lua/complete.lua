@@ -1,5 +1,5 @@
--- Stores the result of an idempotency key. Refuses if the record has a higher ballot (fencing token
--- of a later claim), or the fingerprint of another request.
+-- Stores the result of an idempotency key. Refuses if the record has a higher ballot, or the
+-- fingerprint of another request.
 -- KEYS  1 record
 -- ARGV  1 owner of the claim  2 ballot of the claim  3 value of the result  4 ms for which the
 --       record is kept  5 fingerprint of the request, or ''

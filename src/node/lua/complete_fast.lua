@@ -1,9 +1,7 @@
--- Fast path of complete (kind c), steps (s) and extend_claim (x). It handles an op only if the
--- owner still has the claim, the op's ballot is the last ballot of the record, and the data history
--- (sequence of writes) is as the client expects. For complete and steps, it does not extend the
--- expiry of the record: while the lease runs, the expiry that the claim has set is late enough
--- (claim.lua). The function has no upvalues, because it is created anew on every call of the script
--- (helpers.lua).
+-- Fast path of complete (kind c), steps (s) and extend_claim (x): the owner still has the claim,
+-- the op's ballot is the record's last, and the data history is as the client expects. While the
+-- lease runs, the record's expiry, which the claim has set, is late enough for complete and steps
+-- (claim.lua). No upvalues (helpers.lua).
 -- KEYS     1 record
 -- ARGV     1 kind, then as in complete.lua, steps.lua or extend_claim.lua
 --          Parameters: `id`: name of the data history; `now_ms`: clock in ms
@@ -28,13 +26,12 @@ local function complete(k, a, id, now_ms)
       return false
     end
   elseif kind == 's' then
-    -- The longest list of steps is kept, because a repeated request may arrive after a later one.
+    -- The longest list is kept, because a repeated request may arrive after a later one.
     if not rf or call('HSTRLEN', key, 'val') < #ARGV[a + 4] then
       done = try('HSET', key, 'rf', 's' .. ballot, 'val', ARGV[a + 4])
     end
   else
-    -- This branch extends a claim. extend_claim.lua handles an extension that names a quarantine (a
-    -- time in which only confirmed leases are extended).
+    -- An extension that names a quarantine is for extend_claim.lua.
     if ARGV[a + 7] ~= '' then return false end
     local left = call('PTTL', key)
     done = try('HSET', key, 'till', string.format('%.0f', now_ms + ARGV[a + 4]))

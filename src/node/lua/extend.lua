@@ -1,12 +1,11 @@
--- Extends the owner's lock, or sets the lock again if it is absent. In a quarantine, does so only
--- if the holder names the quarantine. Otherwise another attempt may have the lock: this server may
--- have forgotten that grant, or a server that it replaced may still grant the lock from an older
--- copy of the data.
+-- Extends the owner's lock, or sets it again if it is absent. In a quarantine only if the holder
+-- names it: otherwise this server may have forgotten another attempt's grant, or a server that it
+-- replaced may still grant from an older copy of the data.
 -- KEYS  1 lock   2 fence   3 metadata of the holder   4 queue
 -- ARGV  1 owner  2 ttl ms  3 fencing token of the owner  4 1 if metadata are given, else 0
 --       5 metadata  6 name of the quarantine in which the holder may extend, or ''
 -- Puts  DONE | NOT_OWNER: another owner has the lock
---       | QUARANTINED: a quarantine runs (a time after a possible loss of data), and argument 6
+--       | QUARANTINED: a quarantine runs, and argument 6
 --         does not name it
 --       | WRONG_TYPE: another program wrote the fence key
 if kind == 'X' then

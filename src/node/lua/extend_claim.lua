@@ -1,15 +1,14 @@
--- Extends a claim's lease; in a quarantine only for a holder that names the quarantine. The field g
--- of the record names the data history in which the ballot was stored. If g names an earlier
--- history, the server may have lost a higher ballot of that history, so the floor (smallest ballot
--- of the present history) has to count in place of the ballot (is_overtaken in records.lua). So an
--- extension does not change g, with two exceptions. It sets g to the present history if the holder
--- names this quarantine, or if the server never lost data.
+-- Extends a claim's lease; in a quarantine only for a holder that names it. The field g names the
+-- data history in which the ballot was stored. If that is an earlier one, a higher ballot of it may
+-- be lost, so the floor counts in place of the ballot (is_overtaken in records.lua). So an
+-- extension sets g to the present history only if the holder names this quarantine, or if the
+-- server never lost data.
 -- KEYS  1 record
 -- ARGV  1 owner of the claim  2 ballot of the claim  3 lease ms  4 ms for which the record is kept,
 --       the lease included  5 fingerprint of the request, or ''
 --       6 name of the quarantine in which the holder may extend, or ''
 -- Puts  DONE | NOT_OWNER: the record has a later claim
---       | QUARANTINED: a quarantine runs (a time after a possible loss of data), and argument 6
+--       | QUARANTINED: a quarantine runs, and argument 6
 --         does not name it
 --       | MISMATCH: the record has another fingerprint
 --       | COMPLETED, ballot of the result, value or false (only the fact is kept)

@@ -1,6 +1,5 @@
--- Fast path of extend. It handles an op only if the owner still has the lock, the fence (last
--- fencing token) is the owner's token, and the lock has no metadata. The function has no upvalues,
--- because it is created anew on every call of the script (helpers.lua).
+-- Fast path of extend: the owner still has the lock, the fence is its token, and the lock has no
+-- metadata. No upvalues (helpers.lua).
 -- KEYS     1 lock   2 fence   3 metadata of the holder
 -- ARGV     1 kind, then as in extend.lua
 --          Parameter `life`: time in ms for which the fence is kept

@@ -1,5 +1,4 @@
--- Reads the holder or the readers of a lock, or the permits of a semaphore, and puts them into the
--- answer.
+-- Reads the holder or the readers of a lock, or the permits of a semaphore.
 -- KEYS  1 lock (or semaphore)   2 fence   3 metadata of the holder   4 queue
 -- ARGV  1 1 if the caller wants a hint when the lock is released, else 0
 -- Puts  of a lock with a holder: fence; owner, or false if the key holds no text; ms until the key

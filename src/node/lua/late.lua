@@ -1,6 +1,6 @@
--- Refuses the ops of a batch whose deadline has passed (`b.late`, batch.lua). Only releases and
--- unclaim still run, because they only give back what an earlier op has taken. On a server whose
--- memory is full, refuses acquires (claim.lua does so with claims), whatever else the batch has.
+-- Refuses the ops of a batch whose deadline has passed (`b.late`, batch.lua), except releases and
+-- unclaims, which only give back. Where the memory is full, refuses acquires, whatever else the
+-- batch has (claim.lua does so with claims).
 -- KEYS, ARGV  not read
 -- Puts        per op: LATE or FULL
 if b.late and not find('DQMGFu', kind, 1, true) then

@@ -1,31 +1,26 @@
--- Helpers of the slow paths (cases that no fast path handles) of ops on locks.
+-- Helpers of the slow paths of ops on locks.
 -- KEYS, ARGV  as for the op
 -- Returns     see the comment of each function
 
 local sub = string.sub
 
--- Value of a lock that is free, but that other owners do not get for a time after a planned
--- handover, because its last lease may have ended too early (is_kept). It is as long as an owner
--- token.
+-- Value of a free lock that other owners do not get for a time after a planned handover (is_kept).
+-- As long as an owner token.
 local KEPT = '----------------------'
--- Value of a free lock that is reserved for the readers that were woken (wake.lua).
+-- Value of a free lock that is reserved for woken readers (wake.lua).
 local READERS = '------r---------------'
 
--- Returns true if a text has the form of an owner token. KEPT (the value of a lock that is kept
--- after a planned handover) and the values of reserved locks have this form, too.
+-- KEPT and the values of reserved locks have the form of an owner token, too.
 local function is_owner(text)
   return #text == 22 and not find(text, '[^%w_-]')
 end
 
--- Returns true if a lock's value is no owner token, but says that the free lock is kept from other
--- owners after a planned handover (KEPT) or reserved for waiters (wake.lua). No owner token begins
--- with six dashes.
+-- The free lock is kept (KEPT) or reserved (wake.lua). No owner token begins with six dashes.
 local function is_ownerless(value)
   return type(value) == 'string' and find(value, '^%-%-%-%-%-%-[%-%xr]') and #value == 22
 end
 
--- Returns the number in a fence key (last fencing token of a lock): 0 if the key is absent, nil if
--- another program wrote its value. A fence is a whole number below 1e18, so that an answer can
+-- The fence: 0 if absent, nil if another program wrote it. Below 1e18, so that an answer can
 -- represent it.
 local function stored(key)
   local v = look(key, '18')
@@ -34,19 +29,18 @@ local function stored(key)
   return number and number < 1e18 and number or nil
 end
 
--- Returns the fence `number`, lowered to `most` if no correct clock can have given it. With E as
--- the largest clock error, correct clocks give fences up to `most`, and up to 2E above `most`
--- before a backward step of this clock. A larger fence was written by another program, or by a
--- client with a wrong clock. Clients do not count a grant with the lowered fence at once, but do so
--- when their own clocks have advanced enough.
+-- Lowered to `most` if no correct clock can have given it: those give fences up to `most`, and up
+-- to 2E above it before a backward step of this clock. A larger one is of another program, or of a
+-- client with a wrong clock. Clients count a grant with the lowered fence once their own clocks
+-- have advanced enough.
 local function honest(number)
   local most = b.now_us + 6 * b.clock_error + 1000000
   return number > most + 2 * b.clock_error and most or number
 end
 
--- Returns the time in ms until which a free lock may still be held, and the same if an acquire has
--- noted it. Soon after a planned handover a lease may have ended too early by this server's clock.
--- So a name that was used lately (its fence exists) is kept for as long as two clocks may differ.
+-- Time in ms until which a free lock may still be held, and the same if an acquire has noted it.
+-- Soon after a planned handover a lease may have ended too early by this clock, so a name that was
+-- used lately (its fence exists) is kept for as long as two clocks may differ (quarantine 11).
 local function kept_till(lock, fence)
   if not b.settling or redis.call('EXISTS', fence) == 0 then return 0 end
   local noted = tonumber(read('HMGET', 'palisade:settled', lock)[1] or nil)
@@ -55,7 +49,7 @@ end
 
 -- Sets the lock to KEPT and returns true if its key is absent and it may still be held. The first
 -- acquire of a name notes until when, in a key of its own: one of several readers may put itself
--- back, which removes KEPT, and leave while the others still read (readers 8).
+-- back, which removes KEPT, and leave while others still read (readers 8).
 local function is_kept(lock, fence)
   if redis.call('EXISTS', lock) == 1 then return false end
   local till, noted = kept_till(lock, fence)
@@ -68,8 +62,8 @@ local function is_kept(lock, fence)
   return true
 end
 
--- Sets the fence of a lock, or with `token` nil only prolongs its life. Never shortens it: other
--- readers of the lock may have longer leases than this client's (locks 5).
+-- Sets the fence, or with `token` nil only prolongs its life. Never shortens it: other readers may
+-- have longer leases than this client's (locks 5).
 local function keep_fence(fence, token)
   local life = math.max(tonumber(b.fence_life), redis.call('PTTL', fence))
   if token then
@@ -79,21 +73,18 @@ local function keep_fence(fence, token)
   end
 end
 
--- Returns true if the key holds the readers of a lock (shared.lua).
 local function are_readers(lock)
   local one = read('ZRANGE', lock, '0', '0')[1]
   return one and is_owner(one) and redis.call('PTTL', lock) >= 0
 end
 
--- Returns true if the value at a lock's key was written by this library: an owner token, a value in
--- its place (KEPT, or that of a lock reserved for waiters), or a set of readers.
+-- An owner token, a value in its place, or a set of readers.
 local function is_ours(lock, value)
   if type(value) == 'string' then return is_owner(value) end
   return are_readers(lock)
 end
 
--- Returns true if the key may hold a holder's metadata: a string with an expiry, unlike most keys
--- of other programs.
+-- A string with an expiry, unlike most keys of other programs.
 local function is_meta(meta)
   return type(read('GETRANGE', meta, '0', '0')) == 'string'
     and redis.call('PTTL', meta) >= 0

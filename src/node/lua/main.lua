@@ -1,6 +1,6 @@
--- Executes the ops of the batch in order. The keys and the arguments of each op follow those of the
--- op before. Neighbouring acquires with the same ttl are sent as one run: one kind, one number of
--- ops, then the arguments of each op. The same holds for neighbouring releases.
+-- Executes the ops of the batch in order; their keys and arguments follow one another. Neighbouring
+-- acquires with one ttl are sent as one run: one kind, one number of ops, then the arguments of
+-- each. So are neighbouring releases.
 -- KEYS     from 3: the keys of the ops
 -- ARGV     from 7: for each run or single op its kind (a letter), then
 --          A, V, W, O, T (acquires): number of ops (only A: more than one), ttl and time for which
@@ -28,13 +28,12 @@ if not expected then
   b = batch(now_us, note, out)
   b.full = full
 end
--- Each kind of single op, followed by the number of its KEYS and the number of its ARGV after the
--- kind. Each number is one character; a colon is the number ten.
+-- Each kind of single op, with the number of its KEYS and of its ARGV after the kind: one character
+-- each; a colon is ten.
 local sizes = 'C18 c16 s15 x16 r12 u12 L11 X46 R22 I41 M31 E14 H34 P2: Y26 F23 U13'
 local k, a, last = 2, 6, #ARGV
 local whole = 0 -- number of runs executed as requested, while there is no list of results
--- `life`: time in ms for which a fence (last fencing token of a lock) is kept. `id`: name of the
--- data history (sequence of writes behind the data). `now_ms`: clock in ms. Each is set when it is
+-- Ms for which a fence is kept, name of the data history, and clock in ms: each set when it is
 -- first needed.
 local life, id, now_ms
 while a < last do
@@ -48,8 +47,7 @@ while a < last do
       args = 8
     elseif kind == 'O' and (ARGV[a + 7] ~= ''
       or waited * 1000 > now_us) then
-      -- The slow path has to read the queue: a fair caller with a smaller ticket may be ahead, or
-      -- this caller has a ticket, and its place has to be kept.
+      -- A fair caller with a smaller ticket may be ahead, or this caller's place has to be kept.
     elseif expected then
       rest, found = acquire(k, a, count, reserved)
     end

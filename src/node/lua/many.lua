@@ -1,6 +1,5 @@
 -- Several locks under one owner and one fencing token, all or none: acquire (N), raise the fences
--- (last fencing tokens) to the token (J), extend (K). A release is a run of releases
--- (release_fast.lua).
+-- (J), extend (K). A release is a run of releases (release_fast.lua).
 -- KEYS  each lock, then in the same order the fence of each lock
 -- ARGV  1 number of names  2 owner  3 ttl ms  4 N: proposed token; J, K: token of the owner
 --       5 N: the owner of the names that this call has already collected one by one, or ''. If
@@ -10,7 +9,7 @@
 -- Puts  N: the fence of all names
 --          | HELD, ms until the last busy name may be free, -1 if a key does not expire
 --          | FOREIGN, ms as for HELD: another program's value is under a lock's key
---          | QUARANTINED: a quarantine runs (a time after a possible loss of data)
+--          | QUARANTINED: a quarantine runs
 --       J: DONE | NOT_OWNER: the owner lacks a lock, or a fence is above the token | QUARANTINED
 --       K: DONE | NOT_OWNER: another owner has one of the locks
 --          | QUARANTINED: a quarantine runs, and argument 5 does not name it
@@ -50,9 +49,8 @@ if find('NJK', kind, 1, true) then
     return put(DONE)
   end
 
-  -- Returns true if the call may take the lock although the lock's key has a value. Either the lock
-  -- is only reserved for a waiting client, or the owner `from`, from which this call takes locks
-  -- over, has it for no longer than the ttl of the call.
+  -- The lock is only reserved for a waiter, or the owner `from` has it for no longer than this
+  -- call's ttl.
   local from = ARGV[a + 5]
   local function is_given(lock, value)
     if from == '' or type(value) ~= 'string' then return false end
@@ -64,8 +62,8 @@ if find('NJK', kind, 1, true) then
   local code, longest, mine = nil, 0, 0
   for at = k + 1, last do
     local lock, value = KEYS[at], values[at]
-    -- A reserved lock has no owner. So after a planned handover such a lock, too, may have to be
-    -- kept for its old holder, whose lease may have ended too early by this server's clock.
+    -- A reserved lock has no owner, so after a planned handover it, too, may have to be kept for
+    -- its old holder (quarantine 11).
     if from ~= '' and is_ownerless(value) and value ~= KEPT
       and kept_till(lock, KEYS[at + n]) > now_ms
     then
@@ -93,9 +91,8 @@ if find('NJK', kind, 1, true) then
   end
   local p
   if mine == n then
-    -- This is a repeated request, because the owner already has all locks. A fence (last fencing
-    -- token) is kept longer than its lock. So if there is no fence, another program has deleted the
-    -- fences.
+    -- A repeated request, because the owner already has all locks. A fence is kept longer than its
+    -- lock, so without one another program has deleted them.
     if most == 0 then return put(WRONG_TYPE) end
     p = digits(most)
   else

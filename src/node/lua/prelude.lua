@@ -30,10 +30,9 @@ if not find(info, 'role:master', 1, true) then
   return redis.error_reply("READONLY You can't use locks on a replica.")
 end
 if find(ARGV[4], '0', 1, true) ~= 1 then
-  -- Redis counts the good replicas (those that have acknowledged lately) once a second and refuses
-  -- writes by the last count. A server that was frozen would execute the batches in its buffers
-  -- before the next count. So the script counts the replicas by the lags in INFO, which are up to
-  -- date.
+  -- Redis counts the good replicas once a second and refuses writes by the last count. A server
+  -- that was frozen would execute what is in its buffers before the next. So the script counts by
+  -- the lags in INFO, which are up to date.
   local needed, oldest = string.match(ARGV[4], '^(%d+) (%d+)')
   local good = 0
   for lag in string.gmatch(info, 'slave%d+:[^\r\n]*state=online,[^\r\n]*lag=(%d+)') do
@@ -46,8 +45,8 @@ if find(ARGV[4], '0', 1, true) ~= 1 then
 end
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
--- One command reads both keys. A key that holds no string counts as none. An error is that of the
--- batch: what could not be read is not missing.
+-- A key that holds no string counts as none. An error is the batch's: what could not be read is not
+-- missing.
 local got = call('MGET', KEYS[1], KEYS[2])
 local marker, note = got[1] or '', got[2] or ''
 -- None of ours is so long, or has other characters.

@@ -1,17 +1,15 @@
--- The queue of the handles (clients) that wait for a lock: reads it, adds and removes places, and
--- registers clients for a hint (wake-up message). wake.lua describes its form.
+-- The queue of the handles that wait for a lock: reads it, adds and removes places, and registers
+-- clients for a hint. wake.lua describes its form.
 -- KEYS, ARGV  as for the op
 -- Returns     see the comment of each function
 
--- Returns the value of the key with a lock's queue (wake.lua describes the value's form); false if
--- another program wrote it.
+-- False if another program wrote it.
 local function queued(queue)
   local v = look(queue, '3120') or '0'
   return type(v) == 'string' and #v % 48 == 1 and find(v, '^[01]') and v
 end
 
--- Publishes a hint (wake-up message) to the clients that watch the lock, because its metadata have
--- changed.
+-- To who watches the lock, because its metadata have changed.
 local function hint(queue, key)
   local v = queued(queue)
   if v and sub(v, 1, 1) == '1' then
@@ -20,23 +18,18 @@ local function hint(queue, key)
   end
 end
 
--- Ms for which a place in the queue of waiters is fresh after the last request of its client. A
--- place that is not fresh keeps no later waiter out.
+-- Ms after its client's last request for which a place keeps later waiters out.
 local FRESH = 3000
 
--- Returns the time in ms until which a waiter counts as fresh (it asked lately). Its place begins
--- at the index `at` of the queue `v`. The time is at most FRESH from now, even if this server's
--- clock has stepped back since the waiter's client asked; 0 if another program wrote the time.
+-- In ms, of the waiter whose place begins at `at` of the queue `v`: at most FRESH from now, even if
+-- this clock has stepped back since it asked; 0 if another program wrote it.
 local function fresh_till(v, at)
   local till = sub(v, at + 35, at + 47)
   return find(till, '%D') and 0 or math.min(tonumber(till), b.now_ms + FRESH)
 end
 
--- Returns three values about a fair waiter (rules fair 1 to 3 in docs/design). Fair waiters get the
--- lock in the order of their tickets. The values are its ticket on this server, the number of fair
--- places ahead of it that are fresh (their handles asked in the last FRESH ms), and the ms until
--- none of these places is fresh any more. `ticket` is the ticket of the call, or '' if the call
--- asks for one.
+-- Of a fair waiter (fair 1 to 3): its ticket on this server, the number of fresh fair places ahead,
+-- and the ms until none of these is fresh. `ticket` is the call's, or '' if it asks for one.
 local function standing(queue, handle, ticket)
   local v, own, largest, ahead, last = queued(queue) or '0', tonumber(ticket), 0, 0, now_ms
   for at = 2, #v, 48 do
@@ -53,7 +46,6 @@ local function standing(queue, handle, ticket)
   return digits(math.min(here, 2 ^ 53)), ahead, last - now_ms
 end
 
--- Removes the place of a fair waiter from the queue of a lock.
 local function give_up(queue, handle)
   local v = queued(queue)
   local own = v and find(v, 'X' .. handle, 1, true)
@@ -63,17 +55,15 @@ local function give_up(queue, handle)
   end
 end
 
--- Registers a client for a hint that the lock is free. The client is a waiter with a `handle`, or a
--- watcher without one. A waiter gets a place in the queue:
+-- Registers a client for a hint that the lock is free: a waiter with a `handle`, or a watcher
+-- without one. A waiter gets a place:
 -- - ordered by the time for which it has `waited` (in µs), or by its `ticket`;
 -- - with `mode` x, s or X (wake.lua);
 -- - with `needs`: ms, at most 50, for which a released lock is reserved for it;
 -- - with `known`: the number of slots that a waiter for a permit knows.
--- Returns true if the waiter has a place. The queue has 64 places; further handles have none, and
--- ask again. The queue is kept for `ms`, but at most for an hour, even if another program's lock
--- lasts longer, because clients ask again long before. Also records in the note, if there is one,
--- until when a client waits on this server. That time is later than needed, so that it is seldom
--- written here.
+-- Returns true if it has one of the 64 places; others ask again. The queue is kept for `ms`, but at
+-- most for an hour, even if another program's lock lasts longer. Also records in the note, if there
+-- is one, until when a client waits here: later than needed, so that it is seldom written.
 local function wait_for_hint(queue, ms, waited, handle, needs, mode, known, ticket)
   local v = queued(queue)
   if not v then return end
@@ -83,8 +73,7 @@ local function wait_for_hint(queue, ms, waited, handle, needs, mode, known, tick
     since = string.format('%016.0f', since)
     local own = find(v, '[xsX]' .. handle)
     if own then v = sub(v, 1, own - 17) .. sub(v, own + 32) end
-    -- Removes readers and fair waiters that have stopped asking, because such waiters would in time
-    -- fill the queue, so that others find no place in it.
+    -- Readers and fair waiters that have stopped asking go, so that others find a place.
     local now = string.format('%013.0f', b.now_ms)
     local latest = string.format('%013.0f', b.now_ms + FRESH)
     while at < #v do
@@ -109,8 +98,7 @@ local function wait_for_hint(queue, ms, waited, handle, needs, mode, known, tick
   else
     v = '1' .. sub(v, 2)
   end
-  -- The expiry of the queue is never moved to an earlier time, because other waiters keep their
-  -- places until then.
+  -- Never to an earlier time: other waiters keep their places until then.
   ms = math.max(math.min(ms, 3600000), call('PTTL', queue))
   call('SET', queue, v, 'PX', ms)
   if b.waited < b.now_ms + ms and #b.note == 67 then

@@ -1,17 +1,16 @@
--- Sets the fence (the lock's last fencing token) to the owner's token. Refuses unless the owner
--- holds the lock, alone or as a reader, and the fence is not above the token.
+-- Sets the fence to the owner's token. Refuses unless the owner holds the lock, alone or as a
+-- reader, and the fence is not above the token.
 -- KEYS  1 lock   2 fence
 -- ARGV  1 owner  2 fencing token of the owner
 -- Puts  DONE
---       | QUARANTINED: a quarantine runs (a time after a possible loss of data)
+--       | QUARANTINED: a quarantine runs
 --       | NOT_OWNER: the owner has no grant, or the fence is above the token or is no number, or
 --         the token is too far ahead of this clock
 if kind == 'R' then
   if left > 0 then return put(QUARANTINED) end
   local value = read('GETRANGE', KEYS[k + 1], '0', '22')
   if value ~= ARGV[a + 1] then
-    -- The value that was read from the lock's key is an error, because the key holds no string. It
-    -- may hold the readers of the lock.
+    -- An error: the key holds no string, but maybe the readers of the lock.
     local till = type(value) == 'table' and tonumber(read('ZSCORE', KEYS[k + 1], ARGV[a + 1]))
     if not till or till <= now_ms then return put(NOT_OWNER) end
   end

@@ -1,6 +1,6 @@
--- Sets the promise of an idempotency record (the highest ballot that this server has accepted for a
--- claim) to the claim's ballot, and puts the result if there is one. Refuses while the promise is
--- of an earlier data history, because the server may have forgotten a higher promise.
+-- Sets the promise of an idempotency record to the claim's ballot, and puts the result if there is
+-- one. Refuses while the promise is of an earlier data history, because a higher one may have been
+-- forgotten (idempotency 3).
 -- KEYS  1 record
 -- ARGV  1 owner of the claim  2 ballot of the claim
 -- Puts  DONE | NOT_OWNER: refused

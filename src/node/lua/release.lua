@@ -1,6 +1,5 @@
--- Slow path of release, for kinds D and Q (release_fast.lua explains them): puts into the answer
--- the results of a run (releases that are sent as one) in which release_fast.lua could not delete
--- every lock. `found` holds the values of the keys that release_fast.lua read.
+-- Slow path of release (D, Q: release_fast.lua): the results of a run in which release_fast.lua
+-- could not delete every lock. `found` holds the values that it read.
 -- KEYS, ARGV  as in release_fast.lua
 -- Puts        per op: DONE | NOT_OWNER: another owner has the lock | ABSENT: the lock is free
 if kind == 'D' or kind == 'Q' then

@@ -1,10 +1,8 @@
 -- Deletes the owners' locks, and wakes clients that wait for a lock that is free afterwards, even
--- if there was nothing to delete (wake.lua). Kind D deletes all locks of a run (ops that are sent
--- as one) in two commands, without a look at the queues of waiting clients. Kind Q is for a server
--- on which a client may wait. The function has no upvalues, because it is created anew on every
--- call of the script (helpers.lua). A reserved lock has six dashes and the handle (number of the
--- client) as its value. A handle that does not need the lock any more releases it as if this value
--- were its owner.
+-- if there was nothing to delete (wake.lua). D deletes the locks of a run in two commands, without
+-- a look at the queues; Q is for a server on which a client may wait. A handle that does not need a
+-- reserved lock any more releases it as if its value, six dashes and the handle, were the owner. No
+-- upvalues (helpers.lua).
 -- KEYS     per op: 1 lock   2 queue (Q only: each key costs as much as a small command)
 -- ARGV     1 kind  2 number of ops, then per op: 1 owner
 --          Parameters: `each`: number of KEYS per op; `awaited`: true if the note says that a
@@ -17,8 +15,7 @@ local function release(k, a, count, each, awaited, wake, now_us)
     call('DEL', lock)
     return
   end
-  -- MGET shows no value for a key that holds no string, so such keys of other programs are left
-  -- alone.
+  -- No value for a key that holds no string, so keys of other programs are left alone.
   local found = call('MGET', unpack(KEYS, k + 1, k + each * count))
   local gone, m, missed = {}, 0, false
   for i = 1, count do
@@ -40,8 +37,8 @@ local function release(k, a, count, each, awaited, wake, now_us)
       end
     end
   elseif awaited then
-    -- The client that sent kind D (release without a look at the queues) had not seen yet that
-    -- another client waits on this server. The other client may wait for one of these locks.
+    -- The client that sent D had not seen yet that another waits on this server, maybe for one of
+    -- these.
     for i = 1, m do redis.pcall('PUBLISH', 'palisade:changed', gone[i]) end
   end
   if missed then return found end

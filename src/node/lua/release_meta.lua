@@ -1,7 +1,6 @@
--- Releases a lock whose holder may have published metadata, and deletes the metadata. Otherwise a
--- next holder that publishes none would be shown with the metadata of this holder. If the owner is
--- the reservation of a fair waiter (six dashes and its handle), also removes the place of this
--- waiter from the queue (rule fair 4 in docs/design).
+-- Releases a lock and deletes its metadata, with which a next holder that publishes none would be
+-- shown. If the owner is the reservation of a fair waiter (six dashes and its handle), also removes
+-- its place (fair 4).
 -- KEYS  1 lock   2 queue   3 metadata
 -- ARGV  1 owner
 -- Puts  DONE | NOT_OWNER: another owner has the lock | ABSENT: the lock is free

@@ -1,11 +1,9 @@
--- Shared grants, which make their owners readers of a lock: acquire (S), extend (H), release (G).
--- The readers of a lock are a sorted set at the lock's key. Its members are the owners, and the
--- score of an owner is the end of its grant by this server's clock, in ms. The key expires with the
--- last reader. So a lock has an owner, or readers, or neither. A reader's grants and renewals
--- prolong the life of the fence (last fencing token). The reason: after a planned handover the new
--- master keeps a free lock for its last holders only if it has a fence
--- (rule quarantine 11 in docs/design). KEYS  1 lock   S, H: 2 fence  3 queue   G: 2 queue ARGV  S:
--- 1 kind  2 number of ops  3 ttl ms  4 proposed fence of the first op
+-- Shared grants: acquire (S), extend (H), release (G). The readers of a lock are a sorted set at
+-- its key: its members are the owners, their scores the ends of their grants by this clock, in ms.
+-- The key expires with the last reader. Readers' grants prolong the life of the fence, because
+-- after a planned handover a free lock is kept only if it has one (quarantine 11).
+-- KEYS  1 lock   S, H: 2 fence  3 queue   G: 2 queue
+-- ARGV  S: 1 kind  2 number of ops  3 ttl ms  4 proposed fence of the first op
 --          5 w: waits in the queue, v: watches the lock, '': neither
 --          6 to 8 of a client that waits: µs that it has waited, its handle, ms for which a
 --          released lock is reserved for it; then per op: 1 owner
@@ -16,7 +14,7 @@
 -- Puts  per op one of
 --       S: the fence | HELD, ms until the lock may be free
 --          | FOREIGN, ms until the value of another program expires, -1 if it does not
---          | QUARANTINED: a quarantine runs (a time after a possible loss of data)
+--          | QUARANTINED: a quarantine runs
 --       H: DONE | NOT_OWNER: another owner has the lock
 --          | QUARANTINED: a quarantine runs, and argument 4 does not name it
 --       S, H: WRONG_TYPE: another program wrote the fence key
@@ -26,16 +24,16 @@ if find('SHG', kind, 1, true) then
   local lock = KEYS[k + 1]
   if count then a = a + 1 end -- as for a single op, with the number of ops in the owner's place
 
-  -- Executes the op whose owner is ARGV[at].
+  -- The op whose owner is ARGV[at].
   local function execute(at)
     local owner = ARGV[at]
-    -- `oldest` is the reader whose grant ends first, and the end of its grant. If the key holds no
-    -- sorted set, `value` is what the key holds.
+    -- The reader whose grant ends first, and its end. If the key holds no sorted set, `value` is
+    -- what it holds.
     local oldest, value = try('ZRANGE', lock, '0', '0', 'WITHSCORES'), false
 
-    -- A user may have the ACL rules of an earlier palisade version without read-write locks, and
-    -- may lack the right to some commands. Redis does not undo the first write of a script if the
-    -- second one fails. So each command is tried first in a form that changes nothing.
+    -- A user with the ACL rules of a version without read-write locks may lack some commands, and
+    -- Redis does not undo a first write if the second fails. So each is tried first in a form that
+    -- changes nothing.
     local function lacks(reply)
       local why = type(reply) == 'table' and reply.err
       return why and (find(why, 'ermission', 1, true) or find(why, 'run this command', 1, true))
@@ -47,8 +45,8 @@ if find('SHG', kind, 1, true) then
       return put(NO_PERMISSION)
     end
     if oldest.err then value = look(lock, '22') end
-    -- Unlike most keys of other programs, the readers' key has an expiry. A sorted set without one,
-    -- or with other members than owner tokens, belongs to another program.
+    -- A sorted set without an expiry, or with other members than owner tokens, is another
+    -- program's.
     local is_read = oldest[1] and is_owner(oldest[1]) and call('PTTL', lock) >= 0
     local is_foreign = oldest[1] and not is_read
 
@@ -58,13 +56,12 @@ if find('SHG', kind, 1, true) then
       end
     end
 
-    -- Sets the expiry of the lock's key to the end of the last reader's grant.
+    -- With the last reader.
     local function expire(last)
       call('PEXPIREAT', lock, last)
     end
 
-    -- Removes a reservation (a lock that is kept free for a waiter) or the owner's own exclusive
-    -- grant, and adds the owner as a reader until `till`.
+    -- In place of a reservation or the owner's own exclusive grant, until `till`.
     local function add(flag, till)
       if value then call('DEL', lock) end
       local added = call('ZADD', lock, flag, till, owner)

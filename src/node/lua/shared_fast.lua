@@ -1,7 +1,7 @@
--- Fast paths of a reader's acquire (S), extend (H) and release (G), if the data history (sequence
--- of writes) is as the client expects and, for S and G, no client waits on this server. A run of
--- several ops is executed at once. S needs a fence that exists, because readers do not raise it. H
--- needs a fence that is not below the owner's token. shared.lua handles all other cases.
+-- Fast paths of a reader's acquire (S), extend (H) and release (G), if the data history is as the
+-- client expects and, for S and G, no client waits on this server. A run is executed at once. S
+-- needs a fence, because readers do not raise it; H one that is not below the owner's token.
+-- shared.lua handles all else.
 -- KEYS     as in shared.lua
 -- ARGV     1 kind, then as in shared.lua
 -- Returns  S: nil and the fence, if all owners are readers now; else 0, and nothing was changed
@@ -13,8 +13,7 @@ if kind == 'G' then
   local lock, gone = KEYS[k + 1], 0
   while gone < count and try('ZREM', lock, ARGV[a + 3 + gone]) == 1 do gone = gone + 1 end
   if gone > 0 then
-    -- The lock's key has to expire when the grant of the last reader ends. If the user lacks one of
-    -- the rights, the key lasts longer than its readers, which is harmless.
+    -- With the last reader. If the user lacks a right, the key lasts longer, which is harmless.
     local last = try('ZRANGE', lock, '-1', '-1', 'WITHSCORES')
     if last[1] then try('PEXPIREAT', lock, last[2]) end
   end
@@ -30,9 +29,7 @@ if kind == 'H' then
     or before + 0 > till or #given ~= #token or given < token or string.find(given, '%D') then
     return 0
   end
-  -- The user may lack the permission for one of these commands; then shared.lua answers. If only
-  -- the first has changed the key's expiry, the key lasts longer than its readers, which is
-  -- harmless.
+  -- If the user lacks a right, shared.lua answers. A changed expiry of the key is harmless.
   local left = call('PTTL', lock)
   till = string.format('%.0f', till)
   if left < 0 or left <= tonumber(ARGV[a + 3]) and type(try('PEXPIREAT', lock, till)) == 'table'
@@ -46,9 +43,8 @@ if kind == 'S' then
   local lock, ttl, proposal = KEYS[k + 1], ARGV[a + 3], ARGV[a + 4]
   local first, left = try('ZRANGE', lock, '0', '0', 'WITHSCORES'), -1
   local given = try('GETRANGE', KEYS[k + 2], '0', '18')
-  -- Tokens with equally many digits can be compared as strings (acquire_fast.lua). A fence (last
-  -- fencing token) that is not above the proposal needs no further check, because prelude.lua has
-  -- checked the range of the proposal.
+  -- As strings (acquire_fast.lua). A fence that is not above the proposal needs no check, because
+  -- prelude.lua has checked the proposal's range.
   if first.err or #given ~= #proposal or given > proposal or given < string.sub(marker, 211, 226)
     or find(given, '%D') then return 0 end
   if first[1] then
@@ -67,8 +63,7 @@ if kind == 'S' then
   end
   if type(added) == 'table' then return 0 end
   if not first[1] then
-    -- The user may lack the permission for this command. Then the new readers are removed, because
-    -- their key would never expire.
+    -- The user lacks the right: the new readers go, because their key would never expire.
     if type(try('PEXPIREAT', lock, till)) == 'table' then
       call('DEL', lock)
       return 0

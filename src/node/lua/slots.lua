@@ -1,10 +1,8 @@
--- Permits of a semaphore: acquire (P), extend (Y), release (F), raise the fence (U). A permit is a
--- slot that has an owner. A semaphore is one string with 51 characters per slot: the owner (22
--- characters), the time in ms by this server's clock at which the grant ends (13 digits), and the
--- fence (last fencing token, 16 digits). The owner of a released slot is 22 dots. The owner of a
--- reserved slot is the value of a reserved lock (wake.lua). Each write sets the whole string with
--- one SET, which never shortens the life of the key. If the string has more slots than the caller
--- knows, these slots stay; if it has fewer, free slots are appended.
+-- Permits of a semaphore: acquire (P), extend (Y), release (F), raise the fence (U). A semaphore is
+-- one string with 51 characters per slot: the owner (22 characters; dots after a release, the value
+-- of a reserved lock while reserved), the end of the grant in ms by this clock (13 digits), and the
+-- fence (16 digits). Each write sets it with one SET, which never shortens its life. Slots that the
+-- caller does not know stay; missing ones are appended.
 -- KEYS  1 semaphore   P, Y, F: 2 queue
 -- ARGV  1 owner
 --       P: 2 ttl ms  3 number of slots  4 first slot to look at  5 distance to the next slot to
@@ -17,7 +15,7 @@
 --       F: 2 number of slots  3 slot of the permit, or '' for any
 --       U: 2 fencing token of the owner  3 slot of the permit
 -- Puts  P: fence, slot
---          | QUARANTINED: a quarantine runs (a time after a possible loss of data)
+--          | QUARANTINED: a quarantine runs
 --          | HELD, ms until a slot may be free, -1 if the semaphore has no such slot
 --          | FOREIGN, ms: another program wrote the key, which expires after ms (-1: never)
 --       Y: DONE | NOT_OWNER: another owner has the slot | QUARANTINED (unless argument 6 names it)
@@ -32,7 +30,7 @@ if find('PYFU', kind, 1, true) then
   local released = string.rep('.', 22)
   local now = string.format('%013.0f', now_ms)
 
-  -- Appends free slots until the semaphore's value has at least `slots` slots.
+  -- Appends free slots up to this number.
   local function make(slots)
     v = v or ''
     local missing = slots - #v / 51
@@ -43,7 +41,7 @@ if find('PYFU', kind, 1, true) then
     return sub(v, 51 * slot + 1, 51 * slot + 22)
   end
 
-  -- Returns the end of the slot's grant as a text of 13 digits. Such texts compare like numbers.
+  -- A text of 13 digits. Such texts compare like numbers.
   local function till(slot)
     return sub(v, 51 * slot + 23, 51 * slot + 35)
   end
@@ -62,16 +60,14 @@ if find('PYFU', kind, 1, true) then
     call('SET', record, v, 'PX', math.max(tonumber(b.fence_life), call('PTTL', record)))
   end
 
-  -- Returns the first slot, not before `from`, whose owner field is this text; nil or false if
-  -- there is none.
+  -- Not before `from`; nil or false if there is none.
   local function slot_of(owner, from)
     local at = find(v, owner, 51 * (from or 0) + 1, true)
     return at and at % 51 == 1 and (at - 1) / 51
   end
 
-  -- Returns the time until which no other owner gets the slot. Soon after a planned handover this
-  -- time is later than the end of a grant, because the grant may have ended too early by this
-  -- clock.
+  -- Soon after a planned handover later than the end of the grant, which may have ended too early
+  -- by this clock (quarantine 11).
   local function taken_till(slot)
     local ends = tonumber(till(slot)) or 0
     if b.settling and ends > 0 and not is_ownerless(who(slot)) then ends = ends + b.apart end
@@ -83,13 +79,12 @@ if find('PYFU', kind, 1, true) then
     return not b.settling or taken_till(slot) <= now_ms
   end
 
-  -- Returns true if an owner other than this op's owner has a grant of the slot.
   local function is_anothers(slot)
     local has = who(slot)
     return till(slot) > now and has ~= owner and is_owner(has) and not is_ownerless(has)
   end
 
-  -- Frees all slots of the owner, and returns a list of them.
+  -- Returns a list of them.
   local function leave()
     local freed, slot = {}, slot_of(owner)
     while slot do
@@ -100,11 +95,10 @@ if find('PYFU', kind, 1, true) then
     return freed
   end
 
-  -- Wakes one waiter for each of these free slots, and reserves the slot for the waiter. A waiter
-  -- knows the slots below the number that it sent with its request. The first waiter gets the
-  -- highest slot that it knows, so that lower slots are left for waiters that know fewer slots. A
-  -- waiter without a connection is skipped. If this user lacks the permission to publish to a
-  -- handle, all waiters are woken on the common channel (wake.lua).
+  -- One waiter for each free slot, which is reserved for it. The first gets the highest slot that
+  -- it knows, so that lower ones are left for waiters that know fewer. One without a connection is
+  -- skipped. Without the right to publish to a handle, all are woken on the common channel
+  -- (wake.lua).
   local function hand_on(free)
     local queue = b.waited > now_ms and #free > 0 and queued(KEYS[k + 2])
     if not queue then return end
@@ -162,7 +156,7 @@ if find('PYFU', kind, 1, true) then
     local is_taken = v and 51 * slot < #v and is_anothers(slot)
     if not may_extend(ARGV[a + 6]) then return put(is_taken and NOT_OWNER or QUARANTINED) end
     if is_taken then
-      -- The slot of the permit is lost. The owner needs no other slot, so all its slots are freed.
+      -- Its slot is lost, and it needs no other.
       local freed = leave()
       if #freed > 0 then keep() end
       put(NOT_OWNER)
@@ -202,7 +196,7 @@ if find('PYFU', kind, 1, true) then
 
   local slots, start, step = tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5])
   if slots < 1 or slots > 256 or step == 0 and start >= slots then
-    -- The semaphore has no such slot, so it never becomes free: -1 instead of a time.
+    -- It never becomes free: -1 instead of a time.
     put(HELD)
     return put(-1)
   end

@@ -1,8 +1,7 @@
--- Fast paths of a permit's acquire (P), extend (Y) and release (F), if the data history (sequence
--- of writes) is as the client expects. P gives the first free slot to a client that does not wait.
--- Y extends the only slot of an owner, if the slot's fence (last fencing token) is the owner's
--- token. F frees the only slot of an owner, while no client waits for a hint (wake-up
--- message) of this server. slots.lua handles all other cases.
+-- Fast paths of a permit's acquire (P), extend (Y) and release (F), if the data history is as the
+-- client expects. P gives the first free slot to a client that does not wait. Y extends the only
+-- slot of an owner, if its fence is the owner's token. F frees the only slot of an owner, while no
+-- client waits on this server. slots.lua handles all else.
 -- KEYS     as in slots.lua
 -- ARGV     1 kind, then as in slots.lua
 --          Parameter `second`: this server's clock in whole seconds, a text of 10 digits
@@ -12,15 +11,14 @@ if kind == 'P' or kind == 'Y' or kind == 'F' then
   local KEYS, ARGV, find, sub = KEYS, ARGV, string.find, string.sub
   local record, owner = KEYS[k + 1], ARGV[a + 2]
   local v = redis.pcall('GETRANGE', record, '0', '13056')
-  -- Checks the first slot as slots.lua does: it has to have the form that this script writes. If
-  -- the read failed, `v` is an error table.
+  -- The first slot has to have the form that this script writes. `v` is an error table if the read
+  -- failed.
   local _, digits = find(v.err or v, '^%d+', 23)
   if not digits or digits < 51 or #v > 13056 or #v % 51 ~= 0
     or find(sub(v, 1, 22), '[^%w_.%-]') then return 0 end
   local at = find(v, owner, 1, true) -- first character of the slot
   local fields
-  -- Times and tokens with equally many digits can be compared as strings. Only whole seconds are
-  -- compared here, so slots.lua handles a grant that ends in the present second.
+  -- As strings, in whole seconds: a grant that ends in the present one is for slots.lua.
   if kind == 'F' then
     if not at or at % 51 ~= 1 or sub(v, at + 22, at + 31) <= second
       or find(v, owner, at + 51, true) then return 0 end

@@ -1,7 +1,6 @@
--- Stores the list of a handler's finished steps in the record of an idempotency key. Refuses if the
--- record has a higher ballot (the fencing token of a later claim), the fingerprint of another
--- request, or a result. Of two lists with the same ballot the longer list is kept, because a
--- repeated request may arrive after a later request.
+-- Stores the list of a handler's finished steps. Refuses if the record has a higher ballot, another
+-- fingerprint, or a result. Of two lists with one ballot the longer is kept, because a repeated
+-- request may arrive after a later one.
 -- KEYS  1 record
 -- ARGV  1 owner of the claim  2 ballot of the claim  3 list of the steps  4 time for which the
 --       record is kept, in ms  5 fingerprint of the request, or ''
@@ -16,9 +15,9 @@ if kind == 's' then
   call('HSET', key, 'own', ARGV[a + 1], 'fence', ARGV[a + 2], 'till', digits(till), 'att',
     math.max(attempt, 1), 'g', b.id, 'rf', 's' .. ARGV[a + 2], 'val', ARGV[a + 3])
   know(ARGV[a + 5])
-  -- The running lease may belong to another owner, and the claim of that owner may have kept the
-  -- record for less time. The record has to outlast the lease by the retention, because
-  -- complete_fast.lua does not extend the expiry of the record.
+  -- The running lease may be another owner's, whose claim may have kept the record for less time.
+  -- The record has to outlast it by the retention, because complete_fast.lua does not extend its
+  -- expiry.
   keep(digits(ARGV[a + 4] + math.max(till - now_ms, 0)))
   return put(DONE)
 end

@@ -12,8 +12,7 @@ if kind == 'u' then
   if not h[2] then return put(ABSENT) end
   if h[1] ~= ARGV[a + 1] or rf or till == 0 then return put(NOT_OWNER) end
   if ends ~= 'l' and attempt > 0 then attempt = attempt - 1 end
-  -- The record then has no owner. So a request that is under way can neither extend nor complete
-  -- the claim.
+  -- Without an owner, no request that is under way extends or completes the claim.
   call('HSET', key, 'own', '', 'till', '0', 'att', attempt)
   wake()
   if attempt == 0 and ends == 'u' and not steps then

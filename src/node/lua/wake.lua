@@ -1,10 +1,8 @@
--- Wakes waiters of a lock that is free now, takes them out of the queue, and reserves the lock for
--- them. Wakes the first waiter. If the first waiter is a reader, also wakes all readers before the
--- first exclusive waiter that has asked lately (rule readers 10 in docs/design). A fair waiter
--- stays in the queue until it has the lock or stops waiting (rules fair 4, 5 in docs/design). The
--- function has no upvalues, because it is created anew on every call of the script (helpers.lua).
--- The value of the queue begins with 1 if a client watches the lock, else with 0. Then it has 48
--- characters for each waiter. The waiter with the longest wait is the first. The fields are:
+-- Wakes the first waiter of a lock that is free now, takes it out of the queue, and reserves the
+-- lock for it; if it is a reader, also all readers before the first fresh exclusive waiter
+-- (readers 10). A fair waiter stays in the queue until it has the lock or stops waiting (fair 4,
+-- 5). No upvalues (helpers.lua). The value of the queue begins with 1 if a client watches the lock,
+-- else with 0. 48 characters follow for each waiter, the longest wait first:
 --   16 digits      start of the wait by this clock, in µs; the ticket of a fair waiter
 --   1 letter       x: exclusive waiter, s: shared waiter (reader), X: fair waiter
 --   16 hex digits  handle of the waiter, which is the client to wake

@@ -50,7 +50,7 @@ impl MemoryNodeBuilder {
     }
 
     /// Sets clocks and randomness other than the machine's, for tests and simulators. The handle
-    /// (`Redlock`) that uses the node must have the same `env`.
+    /// that uses the node must have the same `env`.
     pub fn env(mut self, env: Arc<dyn Env>) -> Self {
         self.env = env;
         self
@@ -64,8 +64,7 @@ impl MemoryNodeBuilder {
         self
     }
 
-    /// Sets the ids of deployment and vote of a node that begins without a quarantine, as
-    /// `palisade init` does for a server.
+    /// Ids of a node that begins without a quarantine, as `palisade init` gives them to a server.
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     pub fn named(mut self, deployment: u64, vote: u64) -> Self {

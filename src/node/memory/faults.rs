@@ -1,10 +1,8 @@
-//! Faults and operator actions (restart, flush, failover, stepped clock) as methods of a node in
-//! memory, so that tests and simulations see the same quarantines (times without grants after a
-//! loss of data) as production.
+//! Faults and operator actions (restart, flush, failover, stepped clock), so that tests and
+//! simulations see the same quarantines as production.
 
 use std::time::Duration;
 
-use super::locks::Held;
 use super::quarantine::{Clock, Windows};
 use super::{Data, MemoryNode, RecordChange, State};
 use crate::node::NodeEvent;
@@ -24,11 +22,10 @@ impl MemorySnapshot {
     }
 }
 
-/// Methods that cause faults. They need the feature `test-util`.
+/// They need the feature `test-util`.
 impl MemoryNode {
-    /// Restarts the node without its data. It begins a quarantine (a time without grants), and
-    /// gives no fence (fencing token) below a new floor, which is above all fences that it may have
-    /// given before.
+    /// Restarts the node without its data. It begins a quarantine, and gives no fence below a new
+    /// floor, which is above all fences that it may have given before.
     pub fn restart_empty(&self) {
         self.reborn(|state| state.data = Data::default());
     }
@@ -42,7 +39,7 @@ impl MemoryNode {
     }
 
     /// Restarts the node with all its data. Nothing is lost, but no client can know that, so a
-    /// quarantine (a time without grants) begins.
+    /// quarantine begins.
     pub fn restart_keeping(&self) {
         self.reborn(|_| ());
     }
@@ -50,9 +47,8 @@ impl MemoryNode {
     /// Closes the node for a planned handover. The node refuses every batch until
     /// [`Self::hand_over`], but for `span` at most.
     ///
-    /// Returns false if the node was not closed. That is so in a quarantine (the node may not know
-    /// all leases), and while leases from before an earlier handover may still run (the node is
-    /// settling).
+    /// Returns false if the node was not closed. That is so in a quarantine, and while leases from
+    /// before an earlier handover may still run.
     #[must_use = "it may not be closed"]
     pub fn close(&self, span: Duration) -> bool {
         let mut state = self.state();
@@ -64,7 +60,7 @@ impl MemoryNode {
     }
 
     /// Completes a planned handover: another server takes over in a new data history, with data
-    /// that are certainly complete, so no quarantine (time without grants) begins.
+    /// that are certainly complete, so no quarantine begins.
     pub fn hand_over(&self) {
         let clock = self.clock(&self.state());
         self.reborn(|_| ());
@@ -75,9 +71,8 @@ impl MemoryNode {
         }
     }
 
-    /// Returns the time until which the node is closed for a planned handover, as its marker (facts
-    /// about its data) states it, even if this time has passed. [`Self::open`] and
-    /// [`Self::finish_handover`] identify the closing by this time.
+    /// The time until which the node is closed for a planned handover, by its marker and even if it
+    /// has passed. [`Self::open`] and [`Self::finish_handover`] identify the closing by it.
     #[doc(hidden)]
     pub fn closing(&self) -> Option<u64> {
         match self.state().data.kept.marker?.handover {
@@ -86,9 +81,8 @@ impl MemoryNode {
         }
     }
 
-    /// Opens the node again, if its marker (the stored facts about its data history) states
-    /// `closing` as the time until which it is closed. If the node was promoted after it was
-    /// closed, a quarantine begins with the next batch.
+    /// Opens the node, if its marker states `closing`. If it was promoted since, a quarantine
+    /// begins with the next batch.
     #[doc(hidden)]
     pub fn open(&self, closing: u64) {
         if let Some(marker) = &mut self.state().data.kept.marker {
@@ -96,11 +90,9 @@ impl MemoryNode {
         }
     }
 
-    /// Does the last step of a planned handover on the server that was promoted. This server
-    /// continues without a quarantine (time without grants) at the state of the closed server.
-    /// Returns false if its marker does not state `closing` as the time until which it is closed,
-    /// or if less than `apart` (the largest difference between two clocks) is left until the
-    /// closing ends.
+    /// The last step of a planned handover, on the promoted server: it goes on without a
+    /// quarantine. False if its marker does not state `closing`, or less than `apart` is left until
+    /// then.
     #[doc(hidden)]
     #[must_use = "it may begin a quarantine"]
     pub fn finish_handover(&self, closing: u64, apart: Duration) -> bool {
@@ -113,8 +105,7 @@ impl MemoryNode {
         finished.map(|finished| *marker = finished).is_some()
     }
 
-    /// Deletes all data, also the marker (the facts about the data history), as `FLUSHALL` does.
-    /// The process continues.
+    /// Deletes all data, also the marker, as `FLUSHALL` does. The process continues.
     pub fn flush_all(&self) {
         self.state().data = Data::default();
     }
@@ -135,9 +126,8 @@ impl MemoryNode {
         self.state().offset += forwards;
     }
 
-    /// Sets the failover windows (L: time for which a replaced server may still grant) for the next
-    /// batches. `read` is the longest window of the servers whose settings the client has read,
-    /// `unread` the longest window of the servers whose settings it has not read.
+    /// For the next batches. `read` is the longest of the servers whose settings the client has
+    /// read, `unread` of the others.
     #[doc(hidden)]
     pub fn set_failover_windows(&self, read: Duration, unread: Duration) {
         self.state().windows = Windows { read, longest: read.max(unread) };
@@ -204,7 +194,7 @@ impl MemoryNode {
         let mut state = self.state();
         let now = self.clock(&state).now;
         let till = ttl.map(|d| (Moment::from_nanos(now) + d).as_nanos());
-        state.data.locks.0.open(key, now).held = Some(Held { owner: None, till, meta: None });
+        state.data.locks.row(key, now).put_foreign(till);
     }
 
     /// Runs `SET key value NX PX ttl` as another program. Returns true if that program has the lock
@@ -213,11 +203,10 @@ impl MemoryNode {
     pub fn set_foreign(&self, key: &str, ttl: Duration) -> bool {
         let mut state = self.state();
         let now = self.clock(&state).now;
-        let entry = state.data.locks.0.open(key, now);
-        let is_free = entry.is_free() && entry.reserved.is_none();
+        let row = state.data.locks.row(key, now);
+        let is_free = row.is_empty();
         if is_free {
-            let till = Some((Moment::from_nanos(now) + ttl).as_nanos());
-            entry.held = Some(Held { owner: None, till, meta: None });
+            row.put_foreign(Some((Moment::from_nanos(now) + ttl).as_nanos()));
         }
         is_free
     }
@@ -228,15 +217,11 @@ impl MemoryNode {
     pub fn delete_foreign(&self, key: &str) {
         let mut state = self.state();
         let now = self.clock(&state).now;
-        if let Some(entry) = state.data.locks.0.live(key, now) {
-            entry.held.take_if(|held| held.owner.is_none());
-        }
+        state.data.locks.delete_foreign(key, now);
     }
 
-    /// Changes the record of an idempotency key as `palisade idem rerun` and `purge` do, if the
-    /// highest ballot (fencing token of a claim) in the record is still `seen`. Returns false if
-    /// the change is refused: the node is closed for a planned handover, the ballot is another one,
-    /// a claim runs, or the record has a result.
+    /// As `palisade idem rerun` and `purge`, if the highest ballot is still `seen`. False if the
+    /// node is closed, the ballot is another one, a claim runs, or the record has a result.
     #[doc(hidden)]
     pub fn change_record(&self, key: &str, seen: u64, change: RecordChange) -> bool {
         let mut state = self.state();

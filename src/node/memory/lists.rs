@@ -7,7 +7,7 @@ use crate::op::{Enlist, Listed, MAX_LISTED, Reply};
 use crate::rules::header::Header;
 use crate::token::OwnerToken;
 
-/// Entries of one list of candidates, in the order in which they were first written.
+/// In the order in which they were first written.
 #[derive(Clone, Debug, Default)]
 struct List(Vec<Entry>);
 
@@ -25,7 +25,6 @@ impl Perish for List {
     }
 }
 
-/// All lists of candidates on a node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lists(Shelf<List>);
 

@@ -11,7 +11,6 @@ use crate::op::Lineage;
 use crate::op::{Batch, Op, Terms};
 use crate::rules::header::Header;
 
-/// What the node's data say about themselves.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Kept {
     pub(super) marker: Option<Marker>,
@@ -25,35 +24,27 @@ impl Kept {
     }
 }
 
-/// Readings of the node's clocks at the start of a batch of requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
-    /// Expiry clock in nanoseconds; never zero.
+    /// In nanoseconds; never zero.
     pub(super) now: u64,
-    /// Wall clock in microseconds since 1970.
+    /// In microseconds since 1970.
     pub(super) micros: u64,
 }
 
-/// Failover windows (L): times for which a server that was replaced may still grant.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Windows {
-    /// Longest failover window of all servers whose settings are known.
     pub(super) read: Duration,
-    /// Longest failover window (time in which a replaced master may still grant) if servers whose
-    /// settings are not known are included; it counts when a data history begins.
     pub(super) longest: Duration,
 }
 
-/// What the server shows besides its data, and what it asks for its clients.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Nature {
     pub(super) replid: ReplicationId,
     pub(super) process: Process,
     pub(super) evicted: u64,
     pub(super) windows: Windows,
-    /// Epoch in which the client of the batch was told that this is the master.
     pub(super) epoch: Option<u64>,
-    /// Random name for a history that begins with the batch.
     pub(super) name: u64,
 }
 
@@ -71,10 +62,7 @@ impl Nature {
     }
 }
 
-/// Judges the data for a batch, and writes the marker and the note.
-///
-/// # Errors
-/// The data are another vote's, or the node is closed. Nothing was written.
+/// An error if the data are another vote's, or the node is closed: then nothing was written.
 pub(super) fn open(
     kept: &mut Kept,
     nature: Nature,

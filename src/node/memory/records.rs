@@ -10,7 +10,6 @@ use crate::rules::records::{Row, Ruling, Waiters, decide};
 #[derive(Clone, Debug, Default)]
 struct Entry {
     row: Row,
-    /// A caller waits for the end of the claim.
     awaited: bool,
 }
 
@@ -20,7 +19,6 @@ impl Perish for Entry {
     }
 }
 
-/// All idempotency records of a node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Records(Shelf<Entry>);
 
@@ -29,7 +27,7 @@ impl Records {
         self.0.len()
     }
 
-    /// Returns the answer, and true if a caller waits for the end of the claim, which is over.
+    /// True if a caller waits for the end of the claim, which is over.
     pub(super) fn execute(&mut self, h: &Header, key: &str, op: &Op) -> (Reply, bool) {
         let row = self.0.live(key, h.now).map(|entry| &entry.row);
         let Ruling { reply, row, waiters } = decide(h, op, row);
@@ -52,7 +50,6 @@ impl Records {
         (reply, wakes)
     }
 
-    /// Returns true if the record was changed.
     #[cfg(feature = "test-util")]
     pub(super) fn change(
         &mut self,

@@ -1,20 +1,17 @@
-//! A map whose entries expire by the clock. Expired entries are removed on access and by sweeps
-//! over the whole map, so that names that are never used again do not accumulate.
+//! A map whose entries expire by the clock: on access and by sweeps, so that names that are never
+//! used again do not accumulate.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Smallest number of entries at which expired entries are removed from the whole map.
 const SWEEP_MIN: usize = 1024;
 
-/// An entry that can tell if it has expired.
 pub(super) trait Perish: Default {
-    /// Drops the parts of the entry that have expired at the time `now`; returns false if nothing
-    /// of the entry is left.
+    /// Returns false if nothing of the entry is left at `now`.
     fn refresh(&mut self, now: u64) -> bool;
 }
 
-/// Entries by key. The order in which the map iterates has no effect.
+/// The order in which the map iterates has no effect.
 #[derive(Clone, Debug)]
 pub(super) struct Shelf<V> {
     map: HashMap<Arc<str>, V>,
@@ -28,12 +25,10 @@ impl<V> Default for Shelf<V> {
 }
 
 impl<V: Perish> Shelf<V> {
-    /// Returns the number of entries in memory, with expired ones that were not swept yet.
     pub(super) fn len(&self) -> usize {
         self.map.len()
     }
 
-    /// Returns the entry, or removes it if all of it has expired.
     pub(super) fn live(&mut self, key: &str, now: u64) -> Option<&mut V> {
         if !self.map.get_mut(key)?.refresh(now) {
             self.map.remove(key);
@@ -41,15 +36,24 @@ impl<V: Perish> Shelf<V> {
         self.map.get_mut(key)
     }
 
-    /// Returns the entry, and creates it if it is absent or has expired.
     pub(super) fn open(&mut self, key: &str, now: u64) -> &mut V {
         if self.live(key, now).is_none() && self.map.len() >= self.sweep_at {
             self.map.retain(|_, v| v.refresh(now));
-            // The next sweep comes only when the map has doubled, so sweeps cost constant time per
-            // insertion.
+            // Only when the map has doubled, so sweeps cost constant time per insertion.
             self.sweep_at = SWEEP_MIN.max(2 * self.map.len());
             self.map.shrink_to(self.sweep_at);
         }
         self.map.entry(Arc::from(key)).or_default()
+    }
+
+    /// Puts `value` in the place of the entry, or removes the entry if nothing of `value` is left.
+    pub(super) fn put(&mut self, key: &str, mut value: V, now: u64) {
+        if !value.refresh(now) {
+            self.map.remove(key);
+        } else if let Some(entry) = self.map.get_mut(key) {
+            *entry = value;
+        } else {
+            *self.open(key, now) = value;
+        }
     }
 }

@@ -1,10 +1,9 @@
-//! Barriers at one server process: callers wait until replicas have received the writes of a grant
-//! (rule durability 2 in docs/design). One `WAIT` serves many callers.
+//! Barriers at one server process: callers wait until replicas have a grant (durability 2), many
+//! with one `WAIT`.
 //!
-//! Callers that wait for the same number of replicas share one queue and one connection. If callers
-//! arrive while a `WAIT` is under way, they share the next `WAIT`. So there are far fewer `WAIT`s
-//! than locks. A frozen replica delays only the callers that need this replica, because callers
-//! that need fewer replicas wait on another connection.
+//! Callers for the same number of replicas share a queue and a connection; those that arrive while
+//! a `WAIT` is under way share the next. A frozen replica delays only the callers that need it,
+//! because those that need fewer wait on another connection.
 
 pub(crate) mod replicas;
 mod wire;
@@ -28,36 +27,26 @@ use crate::error::{NodeError, NodeFault};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Shortest remaining time of a caller for which another round (one `WAIT`) starts. A caller with
-/// less time left receives the result of the last round.
+/// Shortest remaining time of a caller for which another round starts. With less it receives the
+/// last round's result.
 const LAST: Duration = Duration::from_millis(100);
-/// Longest part of the time of a round (one `WAIT`) that is reserved for the transfer of the
-/// answer. The part is an eighth of the time, up to this limit.
+/// Reserved of a round's time for the way of the answer: an eighth, up to this.
 const WAY_BACK: Duration = Duration::from_millis(90);
-/// Longest `WAIT` of a round (a write, a `WAIT`, an `INFO`) if too few replicas were connected in
-/// the round before.
+/// Longest `WAIT` of a round if too few replicas were connected in the round before.
 const LOOK: Duration = Duration::from_millis(5);
-/// Largest number of callers in one queue, and in one round (one `WAIT`).
 const WISHES_MAX: usize = 8_192;
-/// Largest number of queues of callers that wait for replicas. Each queue is for another number of
-/// replicas.
 const QUEUES_MAX: usize = 64;
-/// Time after which a connection without work is closed.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// The barriers (waits for replicas) at the server process of one session.
 pub(crate) struct Barriers {
     server: Server,
-    /// Number of replicas that were connected, in any state, in the last report of the server.
     connected: AtomicU32,
-    /// Largest number of replicas that were online at one time since this node first connected to
-    /// the server process, earlier connections included. A backup tool that connects as a replica
-    /// is never online, so it does not count.
+    /// Online at one time since this node first connected to the process, earlier connections
+    /// included. A backup tool is never online, so it does not count.
     most: Arc<AtomicU32>,
     queues: SyncMutex<BTreeMap<u32, mpsc::Sender<Wish>>>,
 }
 
-/// The server process that granted the locks, and the values that are needed to connect to it.
 #[derive(Clone)]
 struct Server {
     at: Endpoint,
@@ -65,7 +54,6 @@ struct Server {
     env: Arc<dyn Env>,
 }
 
-/// A caller that waits for the result of a `WAIT`.
 struct Wish {
     history_id: u64,
     deadline: Moment,
@@ -73,9 +61,7 @@ struct Wish {
 }
 
 impl Barriers {
-    /// Makes the barriers (waits for replicas) at the server process `run_id` with the address
-    /// `at`. `connected` is the present number of connected replicas. `most` is the largest number
-    /// of replicas that were online at one time. This function opens no connection.
+    /// At the process `run_id`. Opens no connection.
     pub(crate) fn new(
         at: Endpoint,
         run_id: Arc<str>,
@@ -90,14 +76,10 @@ impl Barriers {
         }
     }
 
-    /// Waits until the replicas that `level` requires have received all grants of the server
-    /// process in this data history. Returns the number of these replicas. `known` holds the
-    /// replicas that the Sentinels or a setting report. If `known` is `None`, `AllReplicas` waits
-    /// for the larger of two numbers: the attached replicas, and the largest number of replicas
-    /// that were online at one time.
-    ///
-    /// # Cancellation safety
-    /// The future may be dropped. The round continues for the other callers.
+    /// Returns how many replicas have all grants of the process in this data history. `known` are
+    /// those that the Sentinels or a setting report; without it `AllReplicas` waits for the
+    /// attached ones, or for the most that were online at one time. If the future is dropped, the
+    /// round goes on for the others.
     pub(crate) async fn pass(
         &self,
         history_id: u64,
@@ -136,11 +118,9 @@ impl Barriers {
                 return Ok(count.have);
             }
             let now = self.server.env.now();
-            // `WAIT` counted enough replicas. But more replicas are attached than `wanted`. Or a
-            // replica has acknowledged the write for which this round's `WAIT` waited, but not yet
-            // the slightly later replication offset that `count` requires. So another round
-            // decides. If a known replica is not attached, no further round starts, because the
-            // replica would not attach within a round.
+            // More are attached than `wanted`, or a replica has acknowledged the round's write but
+            // not yet the slightly later offset that `count` requires: another round decides. Not
+            // for a known replica that is not attached: it would not attach within a round.
             let again = all && count.absent.is_empty() && round.have >= wanted;
             if !again || deadline.since(now) < LAST {
                 return Err(too_few(&round, &count, level, now.since(started)));
@@ -149,8 +129,6 @@ impl Barriers {
         }
     }
 
-    /// Waits for the end of the next round (one `WAIT`) for `k` replicas, and returns the result of
-    /// the round.
     async fn round(&self, k: u32, history_id: u64, deadline: Moment) -> Result<Round, NodeError> {
         let (done, round) = oneshot::channel();
         self.submit(k, Wish { history_id, deadline, done });
@@ -166,8 +144,7 @@ impl Barriers {
             Some(queue) => match queue.try_send(wish) {
                 Ok(()) => return,
                 Err(TrySendError::Full(wish)) => return wish.refuse(),
-                // The tokio runtime of the queue's task has ended, so the code below starts a new
-                // task.
+                // The task's runtime has ended, so a new task is started.
                 Err(TrySendError::Closed(wish)) => wish,
             },
             None => wish,
@@ -176,7 +153,7 @@ impl Barriers {
             return wish.refuse();
         }
         let (queue, wishes) = mpsc::channel(WISHES_MAX);
-        // The send cannot fail, because the new queue is empty.
+        // Cannot fail: the queue is empty.
         let _ = queue.try_send(wish);
         queues.insert(k, queue);
         drop(queues);
@@ -187,22 +164,17 @@ impl Barriers {
 }
 
 impl Wish {
-    /// Sends the caller the fault `Busy`, because too many callers already wait.
     fn refuse(self) {
         let detail = "too many requests wait for replicas already";
-        // An error means that the caller has dropped its future.
         let _ = self.done.send(Err(NodeError::maybe_executed(NodeFault::Busy, detail)));
     }
 }
 
-/// The task that waits for replicas, and sends the results to the callers of one queue: those that
-/// wait for the same number of replicas. The task ends with the session (the node's connection).
 struct Waiter {
     server: Server,
     k: u32,
     wishes: mpsc::Receiver<Wish>,
     wire: Option<Wire>,
-    /// Number of replicas that were attached in the last round (one `WAIT`).
     connected: u32,
 }
 
@@ -229,8 +201,7 @@ impl Waiter {
             for wish in std::mem::take(&mut waiting) {
                 match &round {
                     Ok(round) if !self.is_final(round, &wish, now) => waiting.push(wish),
-                    // An error of `send` means that the caller does not wait for replicas any more,
-                    // because its future was dropped.
+                    // Who dropped its future does not wait any more.
                     Ok(round) if round.history_id == wish.history_id => {
                         let _ = wish.done.send(Ok(round.clone()));
                     }
@@ -247,9 +218,8 @@ impl Waiter {
         }
     }
 
-    /// Returns true if this round (one `WAIT`) is the last one for the caller: the round has enough
-    /// replicas, another round could not find more replicas, or the caller has too little time for
-    /// another round.
+    /// Enough replicas, another round could not find more, or the caller has too little time for
+    /// one.
     fn is_final(&self, round: &Round, wish: &Wish, now: Moment) -> bool {
         round.have >= self.k
             || round.connected() < self.k
@@ -257,8 +227,8 @@ impl Waiter {
             || wish.deadline.since(now) < LAST
     }
 
-    /// Waits for the next caller; returns `None` after the session has ended. Closes the connection
-    /// if no caller arrives within [`IDLE`].
+    /// `None` after the session has ended. Closes the connection if no caller arrives within
+    /// [`IDLE`].
     async fn next(&mut self) -> Option<Wish> {
         if self.wire.is_some() {
             match timeout(IDLE, self.wishes.recv()).await {
@@ -269,9 +239,8 @@ impl Waiter {
         self.wishes.recv().await
     }
 
-    /// Runs one round (a write, a `WAIT` and an `INFO`), which ends before `first`, the earliest
-    /// deadline of the callers. If the round needs a new connection, connecting may take until
-    /// `last`, the latest deadline of the callers.
+    /// A write, a `WAIT` and an `INFO`, until `first`, the callers' earliest deadline. A new
+    /// connection may take until `last`, the latest.
     async fn round(&mut self, first: Moment, last: Moment) -> Result<Round, NodeError> {
         loop {
             let kept = self.wire.take().filter(|wire| !wire.is_lost());
@@ -282,8 +251,8 @@ impl Waiter {
             };
             let left = first.since(self.server.env.now());
             let within = if self.connected < self.k {
-                // Too few replicas were connected in the last round (one `WAIT`). This round can
-                // only succeed if another replica has just connected, so the round is short.
+                // Too few replicas were connected in the last round: only another one that has just
+                // connected helps, so this round is short.
                 left.min(LOOK)
             } else {
                 left.saturating_sub(WAY_BACK.min(left / 8))
@@ -294,8 +263,7 @@ impl Waiter {
                     self.wire = Some(wire);
                     return Ok(round);
                 }
-                // The kept connection was closed while it was idle. The round (a write, a `WAIT`
-                // and an `INFO`) is repeated on a new connection. A second `WAIT` does no harm.
+                // Closed while it was idle. A second `WAIT` does no harm.
                 Err(e) if !is_new && e.fault() == NodeFault::Disconnected => {}
                 Err(e) if e.is_ambiguous() => return Err(e),
                 Err(e) => return Err(e.after_execution()),
@@ -312,8 +280,6 @@ impl Waiter {
     }
 }
 
-/// Returns the error for a barrier (a wait for replicas) in which too few replicas confirmed the
-/// grant. The error names the replicas that lack the grant, and tells the operator the next step.
 fn too_few(round: &Round, count: &Count, level: Durability, took: Duration) -> NodeError {
     let Count { have, all, behind, absent } = count;
     let connected = round.connected();

@@ -1,8 +1,6 @@
-//! Codes of results. In the script's answer the result of an op begins with one of these numbers,
-//! or with a fence (fencing token) in place of [`DONE`], or with [`AS_ASKED`]. The script gets the
-//! same table, as Lua text.
+//! Codes of results: in the script's answer an op's result begins with one of these, or with a
+//! fence in place of [`DONE`], or with [`AS_ASKED`]. The script gets the same table, as Lua text.
 
-/// Calls the macro `$use` with the names and numbers of all codes of results.
 macro_rules! codes {
     ($use:ident) => {
         $use! {
@@ -28,14 +26,12 @@ macro_rules! codes {
     };
 }
 
-/// Makes a constant for each code of a result.
 macro_rules! constants {
     ($($name:ident = $number:literal, $meaning:literal;)*) => {
         $(#[doc = $meaning] pub(super) const $name: i64 = $number;)*
     };
 }
 
-/// Makes the Lua text that has a local variable for each code of a result.
 macro_rules! lua_text {
     ($($name:ident = $number:literal, $meaning:literal;)*) => {
         concat!($("local ", stringify!($name), " = ", stringify!($number), "\n"),*)
@@ -45,9 +41,8 @@ macro_rules! lua_text {
 codes!(constants);
 pub(super) use {codes, lua_text};
 
-/// Code for all ops of a run (similar ops that are sent as one, `encode::runs`): each op was
-/// executed as the client requested. The code is not in the table, because `main.lua` writes it and
-/// cannot see the names of the table.
+/// For a whole run (`encode::runs`): each op was executed as requested. Not in the table, because
+/// `main.lua` writes it and cannot see the table's names.
 pub(super) const AS_ASKED: i64 = -9;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Decodes the script's answer into [`Replies`]. An answer that cannot be decoded is never a panic.
-//! It gives an error which states that the batch may have run.
+//! Decodes the script's answer into [`Replies`]. What cannot be decoded is never a panic, but an
+//! error which states that the batch may have run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,11 +23,10 @@ use crate::op::{
 use crate::rules::lost_claims::{LostClaims, Unsure};
 use crate::token::{FencingToken, OwnerToken};
 
-/// First number that is too large for a fencing token. The script counts in doubles, which
-/// represent every whole number only up to this number.
+/// The script counts in doubles, which represent every whole number only up to this.
 const TOKEN_END: u64 = 1 << 53;
 
-/// Decodes the answer to `ops`, which the script has executed under the marker `seen`.
+/// The script has executed `ops` under the marker `seen`.
 pub(super) fn replies(
     answer: Value,
     ops: &[Op],
@@ -73,9 +72,8 @@ pub(super) fn replies(
         for (i, op) in run.iter().enumerate() {
             let mut code = if as_asked || i == 0 { first } else { from.code()? };
             if let (Op::Release { .. }, Some(names), false) = (op, op.several(), as_asked) {
-                // The release of several locks has one reply: `NotOwner` if another owner has one
-                // of them, else `Absent` if one of them is free, else `Done`
-                // (rule multi_lock 5 in docs/design).
+                // Of several locks: `NotOwner` if another owner has one, else `Absent` if one is
+                // free, else `Done` (multi_lock 5).
                 let rank = |code: &i64| [DONE, ABSENT, NOT_OWNER].iter().position(|c| c == code);
                 for _ in 1..names.all().count() {
                     let next = from.code()?;
@@ -98,7 +96,6 @@ pub(super) fn replies(
     Ok(Replies { facts: Some(facts), items })
 }
 
-/// Reads a note that the script has just written: its time is the server's clock.
 fn noted(note: Vec<u8>) -> Result<(Noted, u64), NodeError> {
     let text = String::from_utf8(note).map_err(|_| garbage("a note that is no text"))?;
     let noted = Noted::read(&text);
@@ -106,7 +103,7 @@ fn noted(note: Vec<u8>) -> Result<(Noted, u64), NodeError> {
     Ok((noted, note.micros))
 }
 
-/// An error that fails one op only, or the whole answer.
+/// Fails one op only, or the whole answer.
 enum Trouble {
     Op(NodeError),
     Answer(NodeError),
@@ -169,8 +166,7 @@ fn reply(
         (Op::Acquire { .. }, 1..) => Reply::Granted { fence: code.unsigned_abs() },
         (Op::Claim(c), AS_ASKED | 1..) => {
             let (fence, attempt, record, steps) = match code {
-                // The code means that the key had no record. So this is the first claim, and no
-                // values follow.
+                // The key had no record, so this is the first claim, and no values follow.
                 AS_ASKED => (c.proposal, 1, None, None),
                 fence => (
                     fence.unsigned_abs(),
@@ -213,16 +209,15 @@ fn reply(
         return Err(Trouble::Op(e));
     }
     if largest_token(&reply) >= TOKEN_END {
-        // The script counts in doubles. From 2^53 on they cannot represent every whole number, so
-        // the next holder's token might not be larger.
+        // From 2^53 on doubles do not represent every whole number, so the next holder's token
+        // might not be larger.
         let detail = "this key holds a fencing token of 2^53 or more; delete it";
         return Err(Trouble::Op(NodeError::maybe_executed(NodeFault::Protocol, detail)));
     }
     Ok(reply)
 }
 
-/// Returns true if the answer to the op is data (a fencing token, a holder, a record or a list),
-/// and never `DONE` or `NOT_OWNER`.
+/// A fencing token, a holder, a record or a list, and never `DONE` or `NOT_OWNER`.
 fn shows(op: &Op) -> bool {
     matches!(
         op,
@@ -230,7 +225,6 @@ fn shows(op: &Op) -> bool {
     )
 }
 
-/// Returns true if the op carries the fingerprint of its request.
 fn has_fingerprint(op: &Op) -> bool {
     matches!(
         op,
@@ -242,22 +236,19 @@ fn has_fingerprint(op: &Op) -> bool {
     )
 }
 
-/// Returns the error for a key whose value is another program's. Of a lock, that is its fence key.
 fn wrong_type(op: &Op) -> NodeError {
     let locks = op.lock_keys().into_iter().flat_map(LockKeys::all);
     let keys: Vec<&str> = op.own_key().into_iter().chain(locks.map(LockKeys::fence)).collect();
     NodeError::foreign(&keys.join(" or "))
 }
 
-/// Returns the error of a call for reading whose Redis user may not run all commands that locks
-/// with readers need.
 fn no_permission() -> Trouble {
     let detail = "NOPERM: allow this user +zadd +zrem +zrange +zcard +zscore +zremrangebyscore \
                   +pexpireat";
     Trouble::Op(NodeError::not_executed(NodeFault::NoPermission, detail))
 }
 
-/// Returns the largest fencing token or ballot in the reply; 0 if it contains none.
+/// Of tokens and ballots; 0 if there is none.
 fn largest_token(reply: &Reply) -> u64 {
     let of = |record: &Option<StoredRecord>| record.as_ref().map_or(0, |r| r.token.get());
     match reply {
@@ -274,19 +265,17 @@ fn largest_token(reply: &Reply) -> u64 {
     }
 }
 
-/// Reader of the values of an answer, one by one. A value that is missing or of another type fails
-/// the whole answer, because it is then unknown which values belong to which op. A number out of
-/// range fails only its own op: `spoiled` keeps the error, and the number is read as zero, so that
-/// the op's other values are read as well.
+/// A value that is missing or of another type fails the whole answer: it is unknown which values
+/// belong to which op. A number out of range fails only its op: `spoiled` keeps the error, and the
+/// number is read as zero, so that the op's other values are read as well.
 struct Reader {
     values: std::vec::IntoIter<Value>,
     spoiled: Option<NodeError>,
 }
 
 impl Reader {
-    /// Reads a whole number that decides which values follow it. It is an integer or a text of
-    /// digits, because the script returns a fence (fencing token) in the form in which it is
-    /// stored.
+    /// A whole number that decides which values follow: an integer, or a text of digits, because a
+    /// fence is returned as it is stored.
     fn code(&mut self) -> Result<i64, NodeError> {
         self.maybe_integer()?.ok_or_else(|| garbage("no number where one belongs"))
     }
@@ -322,8 +311,7 @@ impl Reader {
         Ok(self.unsigned(n))
     }
 
-    /// Reads the answer to `PTTL` in ms: `None` for -1 (no expiry), and zero for -2 (the key has
-    /// just expired).
+    /// In ms: `None` for -1 (no expiry), and zero for -2 (just expired).
     fn ttl(&mut self) -> Result<Option<Duration>, NodeError> {
         Ok(match self.integer()? {
             -1 => None,
@@ -332,8 +320,7 @@ impl Reader {
         })
     }
 
-    /// Reads a fair waiter's ticket, which is zero if the waiter has no place in the queue, and the
-    /// number of places ahead of this waiter.
+    /// The ticket, zero without a place, and the number of places ahead.
     fn queued(&mut self, remaining: Option<Duration>, foreign: bool) -> Result<Reply, NodeError> {
         let (ticket, ahead) = (self.number()?, self.number()?);
         let ahead = self.fitting(u16::try_from(ahead).ok(), "too many places ahead");
@@ -363,8 +350,7 @@ impl Reader {
     }
 
     fn maybe_record(&mut self) -> Result<Option<StoredRecord>, NodeError> {
-        // The number is the fencing token of the claim whose result follows; 0 means that there is
-        // no result.
+        // The token of the claim whose result follows; 0 without a result.
         match self.code()? {
             0 => Ok(None),
             rf => {

@@ -1,5 +1,4 @@
-//! Encodes a [`Batch`] as one `EVALSHA`. The order of keys and arguments is the order that
-//! `lua/main.lua` reads.
+//! Encodes a [`Batch`] as one `EVALSHA`, in the order that `lua/main.lua` reads.
 
 use std::time::Duration;
 
@@ -17,39 +16,31 @@ use crate::token::OwnerToken;
 pub(crate) const MARKER: &str = crate::name::MARKER;
 pub(crate) const NOTE: &str = crate::name::NOTE;
 
-/// Most ops in one run (see [`runs`]). Lua passes at most some thousand values to a command, and a
-/// release passes two for each op.
+/// In one run. Lua passes at most some thousand values to a command, and a release passes two for
+/// each op.
 const RUN_MAX: usize = 1_000;
 
-/// Values that the node adds to the [`Terms`] of each batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GroupTerms {
-    /// Failover window (L): the time for which a replaced server of this node may still accept
-    /// writes. It is the longest that follows from the settings of those servers that could be
-    /// read.
+    /// L: the longest that follows from the servers' settings that could be read.
     pub(crate) failover_window: Duration,
-    /// Failover window (L) under the assumption that each server whose settings could not be read
-    /// has the longest possible window. It is used at the beginning of a data history, because the
-    /// marker of a promoted server may be older than the settings of the server that it replaced.
+    /// L if each server whose settings could not be read has the longest. For the beginning of a
+    /// data history: a promoted server's marker may be older than the settings of the one that it
+    /// replaced.
     pub(crate) unread_window: Duration,
-    /// Longest failover window (L: time for which a replaced server may still write) that any
-    /// client with the same settings for this group can state.
+    /// The longest L that any client with the same settings for this group can state.
     pub(crate) widest_window: Duration,
-    /// True if a server without a marker counts as new, so that it begins without a quarantine.
     pub(crate) trust_fresh: bool,
-    /// Number of replicas that must have acknowledged lately before a batch is executed, and the
-    /// largest age of their acknowledgements in seconds.
+    /// That must have acknowledged lately, and the largest age of their acknowledgements in
+    /// seconds.
     pub(crate) good_replicas: (u32, u64),
-    /// True if a server may vote that deletes keys when its memory is full.
     pub(crate) allow_eviction: bool,
     /// The Sentinels' last word on the master of the group.
     pub(crate) named: Option<Named>,
 }
 
-/// The last answer of a majority of the Sentinels that named the connected master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Named {
-    /// `None` if the user may not read it.
     pub(crate) epoch: Option<u64>,
     /// End of the time in which a batch may rely on it: L after the question was sent
     /// (sentinel 10); `None` if it may at any time.
@@ -57,7 +48,6 @@ pub(crate) struct Named {
 }
 
 impl GroupTerms {
-    /// Values for a node that is not in a group of servers.
     pub(crate) const ALONE: Self = Self {
         failover_window: Duration::ZERO,
         unread_window: Duration::ZERO,
@@ -69,10 +59,9 @@ impl GroupTerms {
     };
 }
 
-/// Encodes the batch for a server on which the client expects the marker in `seen`. Without one the
-/// script executes nothing, and answers what the client needs to judge. `not_after` is the batch's
-/// deadline in µs by that server's clock; `None` if it has none. `awaited`: a client may be waiting
-/// for a hint from this server.
+/// For a server on which the client expects `seen`. Without one the script executes nothing, and
+/// answers what the client needs to judge again. `not_after` is in µs by that server's clock.
+/// `awaited`: a client may be waiting for a hint from it.
 pub(crate) fn batch(
     batch: &Batch,
     not_after: Option<u64>,
@@ -80,7 +69,7 @@ pub(crate) fn batch(
     (seen, awaited): (Option<&Seen>, bool),
 ) -> Cmd {
     let n = batch.ops.len();
-    // Room for about four keys and four arguments per op. A wrong guess only costs a reallocation.
+    // About four keys and four arguments per op. A wrong guess only costs a reallocation.
     let mut cmd = Cmd::with_capacity(14 + 9 * n, 240 + 160 * n);
     cmd.arg("EVALSHA").arg(SCRIPT.get_hash());
     let keyed = || runs(&batch.ops).flat_map(keyed);
@@ -126,17 +115,16 @@ fn counts(ops: &[Op]) -> u8 {
     }
 }
 
-/// Times in ms for which the server keeps what the ops write.
+/// In ms.
 #[derive(Clone, Copy)]
 struct Lives {
     fence: u64,
-    /// Largest difference between two servers' clocks (2E).
+    /// 2E.
     apart: u64,
 }
 
 impl Lives {
-    /// Returns the time in ms for which an idempotency record with this retention is kept after its
-    /// last write.
+    /// In ms, after its last write.
     fn record(self, retention: Duration) -> u64 {
         millis(retention).saturating_add(self.apart + 1).max(self.fence)
     }
@@ -146,11 +134,10 @@ pub(super) fn micros(d: Duration) -> u64 {
     u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Splits the ops into runs, each of which is sent to the script as one. A run is a sequence of
-/// acquires or of releases that differ only in keys, owner and proposal (the fencing token that the
-/// client proposes), and for readers only in owner and proposal; any other op is a run by itself.
-/// The script releases a run in two commands instead of two for each lock, adds the readers of a
-/// run in one command, and answers a single code if the whole run was executed as requested.
+/// Each run is sent as one: acquires or releases that differ only in keys, owner and proposal, and
+/// for readers only in owner and proposal; any other op is a run by itself. The script releases a
+/// run in two commands instead of two for each lock, adds its readers in one, and answers a single
+/// code if all was executed as requested.
 pub(super) fn runs(ops: &[Op]) -> impl Iterator<Item = &[Op]> {
     ops.chunk_by(|a, b| match (a, b) {
         (
@@ -176,8 +163,7 @@ pub(super) fn runs(ops: &[Op]) -> impl Iterator<Item = &[Op]> {
     .flat_map(|run| run.chunks(RUN_MAX))
 }
 
-/// Returns the ops whose keys are sent, of a run: consecutive ops of one kind that are sent
-/// together. The readers of a run have the same keys, which are sent once.
+/// The readers of a run have the same keys, which are sent once.
 fn keyed(run: &[Op]) -> &[Op] {
     match &run[0] {
         Op::Acquire { mode: LockMode::Shared, .. } | Op::Release { mode: LockMode::Shared, .. } => {
@@ -192,7 +178,7 @@ fn run_args(cmd: &mut Cmd, run: &[Op], lives: Lives, awaited: bool) {
         Op::Release { mode, keys, meta, .. }
             if keys.is_many() || *mode == LockMode::Exclusive && !meta =>
         {
-            // The release of several locks is a run of releases of the same owner.
+            // Several locks are a run of releases of the same owner.
             let releases = run.iter().map(|op| op.several().map_or(1, |keys| keys.all().count()));
             cmd.arg(if awaited { "Q" } else { "D" }).arg(releases.sum::<usize>());
         }
@@ -221,19 +207,18 @@ fn run_args(cmd: &mut Cmd, run: &[Op], lives: Lives, awaited: bool) {
     }
 }
 
-/// Returns whole milliseconds, rounded up, because on a node a lock may last longer than its holder
-/// relies on it, but never shorter. At least one, because Redis refuses an expiry of zero.
+/// Rounded up, because on a node a lock may last longer than its holder relies on it, but never
+/// shorter. At least one, because Redis refuses an expiry of zero.
 fn millis(d: Duration) -> u64 {
     whole_millis(d).max(1)
 }
 
-/// Returns whole milliseconds, rounded up; zero for zero.
+/// Rounded up; zero for zero.
 pub(super) fn whole_millis(d: Duration) -> u64 {
     u64::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// Adds the arguments of an op on several locks, as `lua/many.lua` or `lua/release_fast.lua` reads
-/// them.
+/// As `lua/many.lua` or `lua/release_fast.lua` reads them.
 fn many_args(cmd: &mut Cmd, op: &Op, names: usize) {
     if let Op::Release { owner, .. } = op {
         for _ in 0..names {
@@ -260,7 +245,7 @@ fn many_args(cmd: &mut Cmd, op: &Op, names: usize) {
     };
 }
 
-/// Calls `each` with every key of the op, in the order in which the script expects them.
+/// In the order in which the script expects them.
 fn keys(op: &Op, awaited: bool, mut each: impl FnMut(&str)) {
     if let Some(names) = op.several() {
         let is_release = matches!(op, Op::Release { .. });
@@ -300,7 +285,7 @@ fn keys(op: &Op, awaited: bool, mut each: impl FnMut(&str)) {
             &[keys.lock(), keys.fence(), keys.meta(), keys.queue()]
         }
         Op::Release { keys, meta: true, .. } => &[keys.lock(), keys.queue(), keys.meta()],
-        // Each key costs time, so the key of the queue is sent only if a queue may exist.
+        // Each key costs time, so the queue's is sent only if there may be one.
         Op::Release { keys, .. } if awaited => &[keys.lock(), keys.queue()],
         Op::Release { keys, .. } => &[keys.lock()],
         Op::Enlist(Enlist { key, .. })
@@ -317,9 +302,6 @@ fn keys(op: &Op, awaited: bool, mut each: impl FnMut(&str)) {
     }
 }
 
-/// Adds the name of the quarantine (the node's time without grants) in which the holder renews its
-/// lease (re-asserts it), in the form that the script compares; without a name, adds an empty
-/// argument.
 fn named(cmd: &mut Cmd, reassert: Option<QuarantineId>) -> &mut Cmd {
     match reassert {
         Some(QuarantineId { history, since }) => cmd.arg(format!("{history:016x}:{since}")),
@@ -331,13 +313,12 @@ fn fingerprint(of: Option<&FingerprintBytes>) -> &[u8] {
     of.map_or(&[], |bytes| &bytes[..])
 }
 
-/// Adds the time in ms for which the record is kept, `lease` included, and its fingerprint.
+/// In ms, `lease` included; and its fingerprint.
 fn kept<'c>(cmd: &'c mut Cmd, ballot: &Ballot, lives: Lives, lease: u64) -> &'c mut Cmd {
     cmd.arg(lives.record(ballot.retention).saturating_add(lease))
         .arg(fingerprint(ballot.fingerprint.as_ref()))
 }
 
-/// Adds the number as an argument, or an empty argument for `None`.
 fn number(cmd: &mut Cmd, number: Option<u64>) -> &mut Cmd {
     match number {
         Some(number) => cmd.arg(number),
@@ -345,7 +326,6 @@ fn number(cmd: &mut Cmd, number: Option<u64>) -> &mut Cmd {
     }
 }
 
-/// Adds the arguments that tell the script what to do if another owner has the lock.
 fn held<'c>(cmd: &'c mut Cmd, then: Option<&IfHeld>) -> &'c mut Cmd {
     match then {
         None | Some(IfHeld::Watch) => cmd,
@@ -356,15 +336,12 @@ fn held<'c>(cmd: &'c mut Cmd, then: Option<&IfHeld>) -> &'c mut Cmd {
     }
 }
 
-/// Adds the number of the waiting handle (client), and the time in ms for which a released lock is
-/// to be reserved for it.
+/// With the time in ms for which a released lock is to be reserved.
 fn place<'c>(cmd: &'c mut Cmd, if_held: Option<&IfHeld>) -> &'c mut Cmd {
     let Some(Place { waiter, needs, .. }) = if_held.and_then(IfHeld::place) else { return cmd };
     cmd.arg(format!("{waiter:016x}")).arg(whole_millis(*needs))
 }
 
-/// Adds the arguments of a shared acquire, or of an acquire of a slot, that tell the script if the
-/// caller waits in the queue, watches the lock, or does neither.
 fn waits<'c>(cmd: &'c mut Cmd, if_held: Option<&IfHeld>) -> &'c mut Cmd {
     match if_held {
         Some(
@@ -402,8 +379,7 @@ fn args(cmd: &mut Cmd, op: &Op, lives: Lives) {
         Op::Raise { owner, token, slot: Some(slot), .. } => {
             cmd.arg("U").arg(owner.as_str()).arg(token.get()).arg(*slot)
         }
-        // The kind of the run (ops that are sent as one) and the arguments that its ops share were
-        // added by `run_args`.
+        // `run_args` has added the kind, and what the ops of the run share.
         Op::Acquire { mode: LockMode::Shared, owner, .. }
         | Op::Release { mode: LockMode::Shared, owner, .. }
         | Op::Release { owner, meta: false, .. } => cmd.arg(owner.as_str()),

@@ -1,6 +1,5 @@
-//! Facts that a server reports about itself: its process, its data history (sequence of writes),
-//! its replicas and its settings. The node reads these facts on each new connection, and again
-//! while it uses the connection.
+//! What a server reports about itself: process, data history, replicas and settings. Read on each
+//! new connection, and again while it is used.
 
 use std::sync::Arc;
 
@@ -15,52 +14,40 @@ use crate::error::{NodeError, NodeFault};
 use crate::safe_text::Secrets;
 use crate::sentinel::conn::fields;
 
-/// Oldest supported version. Before 6.2.7 a server does not apply `min-replicas-to-write` to
-/// scripts, so a master that lost its replicas would still grant locks.
+/// Before 6.2.7 a server does not apply `min-replicas-to-write` to scripts, so a master that lost
+/// its replicas would still grant.
 const OLDEST: Version = (6, 2, 7);
 
-/// Version of a server: major, minor and patch number.
 pub(crate) type Version = (u32, u32, u32);
 
-/// Facts that a server reports about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerFacts {
-    /// `run_id`: identity of the process.
     pub(crate) run_id: Arc<str>,
-    /// `master_replid`: identity of the data history (sequence of writes).
     pub(crate) replid: String,
-    /// Version in `redis_version`. A Valkey server reports the Redis version with which it is
-    /// compatible.
+    /// A Valkey server reports the Redis version with which it is compatible.
     pub(crate) version: Version,
-    /// `connected_slaves`: number of attached replicas, in any state.
     pub(crate) connected_replicas: u32,
-    /// Number of attached replicas in state `online`, which receive each write. A backup tool that
-    /// only takes a snapshot has another state.
+    /// They receive each write. A backup tool that only takes a snapshot has another state.
     pub(crate) online_replicas: u32,
     /// `min_slaves_good_slaves`; `None` if the min-replicas check is off.
     pub(crate) good_replicas: Option<u32>,
-    /// `min-replicas-to-write`; `None` if it was not requested or the user may not read CONFIG.
+    /// `None` if it was not requested or the user may not read CONFIG.
     pub(crate) min_replicas: Option<u32>,
-    /// `min-replicas-max-lag` in seconds; `None` if it was not requested or the user may not read
-    /// CONFIG.
+    /// In seconds; `None` if it was not requested or the user may not read CONFIG.
     pub(crate) min_replicas_max_lag: Option<u32>,
-    /// Memory limit and policy if the server deletes keys when its memory is full; `None` if the
-    /// server never deletes keys for that reason.
+    /// `None` if the server never deletes keys because its memory is full.
     pub(crate) eviction: Option<Eviction>,
 }
 
-/// Settings of a server that deletes keys when its memory is full.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Eviction {
-    /// `maxmemory` in bytes; not zero.
+    /// In bytes; not zero.
     pub(crate) max_memory: u64,
-    /// `maxmemory_policy`; not `noeviction`.
+    /// Not `noeviction`.
     pub(crate) policy: String,
 }
 
 impl Eviction {
-    /// Returns the error for a server whose grants do not count, because it deletes keys when its
-    /// memory is full. The error tells the operator the settings to change.
     pub(crate) fn objection(&self) -> NodeError {
         let Self { max_memory, policy } = self;
         let detail = format!(
@@ -72,9 +59,8 @@ impl Eviction {
     }
 }
 
-/// Returns the reason for which a server with this `INFO` may not vote, neither as a master nor
-/// after a promotion; `None` if the server may vote. `allow_eviction` is true if the server may
-/// delete keys when its memory is full.
+/// Neither as a master nor after a promotion. `allow_eviction`: the server may delete keys when its
+/// memory is full.
 pub(crate) fn objection(info: &str, allow_eviction: bool) -> Option<NodeError> {
     let secrets = Secrets::default();
     let evicts = || match eviction(info, &secrets) {
@@ -84,9 +70,8 @@ pub(crate) fn objection(info: &str, allow_eviction: bool) -> Option<NodeError> {
     kind_and_version(info, &secrets).err().or_else(evicts)
 }
 
-/// Logs in, and reads all that a new connection has to know of the server (its identity, version,
-/// replicas and settings) and of its data. All requests are sent in one round trip. A server that
-/// lacks the script gets it in a second one.
+/// Logs in, and reads what a new connection has to know of the server and of its data, in one round
+/// trip. A server that lacks the script gets it in a second one.
 pub(super) async fn introduce(
     wire: &Wire,
     at: &Endpoint,
@@ -98,12 +83,11 @@ pub(super) async fn introduce(
     let settled = wire.ask(&at.settle_in());
     let facts = look(wire, &secrets, min_replicas_facts);
     let data = look_at_data(wire, env);
-    // All requests are already sent. If the server refuses several requests, the first refusal is
-    // reported as the cause.
+    // All requests are already sent; the first refusal is the cause.
     first(hello.await).map_err(|e| faults::opening(&e, at.is_tls(), &secrets))?;
     let connecting = |e| faults::connecting(&e, &secrets);
-    // The first two answers are for the client's name and version; a server may refuse these
-    // commands. The choice of the database must succeed.
+    // The first two are for the client's name and version, which a server may refuse. The choice of
+    // the database must succeed.
     for database in settled.await.map_err(connecting)?.into_iter().skip(2) {
         database.extract_error().map_err(connecting)?;
     }
@@ -115,8 +99,7 @@ pub(super) async fn introduce(
     }
 }
 
-/// Reads the server's facts in one round trip, because the facts can change during a connection. If
-/// `min_replicas_facts` is true, this function also reads the min-replicas settings.
+/// In one round trip, because the facts can change during a connection.
 pub(super) fn look(
     wire: &Wire,
     secrets: &Secrets,
@@ -143,9 +126,6 @@ fn first(answers: Result<Vec<Value>, RedisError>) -> Result<Value, RedisError> {
     answers?.into_iter().next().unwrap_or(Value::Nil).extract_error()
 }
 
-/// Parses the sections of `INFO`, and the answer to `CONFIG GET` if the server allowed this
-/// command. A setting that cannot be parsed is an error. A setting that the user may not read is no
-/// error.
 fn read(
     [server, replication, memory]: [&str; 3],
     config: Option<&Value>,
@@ -185,8 +165,7 @@ fn read(
     })
 }
 
-/// Reads from `INFO memory` the policy by which the server deletes keys when its memory is full.
-/// Returns `None` if the server does not delete keys for that reason, or reports no policy.
+/// `None` if the server does not delete keys when its memory is full, or reports no policy.
 fn eviction(memory: &str, secrets: &Secrets) -> Result<Option<Eviction>, NodeError> {
     let max = field(memory, "maxmemory").map(str::parse::<u64>).transpose();
     let max = max.map_err(|_| garbage("INFO memory shows no number for maxmemory"))?;
@@ -206,7 +185,6 @@ fn garbage(what: &'static str) -> NodeError {
     NodeError::not_executed(NodeFault::Protocol, what)
 }
 
-/// Returns the number of replicas in state `online` in an `INFO replication`.
 pub(super) fn online(replication: &str) -> u32 {
     let replicas = replication.lines().filter(|line| line.starts_with("slave"));
     u32::try_from(replicas.filter(|line| line.contains(",state=online,")).count()).unwrap_or(0)
@@ -216,8 +194,7 @@ fn is_word(id: &str) -> bool {
     (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic())
 }
 
-/// Returns true if the text has the form of a `replid` that the script accepts: 40 hexadecimal
-/// digits.
+/// 40 hexadecimal digits, as the script accepts.
 pub(super) fn is_history(id: &str) -> bool {
     id.len() == 40 && id.bytes().all(|b| b.is_ascii_hexdigit())
 }
@@ -257,7 +234,6 @@ fn text(answer: Result<Value, RedisError>, secrets: &Secrets) -> Result<String, 
     redis::from_redis_value(value).map_err(|e| faults::connecting(&e.into(), secrets))
 }
 
-/// Returns the value of `name:` in an INFO text.
 pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))
 }

@@ -1,6 +1,6 @@
-//! Maps the redis crate's errors to [`NodeError`]: the kind of fault, and whether the server may
-//! have executed the request. The mapping uses the server's error code where possible, because the
-//! error text is different inside and outside of a script.
+//! Maps the redis crate's errors to [`NodeError`]: the fault, and whether the request may have been
+//! executed. By the server's error code where possible, because the text differs inside and outside
+//! of a script.
 
 use std::io;
 
@@ -16,8 +16,7 @@ use crate::tls;
 const RAISE_MAXMEMORY: &str = "raise maxmemory or remove other data: it keeps and releases what is \
                                held, and grants nothing new";
 
-/// Returns the error of a connection that could not be opened. The error is that of [`connecting`],
-/// with a hint if the cause may be TLS or missing TLS.
+/// That of [`connecting`], with a hint if the cause may be TLS or missing TLS.
 pub(crate) fn opening(e: &RedisError, with_tls: bool, secrets: &Secrets) -> NodeError {
     let known = connecting(e, secrets);
     let hint = match known.fault() {
@@ -34,8 +33,7 @@ pub(crate) fn opening(e: &RedisError, with_tls: bool, secrets: &Secrets) -> Node
     }
 }
 
-/// Returns the part of the error that programs may read: the server's code or the kind of I/O
-/// error. Text from the error is never returned.
+/// What programs may read: the server's code or the kind of I/O error, never text.
 fn cause(e: &RedisError, secrets: &Secrets) -> Option<Cause> {
     if let Some(code) = e.code() {
         return Some(Cause::Server(secrets.clean(code).into()));
@@ -43,8 +41,6 @@ fn cause(e: &RedisError, secrets: &Secrets) -> Option<Cause> {
     tls::inside::<io::Error>(e).map(|e| Cause::Io(e.kind()))
 }
 
-/// Returns the error of connecting, or of reading what a server reports about itself (such as its
-/// identity and version). This error reports that no op was executed.
 pub(crate) fn connecting(e: &RedisError, secrets: &Secrets) -> NodeError {
     while_connecting(e, secrets).because(cause(e, secrets))
 }
@@ -63,7 +59,7 @@ fn while_connecting(e: &RedisError, secrets: &Secrets) -> NodeError {
         _ => NodeFault::Unreachable,
     });
     let unknown = e.detail().filter(|detail| detail.starts_with("unknown command"));
-    // The crate `redis` has a sentence of its own for a server that does not know HELLO.
+    // The crate has a sentence of its own for a server that does not know HELLO.
     let no_hello = e.kind() == ErrorKind::RESP3NotSupported
         || unknown.is_some_and(|detail| detail.to_ascii_uppercase().contains("HELLO"));
     if no_hello || unknown.is_some() {
@@ -74,8 +70,6 @@ fn while_connecting(e: &RedisError, secrets: &Secrets) -> NodeError {
     NodeError::not_executed(fault, words(fault, e, secrets))
 }
 
-/// Returns the server's error text. For `Auth`, `NoPermission` and a full memory the text also
-/// names the setting to change.
 fn words(fault: NodeFault, e: &RedisError, secrets: &Secrets) -> String {
     match fault {
         NodeFault::Auth => {
@@ -95,22 +89,19 @@ fn words(fault: NodeFault, e: &RedisError, secrets: &Secrets) -> String {
     }
 }
 
-/// Returns the error of a grant that a server without memory has refused inside of a batch.
 pub(super) fn no_memory() -> NodeError {
     let detail = "OOM command not allowed when used memory > 'maxmemory'";
     NodeError::not_executed(NodeFault::Server, format!("{detail}; {RAISE_MAXMEMORY}"))
         .because(Some(Cause::Server("OOM".into())))
 }
 
-/// Returns the permission that the user lacks, if the server's message names the permission. This
-/// text is only for people; no decision depends on it.
 fn lacking(e: &RedisError) -> Option<String> {
     let detail = e.detail()?;
     if detail.contains(IN_SCRIPT[0]) && detail.contains("run this command") {
         return lacking_in_script(detail);
     }
-    // The message is "this user has no permissions to access one of the keys used as arguments";
-    // since Redis 7.2 and in Valkey it is "No permissions to access a key".
+    // "this user has no permissions to access one of the keys used as arguments"; since Redis 7.2
+    // and in Valkey "No permissions to access a key".
     if detail.contains("keys") || detail.contains("access a key") {
         return Some("the keys (~…)".to_owned());
     }
@@ -120,9 +111,7 @@ fn lacking(e: &RedisError) -> Option<String> {
     plain.then(|| format!("+{command}"))
 }
 
-/// Returns the commands that the user may lack, for a refusal inside the script by a server before
-/// Redis 7.2. The message of such a server names only the line of the script, so all commands on
-/// that line are returned.
+/// A server before Redis 7.2 names only the line of the script, so all commands on that line.
 fn lacking_in_script(detail: &str) -> Option<String> {
     if !detail.contains(script::SCRIPT.get_hash()) {
         return None;
@@ -133,7 +122,7 @@ fn lacking_in_script(detail: &str) -> Option<String> {
     (!commands.is_empty()).then(|| commands.join(" "))
 }
 
-/// Returns the error of a script call. The error reports if the script may have run.
+/// Reports whether the script may have run.
 pub(crate) fn calling(e: &RedisError, secrets: &Secrets) -> NodeError {
     while_calling(e, secrets).because(cause(e, secrets))
 }
@@ -143,14 +132,14 @@ fn while_calling(e: &RedisError, secrets: &Secrets) -> NodeError {
         return NodeError::maybe_executed(NodeFault::Protocol, excess.why_it_ended());
     }
     match server_fault(e) {
-        // A missing permission inside the script causes an error only after the script has begun to
-        // write. So earlier ops of the batch may have taken effect.
+        // A missing permission is an error only after the script has begun to write, so earlier ops
+        // may have taken effect.
         Some(NodeFault::NoPermission) if inside_script(e) => NodeError::maybe_executed(
             NodeFault::NoPermission,
             words(NodeFault::NoPermission, e, secrets),
         ),
-        // With the code `BUSY` a server refuses our script because another script runs. Other
-        // codes, for example `UNKILLABLE`, do not show if our script ran.
+        // With `BUSY` a server refuses our script because another runs. Others, for example
+        // `UNKILLABLE`, do not show if ours ran.
         Some(NodeFault::Server) if !refused_at_the_door(e) => {
             NodeError::maybe_executed(NodeFault::Server, error_text(e, secrets))
         }
@@ -167,14 +156,13 @@ fn while_calling(e: &RedisError, secrets: &Secrets) -> NodeError {
     }
 }
 
-/// Returns true if the script is not in the server's cache. Then nothing was executed.
+/// Nothing was executed.
 pub(crate) fn is_noscript(e: &RedisError) -> bool {
     e.code() == Some("NOSCRIPT")
 }
 
-/// Returns true for faults after which the connection must not be used again: the server is no
-/// longer the master, or the client cannot match later answers to requests
-/// (rule overview 4 in docs/design).
+/// The connection must not be used again: the server is no longer the master, or later answers
+/// cannot be matched to requests (overview 4).
 pub(crate) fn ends_session(fault: NodeFault) -> bool {
     use NodeFault as F;
     matches!(
@@ -186,8 +174,8 @@ pub(crate) fn ends_session(fault: NodeFault) -> bool {
 fn server_fault(e: &RedisError) -> Option<NodeFault> {
     use NodeFault as F;
     Some(match e.code()? {
-        // A server that was demoted while it blocked the client sends `UNBLOCKED`. A replica that
-        // lost its master sends `MASTERDOWN`.
+        // A server that was demoted while it blocked the client, and a replica that lost its
+        // master.
         "READONLY" | "MASTERDOWN" | "UNBLOCKED" => F::NotMaster,
         "LOADING" => F::Loading,
         "NOREPLICAS" => F::NoReplicas,
@@ -201,17 +189,15 @@ fn server_fault(e: &RedisError) -> Option<NodeFault> {
     })
 }
 
-/// Beginnings of the messages with which servers refuse a command, key or channel inside a script:
-/// before Redis 7.2, and since then. The code of these errors is `ERR`, which many other errors
-/// have, too.
+/// Refusals of a command, key or channel inside a script, before Redis 7.2 and since. Their code is
+/// `ERR`, which many others have.
 const IN_SCRIPT: [&str; 2] = ["The user executing the script can't", "ACL failure in script"];
 
 fn inside_script(e: &RedisError) -> bool {
     e.detail().is_some_and(|d| d.contains("script"))
 }
 
-/// Returns true for error codes with which a server refuses a script before the first write of the
-/// script takes effect.
+/// Before the first write of the script takes effect.
 fn refused_at_the_door(e: &RedisError) -> bool {
     matches!(e.code(), Some("OOM" | "MISCONF" | "BUSY" | "NOSCRIPT" | "CROSSSLOT" | "MOVED"))
 }

@@ -1,17 +1,13 @@
-//! Receives hints on a separate connection. A hint is a published message that a lock may be free
-//! or a claim may be over.
+//! Receives hints on a connection of its own.
 //!
-//! Redis closes a connection with subscriptions if the output of the connection exceeds the limits
-//! for subscribers (by default 32 MB, or 8 MB for a minute). These limits apply to all output of
-//! the connection. So batches use another connection, which by default has no such limits. If Redis
-//! closes the connection for hints, only hints are lost. The connection for hints is made when an
-//! op first asks for a hint, because most programs never wait. A waiter that asked before the
-//! connection was ready is woken once when the connection is ready, because the hint of this waiter
-//! may have been missed.
+//! Redis closes a connection with subscriptions whose output exceeds the limits for subscribers (by
+//! default 32 MB, or 8 MB for a minute), so batches use another, and only hints are lost. It is
+//! made when an op first asks for a hint, because most programs never wait. Who asked before it was
+//! ready is woken once when it is, because its hint may have been missed.
 //!
-//! Any client of the server may publish any message. So each request for a hint lets one hint
-//! through. After that hint, the client and the server delete the request. A hint without a request
-//! is dropped after one look-up (rule overview 6 in docs/design).
+//! Any client of the server may publish any message. So each request for a hint lets one through,
+//! and is then deleted by client and server. A hint without a request is dropped after one look-up
+//! (overview 6).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -33,27 +29,19 @@ use crate::node::NodeSignal;
 use crate::op::{IfHeld, Op, Place};
 use crate::sync::SyncMutex;
 
-/// Channel of the hints (wake-up messages) for all callers that watch a lock, a claim or a list.
-/// Each handle (client) that waits in a queue has a channel of its own: this name, a colon, and the
-/// number of the handle.
+/// For all callers that watch. Each handle that waits in a queue has its own: this name, a colon,
+/// and its number.
 const CHANGED: &str = "palisade:changed";
-/// Largest number of waiting handles whose channels one node subscribes to. Further handles receive
-/// no hints (wake-up messages), and ask again when their timers end.
+/// To whose channels one node subscribes. Further handles ask again when their timers end.
 const HANDLES_MAX: usize = 64;
-/// Longest time for one try to connect and subscribe.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Pause before the next try to connect, after the connection was lost or a try failed.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Largest number of keys in `early`: keys with waiters that wait for the connection and are woken
-/// when it is ready. If there are more, the waiters of the oldest keys ask again when their timers
-/// end.
+/// Keys in `early`. The waiters of the oldest keys beyond that ask again when their timers end.
 const EARLY_MAX: usize = 256;
-/// Largest number of keys with a request for a hint (a wake-up message). When one more key is
-/// added, all earlier requests are deleted, and their waiters ask again when their timers end.
+/// Keys with a request for a hint. One more, and all earlier requests are deleted: their waiters
+/// ask again when their timers end.
 const AWAITED_MAX: usize = 65_536;
 
-/// Receiver of the hints (wake-up messages) for one session, a node's connection. The task of the
-/// receiver ends with the session.
 pub(super) struct Hints {
     line: Arc<Line>,
     task: SyncMutex<Option<JoinHandle<()>>>,
@@ -62,28 +50,20 @@ pub(super) struct Hints {
 struct Line {
     endpoint: Endpoint,
     events: broadcast::Sender<NodeSignal>,
-    /// True while the connection receives hints. Also true after the server has refused the
-    /// subscription; then it stays true.
+    /// The connection receives hints; or the server has refused the subscription, and then it stays
+    /// true.
     settled: AtomicBool,
-    /// Keys for which a hint (wake-up message) was requested while `settled` was false (no
-    /// subscription yet), the oldest first.
     early: SyncMutex<VecDeque<Arc<str>>>,
     awaited: Arc<Awaited>,
-    /// Numbers of the handles (clients) that have waited for a lock. Most programs have only one
-    /// handle.
     handles: SyncMutex<Vec<u64>>,
-    /// Notified when another handle (client) begins to wait. The task then subscribes to the
-    /// channel of that handle.
     joined: Notify,
 }
 
-/// Keys for which a hint (wake-up message) was requested and has not arrived, each with the callers
-/// that requested it.
+/// Requested and not arrived, each with who requested it.
 #[derive(Debug, Default)]
 struct Awaited(SyncMutex<HashMap<Arc<str>, HintRequest>>);
 
-/// Callers that requested a hint (wake-up message) for one key: true if a caller watches the key,
-/// and the handles (clients) that wait in the queue of the key.
+/// True if a caller watches the key, and the handles that wait in its queue.
 #[derive(Debug, Default)]
 struct HintRequest {
     watched: bool,
@@ -108,10 +88,9 @@ impl Awaited {
         }
     }
 
-    /// Returns the key if this hint (wake-up message) was requested, and deletes the request.
-    /// `waiter` is the handle for which the hint was published; it is `None` for a hint on the
-    /// channel that all handles share. Such a hint answers the callers that watch the key. If no
-    /// caller watches the key, the hint answers the callers in the lock's queue.
+    /// If this hint was requested, and deletes the request. `waiter` is the handle for which it was
+    /// published; `None` on the common channel, which answers those that watch or, if nobody does,
+    /// those in the queue.
     fn take(&self, key: &[u8], waiter: Option<u64>) -> Option<Arc<str>> {
         let key = std::str::from_utf8(key).ok()?;
         let mut keys = self.0.lock();
@@ -132,8 +111,6 @@ impl Awaited {
 }
 
 impl Hints {
-    /// Makes the receiver of hints (wake-up messages) for a session. This function opens no
-    /// connection.
     pub(super) fn new(endpoint: Endpoint, events: broadcast::Sender<NodeSignal>) -> Self {
         let (settled, early) = (AtomicBool::new(false), SyncMutex::default());
         let (awaited, handles, joined) = (Arc::default(), SyncMutex::default(), Notify::new());
@@ -141,8 +118,7 @@ impl Hints {
         Self { line: Arc::new(line), task: SyncMutex::default() }
     }
 
-    /// Registers the hints (wake-up messages) that these ops request. Call this function within a
-    /// tokio runtime, before the ops are sent.
+    /// Within a tokio runtime, before the ops are sent.
     pub(super) fn expect(&self, ops: &[Op]) {
         let mut expected = ops.iter().filter_map(awaited).peekable();
         if expected.peek().is_none() {
@@ -174,9 +150,6 @@ impl Drop for Hints {
     }
 }
 
-/// Returns the key for which the op requests a hint (wake-up message), and the place of the op in
-/// the queue of a lock. The place is `None` if the op does not wait in a queue. Returns `None` if
-/// the op requests no hint.
 fn awaited(op: &Op) -> Option<(&str, Option<&Place>)> {
     match op {
         Op::Acquire {
@@ -193,8 +166,6 @@ fn awaited(op: &Op) -> Option<(&str, Option<&Place>)> {
 }
 
 impl Line {
-    /// Adds a handle (client) that waits for a lock. The task then subscribes to the channel of the
-    /// handle.
     fn join(&self, handle: u64) {
         let mut handles = self.handles.lock();
         if !handles.contains(&handle) && handles.len() < HANDLES_MAX {
@@ -203,9 +174,8 @@ impl Line {
         }
     }
 
-    /// Stores keys of locks or claims whose waiters have to be woken when the connection is ready.
-    /// Returns false, and stores nothing, if the connection already receives hints (wake-up
-    /// messages).
+    /// To be woken when the connection is ready. False, and nothing is stored, if it already
+    /// receives hints.
     fn note<'a>(&self, keys: impl Iterator<Item = &'a str>) -> bool {
         let mut early = self.early.lock();
         if self.settled.load(Ordering::Acquire) {
@@ -220,13 +190,10 @@ impl Line {
         true
     }
 
-    /// Records that the subscription to hints was made or was refused for good. Wakes the callers
-    /// that requested a hint before that, for the keys in `early`.
     fn settle(&self) {
         let mut early = self.early.lock();
         self.settled.store(true, Ordering::Release);
         for key in early.drain(..) {
-            // An error means that this node's signals have no receiver.
             let _ = self.events.send(NodeSignal::Changed(key));
         }
     }
@@ -249,8 +216,8 @@ impl Line {
                     }
                 }
                 Ok(Err(e)) if !e.is_io_error() && !e.is_timeout() => {
-                    // The server refused the subscription, for example because the user may not
-                    // read the channel. The waiters then ask again when their timers end.
+                    // For example because the user may not read the channel. The waiters then ask
+                    // again when their timers end.
                     let error = error_text(&e, &self.endpoint.secrets());
                     tracing::debug!(%error, "no release hints from this server");
                     return self.settle();
@@ -270,14 +237,13 @@ impl Line {
         let con = self.endpoint.dial(config, Limits::EVENTS).await?;
         ask(&con, redis::cmd("SUBSCRIBE").arg(CHANGED)).await?;
         let own: Vec<String> = {
-            // All waiting handles (clients) that joined until now are in the list, so their
-            // notification is not needed any more.
+            // All that joined until now are in the list, so their notification is not needed any
+            // more.
             let handles = self.handles.lock();
             let _ = self.joined.notified().now_or_never();
             handles.iter().map(|handle| format!("{CHANGED}:{handle:016x}")).collect()
         };
-        // Each channel is subscribed with a separate command, because the connection expects one
-        // answer per command.
+        // One by one, because the connection expects one answer per command.
         for channel in own {
             if let Err(e) = ask(&con, redis::cmd("SUBSCRIBE").arg(channel)).await
                 && (e.is_io_error() || e.is_timeout())
@@ -285,15 +251,12 @@ impl Line {
                 return Err(e);
             }
         }
-        // It is no error if the user has no permission for the channels of the handles (clients).
-        // Such a user may not publish on these channels either, so its releases publish their hints
-        // on the common channel.
+        // No error if the user has no permission for these channels: then its releases cannot
+        // publish on them either, and use the common one.
         Ok(con)
     }
 }
 
-/// Returns the function that handles the server's push messages. The function forwards the
-/// requested hints, and reports the end of the connection.
 fn listener(
     events: broadcast::Sender<NodeSignal>,
     awaited: &Arc<Awaited>,
@@ -309,7 +272,6 @@ fn listener(
                     return Ok(());
                 };
                 let waiter = waiter(channel);
-                // An error means that this node's signals have no receiver.
                 let _ = awaited.take(key, waiter).map(|key| match waiter {
                     Some(waiter) => events.send(NodeSignal::Turn { key, waiter }),
                     None => events.send(NodeSignal::Changed(key)),
@@ -321,8 +283,7 @@ fn listener(
     }
 }
 
-/// Returns the number of the waiting handle (client) in the name of the channel; `None` for the
-/// common channel.
+/// `None` for the common channel.
 fn waiter(channel: &[u8]) -> Option<u64> {
     let handle = std::str::from_utf8(channel).ok()?.strip_prefix(CHANGED)?.strip_prefix(':')?;
     u64::from_str_radix(handle, 16).ok()

@@ -20,12 +20,10 @@ use crate::time::{Drift, Moment, NodeClock};
 /// How often a batch is sent again because the marker is another one each time.
 const TRIES: u8 = 3;
 
-/// What a connection knows of its server's data.
 pub(super) struct Judging {
     /// Identity of the server's process, and its first 16 digits.
     pub(super) identity: Arc<str>,
     run: u64,
-    /// Address for errors.
     pub(super) at: Arc<str>,
     pub(super) env: Arc<dyn Env>,
     known: SyncMutex<Known>,
@@ -58,15 +56,13 @@ impl Judging {
         }
     }
 
-    /// Returns the server's clock at `until` at the earliest; a time in the past if the clock or
-    /// the moment has passed.
+    /// At the earliest; a time in the past if the clock or the moment has passed.
     fn limit(&self, until: Moment) -> u64 {
         let clock = self.known.lock().clock;
         let now = self.env.now();
         clock.filter(|_| now < until).map_or(1, |clock| clock.at(until, Drift::DEFAULT).max(1))
     }
 
-    /// Keeps what an answer says of the note and the clock.
     pub(super) fn heard(&self, seen: &Arc<Seen>, micros: u64, noted: Option<Noted>) -> Noted {
         let mut known = self.known.lock();
         known.clock = Some(NodeClock { micros, read: self.env.now() });
@@ -80,22 +76,20 @@ impl Judging {
     }
 }
 
-/// A batch on its way: how it was encoded, and how it is sent again.
 pub(super) struct Attempt {
     judging: Arc<Judging>,
     batch: Arc<Batch>,
     group_terms: GroupTerms,
-    /// The batch's own deadline in µs by the server's clock.
+    /// In µs by the server's clock.
     deadline: Option<u64>,
     sent_with: Arc<SyncMutex<SentWith>>,
     tries: u8,
 }
 
-/// How a batch was sent last; shared with the future that waits for the answer.
 #[derive(Clone, Default)]
 pub(super) struct SentWith {
     pub(super) seen: Option<Arc<Seen>>,
-    /// True if the Sentinels' word ends before the batch's own deadline.
+    /// The Sentinels' word ends before the batch's own deadline.
     pub(super) is_bounded: bool,
 }
 
@@ -106,8 +100,8 @@ impl Attempt {
         group_terms: GroupTerms,
         sent_with: &Arc<SyncMutex<SentWith>>,
     ) -> Self {
-        // The deadline may be measured by the clock of another server, from an earlier connection.
-        // Then it counts as passed, because the two clocks cannot be compared.
+        // By the clock of another server, from an earlier connection, it counts as passed: the two
+        // cannot be compared.
         let deadline = batch.not_after.as_ref().map(|moment| moment.on(&judging.identity));
         Self {
             judging: Arc::clone(judging),
@@ -119,8 +113,8 @@ impl Attempt {
         }
     }
 
-    /// Judges by what the server showed at the login. Returns the bytes that write the marker, or
-    /// the facts if this one, without ops, has nothing to write.
+    /// By what the server showed at the login. Returns the bytes that write the marker, or the
+    /// facts if this one, without ops, has nothing to write.
     pub(super) fn begin(&self, look: Look) -> Result<Begun, NodeError> {
         let seen = self.judged(&look.news, look.received);
         if let Some(seen) = seen.as_ref().filter(|seen| seen.replaces.is_some()) {
@@ -133,8 +127,6 @@ impl Attempt {
         Ok(Begun::Knows(TimedFacts { facts, sent: look.sent, received: look.received }))
     }
 
-    /// Encodes the batch under the marker that the connection expects, if the client need not judge
-    /// it again.
     pub(super) fn encode(&self) -> Vec<u8> {
         let known = self.judging.known.lock().clone();
         let asked = Judging::asked(&self.batch, self.group_terms);
@@ -162,7 +154,6 @@ impl Attempt {
         cmd.get_packed_command()
     }
 
-    /// Judges what the server showed, and keeps the marker under which batches may be executed.
     fn judged(&self, news: &News, read: Moment) -> Option<Arc<Seen>> {
         let name = self.judging.env.random() as u64;
         let asked = Asked { name, ..Judging::asked(&self.batch, self.group_terms) };
@@ -212,13 +203,11 @@ impl Retry for Attempt {
     }
 }
 
-/// How a connection begins (see [`Attempt::begin`]).
 pub(super) enum Begun {
     Writes(Vec<u8>),
     Knows(TimedFacts),
 }
 
-/// What a server showed at the login.
 pub(super) struct Look {
     news: News,
     sent: Moment,
@@ -238,9 +227,8 @@ impl Retry for Looking {
     }
 }
 
-/// Asks the server to show its data. The request leaves at once. If the server lacks the script,
-/// it is loaded and asked again. Returns `None` if the server refused to show its data for another
-/// reason; then the first batch asks.
+/// The request leaves at once; the script is loaded if the server lacks it. `None` if it refused
+/// for another reason; then the first batch asks.
 pub(super) fn look_at_data(
     wire: &Wire,
     env: &Arc<dyn Env>,
@@ -259,7 +247,6 @@ pub(super) fn look_at_data(
     }
 }
 
-/// The script's answer to a batch that it did not execute, because another marker is there.
 pub(super) struct News {
     micros: u64,
     marker: String,
@@ -272,7 +259,6 @@ pub(super) struct News {
 }
 
 impl News {
-    /// Reads the answer; `None` if the batch was executed, or the answer is another one.
     pub(super) fn read(answer: &Value) -> Option<Self> {
         let Value::Array(items) = answer else { return None };
         let [Value::BulkString(kind), rest @ ..] = &items[..] else { return None };
@@ -343,7 +329,6 @@ impl News {
     }
 }
 
-/// A batch whose last answer is to be explained.
 pub(super) struct Outcome<'a> {
     pub(super) judging: &'a Judging,
     pub(super) batch: &'a Batch,

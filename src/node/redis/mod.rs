@@ -132,7 +132,6 @@ impl NodeBuilder<ServerSettings> {
         self.set(|s| s.own.replicas = Some(count))
     }
 
-    /// Returns the address and the login of the server.
     pub(crate) fn endpoint(&self) -> Result<Endpoint, ConfigError> {
         self.settings.as_ref().map(|s| s.data.clone()).map_err(Clone::clone)
     }
@@ -160,7 +159,6 @@ impl NodeBuilder<ServerSettings> {
     }
 }
 
-/// The resolver of a standalone server, which always returns the same address.
 struct Fixed {
     endpoint: Endpoint,
     window: Duration,
@@ -188,8 +186,7 @@ impl Resolver for Fixed {
         facts: &ServerFacts,
         events: &broadcast::Sender<NodeSignal>,
     ) -> Result<(), NodeError> {
-        // The time is only needed to read the settings of a group again. A standalone server has no
-        // group, so any time will do.
+        // Only needed to read a group's settings again, so any time will do.
         self.judge.accept(at, facts, (Group::default(), Moment::default()), events)
     }
 

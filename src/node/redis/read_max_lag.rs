@@ -1,5 +1,5 @@
-//! Reads the `min-replicas-max-lag` of a server of a group. This setting bounds the time for which
-//! the server may grant locks without acknowledgements from its replicas.
+//! Reads the `min-replicas-max-lag` of a server of a group, which bounds the time for which it may
+//! grant without acknowledgements.
 
 use std::time::Duration;
 
@@ -11,8 +11,6 @@ use crate::dial::endpoint::Endpoint;
 use crate::dial::frames::Limits;
 use crate::sentinel::conn::fields;
 
-/// Connects to the server at `at`, and returns its `min-replicas-max-lag`. Returns `None` if the
-/// setting cannot be read within the time `within`.
 pub(crate) async fn max_lag_at(at: &Endpoint, within: Duration) -> Option<Duration> {
     let work = async {
         let con = at.dial(AsyncConnectionConfig::new(), Limits::WORDS).await.ok()?;

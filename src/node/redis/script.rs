@@ -1,6 +1,5 @@
-//! The Lua script that executes a batch. The script is assembled from several files. One call
-//! executes a whole batch, so the script reads the clock and the data history (sequence of writes)
-//! only once, and the ops keep their order.
+//! The Lua script that executes a batch, assembled from several files. One call executes a whole
+//! batch, so the script reads the clock and the marker once, and the ops keep their order.
 
 use std::sync::LazyLock;
 
@@ -12,10 +11,9 @@ macro_rules! lua {
     ($($file:literal)*) => { concat!($(include_str!(concat!("../lua/", $file, ".lua")), "\n"),*) };
 }
 
-/// Source of the script: the functions of the fast paths, the functions of the slow paths, and the
-/// loop over the batch. The functions come first, so that the variables of the loop are not
-/// upvalues of these functions. The closures inside the slow paths are created only when an op
-/// needs them.
+/// The functions of the fast paths, those of the slow paths, and the loop. Functions come first, so
+/// that the loop's variables are no upvalues of theirs. Closures inside the slow paths are created
+/// only when an op needs them.
 const SOURCE: &str = concat!(
     lua!("acquire_fast" "wake" "release_fast" "extend_fast"),
     lua!("claim_fast" "complete_fast" "claim_replay"),
@@ -38,21 +36,17 @@ const SOURCE: &str = concat!(
     lua!("prelude" "main"),
 );
 
-/// Text of the script as servers get it.
 static TEXT: LazyLock<String> = LazyLock::new(|| stripped(SOURCE));
 
-/// The Lua script that executes a batch, and its SHA-1 digest, the argument of `EVALSHA`.
 pub(crate) static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(&TEXT));
 
-/// Returns the command that loads the script into a server's cache.
 pub(crate) fn load() -> redis::Cmd {
     let mut cmd = redis::cmd("SCRIPT");
     cmd.arg("LOAD").arg(&*TEXT);
     cmd
 }
 
-/// Returns the Redis commands that this line of the script calls, in lower case. The first line has
-/// the number 1, as in the servers' error messages.
+/// In lower case. The first line is 1, as in the servers' error messages.
 pub(crate) fn commands_at(line: usize) -> Vec<String> {
     let text = line.checked_sub(1).and_then(|at| TEXT.lines().nth(at)).unwrap_or_default();
     let calls = text.split("call('").skip(1).filter_map(|rest| rest.split_once('\''));
@@ -66,7 +60,6 @@ fn stripped(source: &str) -> String {
     lines.filter(|line| !line.is_empty()).fold(String::new(), |text, line| text + line + "\n")
 }
 
-/// Length of the line without a comment at its end.
 fn code_len(line: &str) -> usize {
     let (mut quote, mut escaped) = (None, false);
     for (at, c) in line.char_indices() {

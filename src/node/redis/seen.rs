@@ -1,10 +1,8 @@
 //! The marker that a client expects on a server, and the range of the server's clock in which a
 //! batch needs no further checks under it.
 //!
-//! A batch contains the whole marker under which the client judged that it may run
-//! ([`lineage::judge`]). The script executes it only if this marker is there, so what the client
-//! believes selects the path of the script and never changes the result
-//! (rule quarantine 1 in docs/design).
+//! The script executes a batch only if the whole marker in it is there, so what the client believes
+//! selects the script's path and never changes the result (quarantine 1).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +13,6 @@ use crate::op::{Batch, Claim, Facts, Op, Remembered};
 /// Position in a note of the time until which a client may wait for a hint, and its width.
 const WAITED: usize = lineage::NOTE + 1;
 
-/// A marker that the client has judged.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(super) marker: Marker,
@@ -23,15 +20,13 @@ pub(crate) struct Seen {
     /// What the script has to find in the marker's place to write this one; `None` if it is there.
     pub(super) replaces: Option<String>,
     pub(super) change: Change,
-    /// What the client asked when it judged.
     asked: Asked,
 }
 
-/// What a server's note says.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Noted {
     pub(super) note: Option<Note>,
-    /// The server's clock in ms until when a client may wait for a hint.
+    /// In ms by the server's clock, until when a client may wait for a hint.
     pub(super) waited: u64,
 }
 
@@ -61,8 +56,8 @@ impl Seen {
         &self.text
     }
 
-    /// Returns true if a client that asks this need not judge again. Clients of one node may differ
-    /// in what the marker covers.
+    /// A client that asks this need not judge again. Clients of one node may differ in what the
+    /// marker covers.
     pub(super) fn suits(&self, asked: &Asked) -> bool {
         let asked = &asked.about(self.marker.vote);
         let newest = &asked.remembers.newest;
@@ -79,8 +74,7 @@ impl Seen {
             && is_named
     }
 
-    /// Returns the range of the server's clock (µs, both ends included) in which the script's fast
-    /// paths are valid for this batch; `None` if there is none.
+    /// In µs, both ends included: there the script's fast paths are valid for this batch.
     pub(super) fn window(&self, batch: &Batch, not_after: Option<u64>) -> Option<(u64, u64)> {
         let m = &self.marker;
         let settled = match m.handover {
@@ -124,7 +118,6 @@ impl Seen {
         Duration::from_micros(self.marker.clock_error)
     }
 
-    /// Returns what the answer to a batch says of the node's data. `micros` is the server's clock.
     pub(super) fn facts(&self, micros: u64, noted: Noted, identity: &Arc<str>) -> Facts {
         self.marker.facts((noted.note, micros), self.change, &self.asked, identity)
     }

@@ -1,6 +1,5 @@
-//! One connection to one server process. A session reads the server's identity when it opens. The
-//! session is dropped as soon as an answer is missing or invalid. It never reconnects, and never
-//! repeats a request that may have run.
+//! One connection to one server process. It is dropped as soon as an answer is missing or invalid,
+//! never reconnects, and never repeats a request that may have run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,36 +24,27 @@ use crate::op::{Batch, Remembered, Replies, Terms, TimedFacts};
 use crate::safe_text::Secrets;
 use crate::sync::SyncMutex;
 
-/// An open connection to a master.
 pub(crate) struct Session {
     wire: Wire,
     secrets: Secrets,
     facts: ServerFacts,
     judging: Arc<Judging>,
-    /// What the server showed at the login, until [`touch`](Self::touch) judges it.
     look: SyncMutex<Option<Look>>,
-    /// Facts about the server (such as its clock and data history) in the answer to
-    /// [`touch`](Self::touch). They are kept until a caller takes them, or until the answer to a
-    /// batch includes them.
     touched: SyncMutex<Option<TimedFacts>>,
-    /// True after [`abandon`](Self::abandon), which reports `NodeEvent::Down` once.
     abandoned: AtomicBool,
-    /// True once the server has answered ops on this session.
     proved: AtomicBool,
     events: broadcast::Sender<NodeSignal>,
     hints: Hints,
 }
 
 impl Session {
-    /// Connects to the server. Sets no time-out; the caller has to set one.
+    /// Sets no time-out; the caller has to.
     pub(crate) async fn dial(endpoint: &Endpoint) -> Result<Wire, NodeError> {
         let wire = endpoint.wire(|| script::load().get_packed_command()).await;
         wire.map_err(|e| faults::opening(&e, endpoint.is_tls(), &endpoint.secrets()))
     }
 
-    /// Logs in, and reads the server's facts, such as its identity and its data history. If
-    /// `min_replicas_facts` is true, this function also reads the min-replicas settings. It sets no
-    /// time-out; the caller has to set one.
+    /// Logs in, and reads the server's facts. Sets no time-out; the caller has to.
     pub(crate) async fn open(
         wire: Wire,
         endpoint: &Endpoint,
@@ -80,13 +70,10 @@ impl Session {
         })
     }
 
-    /// Returns the facts that the server reported when the session was opened.
     pub(crate) fn facts(&self) -> &ServerFacts {
         &self.facts
     }
 
-    /// Reads and returns the server's present facts (identity, version, replicas and so on). If
-    /// `min_replicas_facts` is true, this function also reads the min-replicas settings.
     pub(crate) async fn look_again(
         &self,
         min_replicas_facts: bool,
@@ -94,36 +81,28 @@ impl Session {
         look(&self.wire, &self.secrets, min_replicas_facts).await
     }
 
-    /// Returns true if the connection cannot be used for further requests.
     pub(crate) fn is_lost(&self) -> bool {
         self.wire.is_over()
     }
 
-    /// Returns the limit that the server's answers exceeded; `None` if this program did not end the
-    /// connection because of a limit.
     pub(crate) fn excess(&self) -> Option<Excess> {
         self.wire.excess()
     }
 
-    /// Waits until the connection is lost. If several futures wait, only the future that was polled
-    /// last is woken.
+    /// Only the future that was polled last is woken.
     pub(crate) async fn lost(&self) {
         self.wire.over().await;
     }
 
-    /// Records that the server has answered ops on this session. Returns true at the first call
-    /// only.
     pub(crate) fn prove(&self) -> bool {
         !self.is_proved() && !self.proved.swap(true, Ordering::AcqRel)
     }
 
-    /// Returns true if the server has answered ops on this session.
     pub(crate) fn is_proved(&self) -> bool {
         self.proved.load(Ordering::Acquire)
     }
 
-    /// Stops sending on this session (connection). Requests under way may still be answered. The
-    /// first call reports `NodeEvent::Down`.
+    /// Requests under way may still be answered. The first call reports `NodeEvent::Down`.
     pub(crate) fn abandon(&self) {
         if !self.abandoned.swap(true, Ordering::AcqRel) {
             self.wire.give_up();
@@ -131,16 +110,14 @@ impl Session {
         }
     }
 
-    /// Closes the connection and abandons the session. Requests under way end with an error that
-    /// has the reason `why`.
     pub(crate) fn end(&self, why: &'static str) {
         self.wire.close(why);
         self.abandon();
     }
 
-    /// Judges the server's data by what it showed at the login, and if a new history is due, has it
-    /// begin now with a batch without ops. [`first_facts`](Self::first_facts) or the answer to the
-    /// next batch returns the facts.
+    /// By what the server showed at the login. If a new history is due, it begins now with a batch
+    /// without ops. [`first_facts`](Self::first_facts) or the answer to the next batch returns the
+    /// facts.
     pub(crate) async fn touch(
         self: &Arc<Self>,
         (terms, remembers): (Terms, Remembered),
@@ -168,14 +145,12 @@ impl Session {
         Ok(())
     }
 
-    /// Takes the facts about the node's data from the answer to [`touch`](Self::touch). Returns
-    /// `None` if a caller has taken them, or the answer to a batch has included them.
     pub(crate) fn first_facts(&self) -> Option<TimedFacts> {
         self.touched.lock().take()
     }
 
-    /// Sends a batch after all earlier batches. Returns `None`, and sends nothing, if the
-    /// connection is lost. Call this function within a tokio runtime.
+    /// After all earlier ones, within a tokio runtime. `None`, and nothing is sent, if the
+    /// connection is lost.
     pub(crate) fn send(
         self: &Arc<Self>,
         batch: Arc<Batch>,
@@ -215,7 +190,6 @@ fn longest_asked(terms: Terms, group_terms: GroupTerms) -> Duration {
     terms.max_ttl.saturating_add(window)
 }
 
-/// A batch that was sent, and whose answer the client has not read yet.
 pub(crate) struct Sent {
     session: Arc<Session>,
     reply: Reply,
@@ -225,8 +199,7 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// Waits for the answer and decodes it. Returns `Err` if the connection failed, or if the
-    /// server refused the whole batch.
+    /// `Err` if the connection failed, or the server refused the whole batch.
     pub(crate) async fn answer(self) -> Result<Replies, NodeError> {
         let Self { session, reply, batch, group_terms, last } = self;
         let calling = |e| faults::calling(&e, &session.secrets);
@@ -235,9 +208,9 @@ impl Sent {
             Ok(answer) => answer,
             Err(e) => {
                 if faults::is_noscript(&e) {
-                    // The lower layer, `wire`, loads a missing script and sends the batch again.
-                    // Here the second try failed, or a later batch was sent before the second try.
-                    // So the session ends, and the node makes a new connection.
+                    // `wire` loads a missing script and sends the batch again. Here the second try
+                    // failed, or a later batch was sent before it. So the node makes a new
+                    // connection.
                     session.abandon();
                     if let Some(refused) = session.wire.refused_script() {
                         return Err(faults::connecting(&refused, &session.secrets));

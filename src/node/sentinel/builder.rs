@@ -13,8 +13,6 @@ use crate::node::link::Link;
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 
-/// Longest time to connect and log in to the master. The time to find the address of the master is
-/// not included.
 const CONNECT: Duration = Duration::from_secs(1);
 
 /// Settings of a [`SentinelNode`]. [`SentinelNode::builder`] returns this type.
@@ -36,7 +34,6 @@ pub struct GroupAccess {
 }
 
 impl NodeBuilder<GroupSettings> {
-    /// Returns the addresses and logins of the group.
     pub(crate) fn access(&self) -> Result<GroupAccess, ConfigError> {
         let settings = self.settings.as_ref().map_err(Clone::clone)?;
         Ok(GroupAccess {
@@ -47,7 +44,6 @@ impl NodeBuilder<GroupSettings> {
         })
     }
 
-    /// Changes the login or the transport of the Sentinels.
     fn set_sentinel(self, change: impl FnOnce(Endpoint) -> Result<Endpoint, ConfigError>) -> Self {
         self.try_set(|s| change(s.own.sentinel.clone()).map(|sentinel| s.own.sentinel = sentinel))
     }
@@ -91,7 +87,7 @@ impl NodeBuilder<GroupSettings> {
     ///
     /// With `true` two owners can hold one lock, and a key can run twice, in one case: the master
     /// was replaced, came back and was promoted again unchanged, while this program could reach the
-    /// master but not the Sentinels (rule sentinel 10 in docs/design).
+    /// master but not the Sentinels (sentinel 10).
     pub fn trust_unconfirmed_master(self, trust: bool) -> Self {
         self.set(|s| s.own.trust_unconfirmed = trust)
     }

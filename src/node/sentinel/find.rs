@@ -1,5 +1,5 @@
-//! The [`Resolver`] of a [`SentinelNode`](super::SentinelNode). It asks the Sentinels for the
-//! master, and checks that the master's answers may count as votes.
+//! The [`Resolver`] of a [`SentinelNode`](super::SentinelNode): asks the Sentinels for the master,
+//! and checks that its answers may count as votes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ const NONE_FITS: &str = "its Sentinels may promote none of its replicas: each is
 pub(super) struct Finder {
     name: Arc<str>,
     watch: Watch,
-    /// Login and transport of every data server. The address in this endpoint is a placeholder.
+    /// Login and transport of every data server; the address is a placeholder.
     like: Endpoint,
     judge: Judge,
     trust_unconfirmed: bool,
@@ -42,13 +42,10 @@ pub(super) struct Finder {
     last_master: SyncMutex<LastMaster>,
 }
 
-/// Last known facts about the group: the identity of the last master that was checked, and the
-/// replicas.
 #[derive(Clone, Default)]
 struct LastMaster {
     run_id: Option<Arc<str>>,
     replid: Option<Arc<str>>,
-    /// Every replica that a Sentinel reported in the last request for the replicas.
     replicas: BTreeSet<Place>,
     none_fits: bool,
 }
@@ -95,7 +92,6 @@ impl Finder {
         Some(FailoverTimes { down_after, window: self.judge.group_terms().failover_window })
     }
 
-    /// Returns the reason for which nobody can replace the master now.
     pub(super) fn no_failover(&self) -> Option<&'static str> {
         if self.watch.seen().is_in_tilt() {
             return Some(IN_TILT);
@@ -170,8 +166,7 @@ impl Resolver for Finder {
                 last.replicas = replicas.reported.iter().map(place).collect();
                 last.none_fits = replicas.none_fits;
             }
-            // With any other policy the failover window (L) is a setting of the user, and the
-            // servers' lags are not used.
+            // With any other policy L is the user's setting, and the servers' lags are not used.
             if self.judge.rule().policy == MinReplicas::Require {
                 let at = |r: &Address| Endpoint::at(r.host(), r.port(), &self.like);
                 let servers: Vec<_> = replicas.agreed.iter().map(at).collect();
@@ -188,8 +183,7 @@ impl Resolver for Finder {
             return Err(NodeError::maybe_executed(NodeFault::NoPermission, detail));
         };
         let mut named = self.last_master.lock().replicas.clone();
-        // A Sentinel that has not yet received the result of the last failover may list the new
-        // master as a replica.
+        // A Sentinel without the result of the last failover may list the new master as a replica.
         if let Some(master) = master {
             named.remove(&Place::new(master.at.host(), master.at.port()));
         }

@@ -17,8 +17,7 @@ use crate::sentinel::watch::SHORTEST_WINDOW;
 pub struct GroupSettings {
     pub(super) name: Arc<str>,
     pub(super) sentinels: Vec<Address>,
-    /// Login and transport (TCP or TLS) of the Sentinels. The address in this endpoint is a
-    /// placeholder.
+    /// Login and transport of the Sentinels; the address is a placeholder.
     pub(super) sentinel: Endpoint,
     pub(super) within: Duration,
     pub(super) poll_every: Duration,
@@ -62,8 +61,8 @@ impl GroupSettings {
         })
     }
 
-    /// Returns the address of the group in the form of the settings (`sentinel://…`), without the
-    /// logins. `data` has the database and the transport of the data servers.
+    /// As the settings have it (`sentinel://…`), without the logins. `data` has the database and
+    /// the transport.
     pub(super) fn url(&self, data: &Endpoint) -> String {
         let hosts: Vec<String> = self.sentinels.iter().map(Address::to_string).collect();
         let db = match data.database() {

@@ -33,8 +33,7 @@ pub struct SentinelStatus {
     /// L: time for which the last master to which the node connected may still accept writes after
     /// it is replaced.
     pub failover_window: Option<Duration>,
-    /// The last error: the Sentinels agree on no master, the master is not allowed to vote (its
-    /// answers do not count), or the master cannot be reached. `None` if there was no error, or no
-    /// request yet.
+    /// The last error: the Sentinels agree on no master, the master is not allowed to vote, or the
+    /// master cannot be reached. `None` if there was no error, or no request yet.
     pub last_error: Option<NodeError>,
 }

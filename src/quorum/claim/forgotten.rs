@@ -1,6 +1,5 @@
-//! The part of a claim's state machine for nodes that may have lost claims of the key. Checks that
-//! the other nodes are a majority. If they are not, computes the time after which the lost claims
-//! would have expired on enough nodes.
+//! The part of a claim for nodes that may have lost claims of the key: whether the others are a
+//! majority, and if not, when the lost claims would have expired on enough nodes.
 
 use std::time::Duration;
 
@@ -9,8 +8,6 @@ use crate::op::Reply;
 use crate::quorum::Answer;
 
 impl Record {
-    /// Returns true if a node that may have lost claims has granted, and the nodes that certainly
-    /// have every claim can no longer be a majority.
     pub(super) fn must_relax(&self) -> bool {
         let remember = self.answers.count(remembers);
         !self.relaxed
@@ -19,8 +16,8 @@ impl Record {
     }
 
     /// Returns the nodes that granted but may have lost a claim of the key. Each node comes with
-    /// the time after which a lost claim would have expired. This time is for a key whose birth
-    /// (the time of the request) is unknown.
+    /// the time after which a lost claim would have expired. This time is for a key whose birth is
+    /// unknown.
     pub fn forgetful(&self) -> impl Iterator<Item = (usize, Duration)> {
         self.answers.each().enumerate().filter_map(|(node, answer)| match answer {
             Some(Ok(Reply::Claimed { unsure, .. })) if !unsure.is_zero() => Some((node, *unsure)),
@@ -28,9 +25,8 @@ impl Record {
         })
     }
 
-    /// Returns the nodes that granted the claim and whose data began empty. If an operator
-    /// confirmed these nodes as new, it would be certain that a majority lacks no earlier claim of
-    /// the key. Returns no nodes if even this confirmation were not enough.
+    /// Nodes that granted and whose data began empty: confirmed as new, they would make it certain
+    /// that a majority lacks no earlier claim. None if even that were not enough.
     fn fresh(&self) -> Vec<usize> {
         let is_fresh = |r: &Reply| matches!(r, Reply::Claimed { fresh: true, .. }) && !remembers(r);
         if self.answers.count(|r| is_fresh(r) || remembers(r)) < self.answers.need() {
@@ -41,9 +37,6 @@ impl Record {
         fresh.map(|(node, _)| node).collect()
     }
 
-    /// Returns the information in the nodes' grants about claims that may be lost: the time after
-    /// which the lost claims would have expired on enough nodes, and the losses of data of the
-    /// nodes that may lack a claim.
     pub(super) fn forgotten(&self) -> Forgetting {
         let granted = self.answers.replies().filter_map(|reply| match reply {
             Reply::Claimed { unsure, .. } => Some(*unsure),
@@ -57,9 +50,8 @@ impl Record {
             match reply {
                 Reply::Claimed { unsure, losses, .. } if !unsure.is_zero() => {
                     if losses.is_empty() {
-                        // This node did not report its losses (ranges of lost writes). An operator
-                        // decides about each loss by its name, so an incomplete list is not enough,
-                        // and it is left empty.
+                        // This node did not report its losses. An operator decides about each by
+                        // its name, so an incomplete list is not enough.
                         all.clear();
                         break;
                     }
@@ -80,7 +72,6 @@ impl Record {
     }
 }
 
-/// Returns true if the node granted, and certainly has every claim of the key.
 pub(super) fn remembers(reply: &Reply) -> bool {
     matches!(reply, Reply::Claimed { unsure, .. } if unsure.is_zero())
 }

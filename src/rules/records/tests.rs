@@ -4,25 +4,11 @@
 use std::fmt::Write as _;
 
 use super::*;
-use crate::op::{Began, Facts, Lineage, Loss, Terms};
+use crate::op::Loss;
+use crate::rules::tests::{NOW, header, ms, num, owner, text};
 
-/// The node's clock in ms.
-const NOW: u64 = 1_000;
 /// Time until which a record is kept, in ms, where a line does not say it.
 const KEPT: u64 = 3_011;
-
-fn num(text: &str) -> u64 {
-    text.parse().unwrap_or_else(|_| panic!("not a number: {text}"))
-}
-
-fn ms(text: &str) -> Duration {
-    Duration::from_millis(num(text))
-}
-
-fn owner(text: &str) -> OwnerToken {
-    assert_eq!(text.len(), 1, "no word and no owner: {text}");
-    OwnerToken::from_random(u128::from(text.as_bytes()[0]))
-}
 
 fn owner_shown(own: Option<OwnerToken>) -> &'static str {
     let is = |name: &&str| own == Some(owner(name));
@@ -37,46 +23,6 @@ fn two(text: &str) -> (FencingToken, Option<Arc<[u8]>>) {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (token, value) = text.split_at(digits);
     (FencingToken::new(num(token)), (!value.is_empty()).then(|| Arc::from(value.as_bytes())))
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn header(words: &str) -> Header {
-    let facts = Facts {
-        node_micros: NOW * 1_000,
-        history_id: 2,
-        replication: 4,
-        lineage: Lineage::default(),
-        since: 0,
-        identity: "node".into(),
-        quarantine: Duration::ZERO,
-        quarantine_len: Duration::ZERO,
-        quarantine_asked: Duration::ZERO,
-        quarantine_raised: false,
-        new_history: false,
-        renamed: false,
-        marker_missing: false,
-        began: Began::Known,
-        losses: Arc::from([]),
-    };
-    let terms =
-        Terms { max_ttl: Duration::from_millis(300), clock_error: Duration::from_millis(5) };
-    let (now, settles_till) = (NOW * 1_000_000, 0);
-    let mut h = Header { facts, now, floor: 0, late: false, settling: false, settles_till, terms };
-    for word in words.split_whitespace() {
-        match word.split_once('=').unwrap_or((word, "")) {
-            ("since", at) => h.facts.since = num(at),
-            ("floor", token) => h.floor = num(token),
-            ("quarantine", rest) => h.facts.quarantine = ms(rest),
-            ("lost-until", at) => h.facts.losses = Arc::from([Loss::between(0, num(at))]),
-            ("empty", _) => h.facts.began = Began::Empty,
-            ("settling", _) => h.settling = true,
-            _ => panic!("unknown word {word}"),
-        }
-    }
-    h
 }
 
 fn row(h: &Header, words: &str) -> Option<Row> {

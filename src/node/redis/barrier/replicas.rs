@@ -1,17 +1,14 @@
-//! The replicas of a server, and the replicas that have a grant. `WAIT` alone returns only a number
-//! of replicas.
+//! The replicas of a server, and which of them have a grant; `WAIT` alone returns a number.
 //!
-//! An `INFO replication` after the `WAIT` shows the offset that each replica has acknowledged. A
-//! replica has the grant if this offset is at least the master's offset before the `WAIT`. If the
-//! Sentinels report a replica that is not attached to the master, this replica lacks the grant,
-//! even if enough other replicas have the grant.
+//! `INFO replication` after the `WAIT` shows the offset that each replica has acknowledged: it has
+//! the grant if that is at least the master's offset before the `WAIT`. A replica that the
+//! Sentinels report and that is not attached lacks it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::super::facts::field;
 
-/// Address of a replica, as the master or the Sentinels report it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     host: Box<str>,
@@ -35,30 +32,23 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// Replicas that the Sentinels or a setting report, including those that are down.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Known {
-    /// Number of replicas that the Sentinels or a setting report. If more replicas are attached to
-    /// the server, the number of attached replicas is used in place of this number.
+    /// If more are attached to the server, their number counts.
     pub(crate) count: u32,
-    /// Addresses of the replicas that the Sentinels report. Empty if a setting gives only the
-    /// number.
+    /// Empty if a setting gives only the number.
     pub(crate) named: BTreeSet<Place>,
 }
 
-/// A replica that is connected to the master, from a line of `INFO replication`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Attached {
     pub(super) at: Place,
-    /// True if the state is `online`; the replica then receives each write. A backup tool that only
-    /// takes a snapshot has another state.
+    /// It receives each write. A backup tool that only takes a snapshot has another state.
     pub(super) online: bool,
-    /// Replication offset up to which the replica has acknowledged the master's writes.
+    /// Up to which it has acknowledged.
     pub(super) offset: u64,
 }
 
-/// Reads the attached replicas from the text of `INFO replication`; `None` if the text is
-/// malformed.
 pub(super) fn attached(info: &str) -> Option<Vec<Attached>> {
     let count: usize = field(info, "connected_slaves")?.parse().ok()?;
     let lines = (0..count).map_while(|n| field(info, &format!("slave{n}")));
@@ -75,16 +65,11 @@ fn one(line: &str) -> Option<Attached> {
     })
 }
 
-/// Number of replicas that have a grant, and the replicas that lack the grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Count {
-    /// Number of replicas that have the grant.
     pub(super) have: u32,
-    /// Number of replicas that must have the grant.
     pub(super) all: u32,
-    /// Attached replicas that lack the grant.
     pub(super) behind: Vec<Place>,
-    /// Replicas that the Sentinels report but that are not attached.
     pub(super) absent: Vec<Place>,
 }
 
@@ -94,15 +79,12 @@ impl Count {
     }
 }
 
-/// Counts the replicas that have acknowledged `offset`, and those that must (attached or known).
 pub(super) fn count(attached: &[Attached], offset: u64, known: &Known) -> Count {
     let has = |a: &&Attached| a.online && a.offset >= offset;
     let have = attached.iter().filter(has).count();
     let behind: Vec<Place> = attached.iter().filter(|a| !has(a)).map(|a| a.at.clone()).collect();
-    // A known replica counts as absent only if its address and the addresses of all attached
-    // replicas are IP addresses, which can be compared. Host names cannot be compared, because the
-    // master and the Sentinels may use different names. Then only the number of known replicas
-    // counts.
+    // The master and the Sentinels may use different host names, which cannot be compared. Then
+    // only the number of known replicas counts.
     let comparable = attached.iter().all(|a| a.at.is_ip());
     let is_attached = |place: &Place| attached.iter().any(|a| a.at == *place);
     let named = known.named.iter().filter(|place| comparable && place.is_ip());

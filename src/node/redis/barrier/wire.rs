@@ -1,6 +1,5 @@
-//! The connection for barriers (waits until replicas have a grant). A round on this connection has
-//! three steps: a write, a `WAIT` for replicas that have received the write, and an `INFO` that
-//! shows these replicas.
+//! The connection for barriers. A round has three steps: a write, a `WAIT` for replicas that have
+//! it, and an `INFO` that shows them.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -20,32 +19,23 @@ use crate::dial::endpoint::Endpoint;
 use crate::dial::frames::Limits;
 use crate::error::{NodeError, NodeFault};
 
-/// Key that each round writes before its `WAIT`. Without a write before it, or after a command that
-/// changes nothing (`PING`, a refused `SET NX`), the server answers a `WAIT` at once, and the
-/// answer proves nothing.
+/// Written by each round before its `WAIT`: without a write before it, or after a command that
+/// changes nothing (`PING`, a refused `SET NX`), the server answers at once, and that proves
+/// nothing.
 pub(super) const KEY: &str = crate::name::BARRIER;
-/// Ttl of [`KEY`] in milliseconds. No program reads the key.
+/// In milliseconds. No program reads the key.
 const LIFE: u32 = 1_000;
-/// Extra time after the time-out of a `WAIT`. After this time the client sends another command,
-/// which makes the server answer an overdue `WAIT`.
+/// After a `WAIT`'s time-out: then another command makes the server answer an overdue one.
 const LATE: Duration = Duration::from_millis(2);
-/// Longest time to wait for the answers after the command that makes the server answer an overdue
-/// `WAIT`.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// Result of one round (a write, a `WAIT` and an `INFO replication`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Round {
-    /// Number in the answer to `WAIT`: replicas that have everything written before the round
-    /// (write and `WAIT`).
     pub(super) have: u32,
-    /// Replicas that were attached after the `WAIT`, in any state.
     pub(super) attached: Vec<Attached>,
-    /// Replication offset of the master when the round (write and `WAIT`) began. A replica that has
-    /// acknowledged this offset has everything written before the round.
+    /// The master's, when the round began. A replica that has acknowledged it has everything
+    /// written before.
     pub(super) offset: u64,
-    /// Identity of the server's data history (sequence of writes), the same number as in the facts
-    /// of a batch.
     pub(super) history_id: u64,
 }
 
@@ -54,22 +44,19 @@ impl Round {
         u32::try_from(self.attached.len()).unwrap_or(u32::MAX)
     }
 
-    /// Returns the number of attached replicas in state `online`, which receive each write.
     pub(super) fn online(&self) -> u32 {
         u32::try_from(self.attached.iter().filter(|a| a.online).count()).unwrap_or(u32::MAX)
     }
 }
 
-/// An open connection to one server process. Only barriers (waits for replicas) use this
-/// connection, because a blocked `WAIT` blocks all later requests on its connection.
+/// For barriers alone, because a blocked `WAIT` blocks all later requests on its connection.
 pub(super) struct Wire {
     con: Line,
     lost: Arc<AtomicBool>,
 }
 
 impl Wire {
-    /// Connects, and checks that the server is still the process `run_id`. This function sets no
-    /// time-out; the caller has to set one.
+    /// Checks that the server is still the process `run_id`. The caller has to set a time-out.
     pub(super) async fn open(at: &Endpoint, run_id: &str) -> Result<Self, NodeError> {
         let lost = Arc::new(AtomicBool::new(false));
         let gone = Arc::clone(&lost);
@@ -90,25 +77,24 @@ impl Wire {
         Ok(Self { con, lost })
     }
 
-    /// Returns true if the server, or a proxy on the way, has closed the connection.
+    /// By the server, or a proxy on the way.
     pub(super) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
     }
 
-    /// Waits, at most for `within`, until `k` replicas have received everything that the server has
-    /// executed so far. After an error the caller must not use the connection again.
+    /// At most for `within`, until `k` replicas have everything that the server has executed so
+    /// far. After an error the connection must not be used again.
     pub(super) async fn round(&self, k: u32, within: Duration) -> Result<Round, NodeError> {
         let mut write = Pipeline::with_capacity(2);
         write.cmd("SET").arg(KEY).arg("").arg("PX").arg(LIFE);
-        // Reads the replication offset after the write. Both commands are sent together, so that a
-        // write of another client rarely comes between them.
+        // Together with the write, so that a write of another client rarely comes between.
         write.cmd("INFO").arg("replication");
         // With a time-out of zero, `WAIT` would block without limit.
         let ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX).max(1);
         let wait = redis::cmd("WAIT").arg(k).arg(ms).take();
-        // This `INFO` is sent after the `WAIT`. It shows if the server is still the master, in the
-        // same data history as at the grant. If so, the server was not demoted in between, because
-        // every promotion begins a new data history.
+        // After the `WAIT`: whether the server is still the master, in the same data history as at
+        // the grant. If so, it was not demoted in between, because every promotion begins a new
+        // one.
         let info = redis::cmd("INFO").arg("replication").take();
         let count = if k == 0 {
             Either::Left(ready(Ok(Value::Int(0))))
@@ -121,8 +107,8 @@ impl Wire {
             biased;
             answers = &mut answers => answers,
             () = sleep(within + LATE) => {
-                // An idle server checks the time-outs of blocked clients only ten times a second. A
-                // request makes the server check these time-outs at once.
+                // An idle server checks the time-outs of blocked clients only ten times a second; a
+                // request makes it check at once.
                 let nudge = redis::cmd("TIME");
                 let all = join(&mut answers, self.ask(&nudge));
                 timeout(PATIENCE, all).await.map_err(|_| silent())?.0
@@ -149,14 +135,12 @@ fn text(answer: Result<Value, RedisError>) -> Result<String, RedisError> {
     answer.and_then(|value| redis::from_redis_value(value).map_err(Into::into))
 }
 
-/// Returns the text of the `INFO replication` that was sent together with the write.
 fn began(answers: Result<Vec<Value>, RedisError>) -> Result<String, RedisError> {
     let mut answers = answers?.into_iter();
     answers.next().unwrap_or(Value::Nil).extract_error()?;
     text(answers.next().unwrap_or(Value::Nil).extract_error())
 }
 
-/// Parses the answer to `WAIT` and the texts of `INFO replication` before and after it.
 fn read(before: &str, have: &Value, info: &str) -> Result<Round, NodeError> {
     let garbage = |what| NodeError::maybe_executed(NodeFault::Protocol, what);
     let role = field(info, "role");

@@ -4,7 +4,6 @@ use super::*;
 
 const SLOTS: Slots = Slots::any(8);
 
-/// Returns an op of this kind.
 pub(super) fn op(kind: char) -> Op {
     let (keys, key): (_, Arc<str>) = (LockKeys::new("k"), "r".into());
     let (owner, token) = (OwnerToken::from_random(1), FencingToken::new(5));
