@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use palisade::cron::{Missed, Tick};
+use palisade::cron::{Job, Missed, Tick};
 use tokio::time::sleep;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -185,4 +185,30 @@ async fn a_tick_that_was_run_is_not_missed_when_the_clock_is_set() {
             assert!(field(line, "ticks") <= most, "{steps:?}: {run} of these ran: {line}");
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_ran_ahead_of_the_clock_supersedes_no_missed_tick() {
+    let world = World::with_ttl(20 * SECOND);
+    let host = world.host();
+    let job = Job::new("job", "* * * * *").missed(Missed::RunLatest).late(SECOND);
+    let process = world.process_on(&host, job, quick);
+    sleep(5 * SECOND).await;
+    host.set_ahead(HOUR);
+    sleep(120 * SECOND).await;
+    let ahead = world.runs().last().map(|run| run.at);
+    assert!(ahead > Some(seconds(&world)), "{:?}", world.runs());
+    host.set_ahead(0);
+    sleep(60 * SECOND).await;
+    // The outage begins and ends in the middle of a minute.
+    sleep(Duration::from_secs((90 - seconds(&world) % 60).unsigned_abs())).await;
+    let before = world.runs().len();
+    world.cut(true);
+    sleep(120 * SECOND).await;
+    world.cut(false);
+    sleep(10 * SECOND).await;
+    let newest = seconds(&world) / 60 * 60;
+    let ran: Vec<_> = world.runs()[before..].iter().map(|run| (run.at, run.backfilled)).collect();
+    assert_eq!(ran, [(newest, true)]);
+    drop(process);
 }
