@@ -343,12 +343,12 @@ async fn renew(core: Weak<Core>, lease: Arc<Lease>) -> bool {
             true
         }
         Err(ExtendError::Unknown(why)) => {
+            let is_refused = core.is_refused(why.nodes.iter().map(|(_, outcome)| outcome));
+            lease.set_refused(is_refused);
             let now = core.env.now();
             let left = lease.until().since(now);
             let of = lease.resource();
             tracing::debug!(%of, token = %lease.token, ?left, %why, "not renewed");
-            let is_refused = core.is_refused(why.nodes.iter().map(|(_, outcome)| outcome));
-            lease.set_refused(is_refused);
             lease.renewed(now, Some(&why));
             // Several tries before the lease ends, and no busy loop.
             let pause = (left / 8).max(Duration::from_millis(1));

@@ -37,7 +37,7 @@ async fn granted(redlock: &Redlock, what: &str) {
 fn says(sentinel: &str, name: &str) -> (String, [u64; 3]) {
     let at = cli(sentinel, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name]).replace('\n', ":");
     let facts = cli(sentinel, &["SENTINEL", "MASTER", name]);
-    let number = |field| {
+    let number = |field: &str| {
         let value = facts.lines().skip_while(|line| *line != field).nth(1);
         value.and_then(|value| value.parse().ok()).unwrap_or(u64::MAX)
     };
