@@ -228,7 +228,8 @@ impl Lower {
         let length = |max_ttl: Duration, window| millis(max_ttl.saturating_add(window));
         let quarantine = self.max_ttl.map_or(marker.quarantine, |ttl| length(ttl, place.window));
         let clock_error = self.clock_error.map_or(marker.clock_error, micros);
-        let lowering = Lowering::new(marker, looked.now(), quarantine, clock_error, master.epoch);
+        let to = (quarantine, clock_error, master.epoch);
+        let lowering = Lowering::with_epoch(marker, looked.now(), to);
         let Some(lowering) = lowering.map_err(refused)? else {
             return Err(NodeLowered::Already(SharedSettings::of(&marker, place.window)));
         };
@@ -394,13 +395,12 @@ mod tests {
             known: 0,
             hand: String::new(),
             evicts: None,
-            allows_eviction: false,
             appends_nothing: false,
             keeps_nothing: false,
         };
         let replid = ReplicationId::parse(&"0".repeat(40)).unwrap();
         let before = Marker { quarantine: 10_000, ..Marker::born(1, 2, 3, replid) };
-        let lowering = Lowering::new(before, 0, 5_000, 0, None).unwrap().unwrap();
+        let lowering = Lowering::new(before, 0, 5_000, 0).unwrap().unwrap();
         let started = Instant::now();
         let over = started + Duration::from_secs(10);
         let one = Begun { master: &master, window: Duration::ZERO, lowering, longest: 0, over };
