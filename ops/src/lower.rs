@@ -231,7 +231,7 @@ impl Lower {
         let to = (quarantine, clock_error, master.epoch);
         let lowering = Lowering::with_epoch(marker, looked.now(), to);
         let Some(lowering) = lowering.map_err(refused)? else {
-            return Err(NodeLowered::Already(SharedSettings::of(&marker, place.window)));
+            return Err(NodeLowered::Already(SharedSettings::of(&marker, place.window, None)));
         };
         let longest = self.max_ttl.map_or(0, |ttl| length(ttl, place.longest_window));
         let over = Instant::now() + Duration::from_millis(lowering.left(looked.now()));
@@ -335,7 +335,7 @@ impl Lower {
         match look(&self.deployment, one.master).await {
             Ok(looked) => match looked.shown.marker {
                 Some(marker) => match one.lowering.holds(&marker, one.longest) {
-                    Ok(()) => NodeLowered::Done(SharedSettings::of(&marker, one.window)),
+                    Ok(()) => NodeLowered::Done(SharedSettings::of(&marker, one.window, None)),
                     Err(why) => NodeLowered::CameBack(format!("{at}: {why}")),
                 },
                 None => NodeLowered::Refused(format!("{at}: {then}: its marker is gone")),
