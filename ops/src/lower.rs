@@ -24,7 +24,8 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Time after the wait for which a server may be silent.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Lowers the settings that all clients of the nodes share.
+/// Lowers the settings that all clients of the nodes share, and an epoch above that of the group's
+/// Sentinels, which a program of another group has left or a reset of theirs.
 ///
 /// Before it is run, every program that asks for more has to have ended; nothing can prove that.
 /// Each of them logs `settings_disagree` when it meets clients with other settings.
