@@ -214,7 +214,7 @@ impl Handover {
         let closing = async {
             promotion.rights().await?;
             let able = promotion.able().await?;
-            Ok::<_, String>((able, self.close(&master).await?))
+            Ok::<_, String>((able, self.close(&master, group.allows_eviction).await?))
         };
         let (able, closed) = match closing.await {
             Ok(closed) => closed,
@@ -275,7 +275,8 @@ impl Handover {
                        CONFIG SET appendonly yes first";
             return Ok(HandedOver::Refused(format!("{}: {why}", master.at)));
         }
-        let closed = match self.close(&master).await {
+        let allows_eviction = access.lone.first().is_some_and(|lone| lone.allows_eviction);
+        let closed = match self.close(&master, allows_eviction).await {
             Ok(closed) => closed,
             Err(why) => return Ok(HandedOver::Refused(why)),
         };
@@ -328,7 +329,7 @@ impl Handover {
 
     /// Closes the master: a script writes a mark into its marker, and the master then refuses all
     /// requests. Waits until every replica has the mark.
-    async fn close(&self, master: &Master) -> Result<Closed, String> {
+    async fn close(&self, master: &Master, allows_eviction: bool) -> Result<Closed, String> {
         if let Some(why) = &master.evicts {
             return Err(why.clone());
         }
@@ -343,7 +344,6 @@ impl Handover {
                 format!("{}: {}{then}", master.at, refusal.why)
             })?;
         let (at, target) = (master.at.clone(), master.target.clone());
-        let allows_eviction = master.allows_eviction;
         let closed =
             Closed { at, target, is_new: false, marker, clock_error, allows_eviction, since };
         self.shut(Some(Shut::Closed(closed.clone())));

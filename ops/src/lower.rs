@@ -24,7 +24,8 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Time after the wait for which a server may be silent.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Lowers the settings that all clients of the nodes share.
+/// Lowers the settings that all clients of the nodes share, and an epoch above that of the group's
+/// Sentinels, which a program of another group has left or a reset of theirs.
 ///
 /// Before it is run, every program that asks for more has to have ended; nothing can prove that.
 /// Each of them logs `settings_disagree` when it meets clients with other settings.
@@ -228,9 +229,10 @@ impl Lower {
         let length = |max_ttl: Duration, window| millis(max_ttl.saturating_add(window));
         let quarantine = self.max_ttl.map_or(marker.quarantine, |ttl| length(ttl, place.window));
         let clock_error = self.clock_error.map_or(marker.clock_error, micros);
-        let lowering = Lowering::new(marker, looked.now(), quarantine, clock_error, master.epoch);
+        let to = (quarantine, clock_error, master.epoch);
+        let lowering = Lowering::with_epoch(marker, looked.now(), to);
         let Some(lowering) = lowering.map_err(refused)? else {
-            return Err(NodeLowered::Already(SharedSettings::of(&marker, place.window)));
+            return Err(NodeLowered::Already(SharedSettings::of(&marker, place.window, None)));
         };
         let longest = self.max_ttl.map_or(0, |ttl| length(ttl, place.longest_window));
         let over = Instant::now() + Duration::from_millis(lowering.left(looked.now()));
@@ -321,7 +323,7 @@ impl Lower {
         match look(&self.deployment, one.master).await {
             Ok(looked) => match looked.shown.marker {
                 Some(marker) => match one.lowering.holds(&marker, one.longest) {
-                    Ok(()) => NodeLowered::Done(SharedSettings::of(&marker, one.window)),
+                    Ok(()) => NodeLowered::Done(SharedSettings::of(&marker, one.window, None)),
                     Err(why) => NodeLowered::CameBack(format!("{at}: {why}")),
                 },
                 None => NodeLowered::Refused(format!("{at}: {then}: its marker is gone")),
@@ -408,7 +410,6 @@ mod tests {
             known: 0,
             hand: String::new(),
             evicts: None,
-            allows_eviction: false,
             appends_nothing: false,
             keeps_nothing: false,
         }
@@ -417,7 +418,7 @@ mod tests {
     fn begun(master: &Master, over: Instant) -> Begun<'_> {
         let replid = ReplicationId::parse(&"0".repeat(40)).unwrap();
         let before = Marker { quarantine: 10_000, ..Marker::born(1, 2, 3, replid) };
-        let lowering = Lowering::new(before, 0, 5_000, 0, None).unwrap().unwrap();
+        let lowering = Lowering::new(before, 0, 5_000, 0).unwrap().unwrap();
         Begun { master, window: Duration::ZERO, lowering, longest: 0, over }
     }
 

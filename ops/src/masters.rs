@@ -70,8 +70,6 @@ pub(super) struct Master {
     /// Why this server or a replica may delete locks and keys when its memory is full, or a replica
     /// did. [`find`] looks at the replicas, too.
     pub(super) evicts: Option<String>,
-    /// True if the settings accept that.
-    pub(super) allows_eviction: bool,
     /// True if the server has no append-only file, so that its last writes are only in memory.
     pub(super) appends_nothing: bool,
     /// True if the server's settings show that the server is empty after a restart.
@@ -381,7 +379,6 @@ fn master(server: &Server, target: Endpoint, replicas: Vec<String>) -> Master {
         known: 0,
         hand: server.hand.clone(),
         evicts: None,
-        allows_eviction: server.allows_eviction,
         appends_nothing: server.info("aof_enabled") == Ok("0"),
         keeps_nothing: server.info("aof_enabled") == Ok("0") && server.setting("save") == Ok(""),
     }

@@ -36,6 +36,9 @@ pub struct SharedSettings {
     pub deployment: Option<u64>,
     /// Id of the vote; `None` if the data have no name.
     pub vote: Option<u64>,
+    /// Epoch in the marker, and that in which the Sentinels name the master, if it is lower. No
+    /// failover up to the first one is noticed by its epoch (rule quarantine 16 in docs/design).
+    pub epoch_above: Option<(u64, u64)>,
 }
 
 /// One node with the settings that its clients share. `Display` writes some lines for people.
@@ -66,7 +69,7 @@ pub async fn shared_settings(deployment: &Deployment) -> Result<Vec<NodeSettings
                 Err(why) => (String::new(), Err(why)),
                 Ok(master) => {
                     let looked = look(deployment, &master).await.map_err(|refusal| refusal.why);
-                    let of = |m: &Marker| SharedSettings::of(m, window);
+                    let of = |m: &Marker| SharedSettings::of(m, window, master.epoch);
                     (master.at, looked.map(|looked| looked.shown.marker.as_ref().map(of)))
                 }
             };
@@ -100,7 +103,7 @@ pub(super) async fn look(deployment: &Deployment, master: &Master) -> Result<Loo
 }
 
 impl SharedSettings {
-    pub(super) fn of(marker: &Marker, window: Duration) -> Self {
+    pub(super) fn of(marker: &Marker, window: Duration, epoch: Option<u64>) -> Self {
         Self {
             quarantine: Duration::from_millis(marker.quarantine),
             window,
@@ -108,6 +111,7 @@ impl SharedSettings {
             since: marker.written,
             deployment: Some(marker.deployment).filter(|id| *id != 0),
             vote: Some(marker.vote).filter(|id| *id != 0),
+            epoch_above: epoch.filter(|now| *now < marker.epoch).map(|now| (marker.epoch, now)),
         }
     }
 }
@@ -129,6 +133,13 @@ impl fmt::Display for NodeSettings {
             write!(f, ", and the failover window ({window} by the settings)")?;
         }
         write!(f, "\n  clock_error  {:?}", of.clock_error)?;
+        if let Some((above, now)) = of.epoch_above {
+            write!(
+                f,
+                "\n  epoch        {above}, above the Sentinels' {now}, so that no failover up to it \
+                 is noticed:\n               `palisade settings --lower` sets it back"
+            )?;
+        }
         // The marker of a server that is new has not been written at a time.
         if of.since > 0 {
             write!(f, "\n  since        {} at the latest", until_utc(of.since))?;
@@ -154,6 +165,7 @@ pub(super) mod tests {
             since: 1_763_906_600_000,
             deployment: Some(0xab),
             vote: Some(0xcd),
+            epoch_above: None,
         }
     }
 
@@ -174,6 +186,8 @@ orders-a (10.0.0.1:6379)
         );
         let new = SharedSettings { since: 0, deployment: None, vote: None, ..settings() };
         assert!(shown(Some(new)).ends_with("clock_error  2s\n  deployment   without a name"));
+        let above = shown(Some(SharedSettings { epoch_above: Some((57, 5)), ..settings() }));
+        assert!(above.contains("\n  epoch        57, above the Sentinels' 5, so"), "{above}");
         assert!(
             shown(None).ends_with("\n  it has no marker, so no client has asked for anything yet")
         );

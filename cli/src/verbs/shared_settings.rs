@@ -142,6 +142,8 @@ fn settings_json(of: &SharedSettings) -> Value {
         "quarantine_ms": of.quarantine.as_millis(), "window_ms": of.window.as_millis(),
         "clock_error_us": of.clock_error.as_micros(), "since_ms": of.since,
         "deployment": id(of.deployment), "vote": id(of.vote),
+        "epoch_above": of.epoch_above.map(|(above, now)| json!({ "marker": above,
+                                                                  "sentinels": now })),
     })
 }
 

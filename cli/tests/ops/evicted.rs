@@ -57,15 +57,15 @@ async fn a_server_that_has_deleted_keys_since_programs_use_it_is_not_new() {
             drop(mutex.acquire().await.unwrap().release().await);
         };
         used("first").await;
-        if !is_left {
-            drop(redlock);
-            evict(&server.addr()).await;
-        } else {
+        if is_left {
             evict(&server.addr()).await;
             let count = marker::marker(&server).evicted;
             while marker::marker(&server).evicted == count {
                 used("then").await;
             }
+        } else {
+            drop(redlock);
+            evict(&server.addr()).await;
         }
         let kept = || server.cli(&["GET", "palisade:generation"]);
         let before = kept();

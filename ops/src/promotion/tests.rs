@@ -36,7 +36,6 @@ async fn a_sentinel_that_was_asked_between_two_promotions_is_asked_again() {
         known: 3,
         hand: String::new(),
         evicts: None,
-        allows_eviction: false,
         appends_nothing: false,
         keeps_nothing: false,
     };
