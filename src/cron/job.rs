@@ -22,7 +22,9 @@ pub enum Missed {
     Skip,
     /// The latest missed tick is run, unless a later tick is on time or has run.
     RunLatest,
-    /// Missed ticks that are at most `window` old are run in order. If there are more than `max`,
+    /// Missed ticks that are at most `window` old are run in order; with
+    /// [`Overlap::BufferOne`] and several processes, one that was due during a run may come after
+    /// later ones. If there are more than `max`,
     /// only the latest `max` ticks are run. Which ones these are is decided when the nodes can be
     /// reached again, or when a process starts; a tick that is too old when its turn comes is not
     /// run. Missed ticks that were run before count only against earlier ones: after a second

@@ -37,7 +37,7 @@ async fn used(job: Job) -> World {
 
 /// Returns the record of a tick, with results of at most this number of bytes.
 fn record(world: &World, tick: i64, most: usize) -> Call {
-    let keys = world.redlock().idempotency("cron").max_result(most);
+    let keys = world.redlock().idempotency("cron").at_least_once().max_result(most);
     let keys = keys.retention(Duration::from_secs(8 * 24 * 3_600)).build().unwrap();
     keys.key(format!("cron/job@{tick}")).created_at(at(tick))
 }
