@@ -69,7 +69,7 @@ fn operated(server: &Server) -> Deployment {
     Deployment::of(settings)
 }
 
-/// Closes a server for about two seconds, as a planned handover does: the server then answers
+/// Closes a server for some three seconds, as a planned handover does: the server then answers
 /// nothing. The handover is dropped before it opens the server, so the closed state ends by itself.
 async fn close(deployment: Deployment) {
     let closed = Notify::new();
@@ -79,7 +79,7 @@ async fn close(deployment: Deployment) {
     };
     let short = Handover::new(deployment)
         .clock_error(Duration::from_millis(50))
-        .closed_for(Duration::from_millis(2_200));
+        .closed_for(Duration::from_millis(2_700));
     tokio::select! {
         done = short.lone(restart, |_| ()) => panic!("not closed: {done:?}"),
         () = closed.notified() => {}

@@ -409,7 +409,7 @@ async fn a_server_that_nobody_lets_go_on_stays_closed_and_begins_with_a_quaranti
     drop(fresh(&redlock, "before").await);
     let brief = Handover::new(lone(&server))
         .clock_error(Duration::from_millis(50))
-        .closed_for(Duration::from_secs(6));
+        .closed_for(Duration::from_secs(7));
     let restart = async {
         server.restart();
         // The handover waits here for ever, as if the operator's machine had failed.

@@ -73,7 +73,7 @@ async fn a_last_step_that_comes_too_late_lets_no_server_go_on() {
     let mut server = Server::start(DURABLE);
     assert!(init(&lone(&server), "").await.unwrap().is_done());
     drop(fresh(&on(&server), "before").await);
-    let (closed_for, held_up) = (Duration::from_secs(5), 4_000_000_u64);
+    let (closed_for, held_up) = (Duration::from_secs(7), 6_000_000_u64);
     let is_back = Arc::new(AtomicBool::new(false));
     let proxy = Proxy::to(&server.addr());
     proxy.edit({

@@ -135,8 +135,8 @@ fn replica_priority(group: &Group) -> Answer {
     if replicas.peek().is_none() {
         let (host, port) = wanted::parts(&master);
         let login = match (&group.hand.user, group.hand.has_password) {
-            (Some(_), _) => " --masteruser '<user of the servers>' --masterauth '<its password>'",
-            (None, true) => " --masterauth '<password of the servers>'",
+            (Some(_), _) => " --masteruser <user of the servers> --masterauth <its password>",
+            (None, true) => " --masterauth <password of the servers>",
             (None, false) => "",
         };
         let more = format!("redis-server redis.conf --replicaof {host} {port}{login}");
@@ -304,7 +304,7 @@ mod tests {
                 s.replicas = Ok(Vec::new());
             }
         });
-        assert!(found.fix[0].contains("6379 --masterauth '<password"), "{found:?}");
+        assert!(found.fix[0].contains("6379 --masterauth <password"), "{found:?}");
         unknown("replica-priority", |f| {
             for s in &mut f.groups[0].sentinels {
                 s.replicas = Err(Unread::Closed("not allowed".into()));
