@@ -61,6 +61,9 @@ async fn a_running_client_goes_on_with_sentinels_that_were_reset_while_one_is_aw
     granted(&redlock, "failover").await;
 
     let (master, _) = says(&sentinels[0], &name);
+    // A Sentinel that forgets the group before leaves a server without its new master.
+    let follow = || cli(&master, &["INFO", "replication"]).contains("connected_slaves:2");
+    until("both others to follow", follow).await;
     groups.break_("kill", 0, &["--server", "sa3"]);
     let (host, port) = master.rsplit_once(':').expect("host:port");
     // First at both: one that still knows its epoch would tell the other.
