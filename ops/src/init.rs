@@ -348,7 +348,8 @@ fn used(looked: &Looked, is_lost: bool) -> Result<Option<u64>, Refusal> {
     if marker.began == Began::Lost && !is_lost {
         return refuse(Kind::Lost, "a program that saw its data before found them gone");
     }
-    if marker.has_evicted(shown) && !is_lost {
+    // A program that was refused for its evictions may have counted them.
+    if (marker.has_evicted(shown) || marker.evicted > 0) && !is_lost {
         return refuse(Kind::Lost, DELETED);
     }
     if marker.replid != shown.replid || marker.handover.is_some() || marker.since == 0 {

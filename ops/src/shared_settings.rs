@@ -136,8 +136,8 @@ impl fmt::Display for NodeSettings {
         if let Some((above, now)) = of.epoch_above {
             write!(
                 f,
-                "\n  epoch        {above}, above the Sentinels' {now}, so that no failover up to it \
-                 is noticed:\n               `palisade settings --lower` sets it back"
+                "\n  epoch        {above}, above the Sentinels' {now}, so that no failover up to \
+                 it is noticed:\n               `palisade settings --lower` sets it back"
             )?;
         }
         // The marker of a server that is new has not been written at a time.

@@ -98,6 +98,6 @@ async fn a_replica_that_has_deleted_keys_keeps_a_handover_from_beginning() {
     let done = Handover::new(group(&groups)).group(|_| ()).await.unwrap();
     let HandedOver::Refused(why) = &done else { panic!("{done}") };
     assert!(why.contains(&format!("{} has deleted", servers[1])), "{why}");
-    assert!(why.contains("restart this replica first"), "{why}");
+    assert!(why.contains("delete its data files and start it"), "{why}");
     drop(fresh(&redlock, "still open").await);
 }

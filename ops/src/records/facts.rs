@@ -98,10 +98,16 @@ pub(super) fn facts(key: String, all: &[Option<NodeRecords>], i: usize) -> Optio
     let (read, n) = (|| all.iter().flatten(), all.len());
     let seen: Vec<&Seen> = read().filter_map(|node| node.records[i].as_ref()).collect();
     let age = seen.iter().map(|s| s.age).min()?;
-    // A node without a record never had one, if its data history is older than the last claim.
-    let count = |node: &NodeRecords| match &node.records[i] {
-        Some(seen) => (seen.attempts, seen.current),
-        None => (0, node.history.is_some_and(|history| history > age)),
+    // A node whose data history is older than the life of the record forgot no attempt, and never
+    // had a record that it does not have.
+    let life = |s: &Seen| s.age + s.expires;
+    let longest = seen.iter().map(|s| life(s)).max()?;
+    let count = |node: &NodeRecords| {
+        let is_older = |life| node.history.is_some_and(|history| history > life);
+        match &node.records[i] {
+            Some(seen) => (seen.attempts, seen.current && is_older(life(seen))),
+            None => (0, is_older(longest)),
+        }
     };
     let counts: Vec<(u32, bool)> = read().map(count).collect();
     let attempts = attempts(&counts, n - counts.len(), n);
@@ -144,10 +150,12 @@ mod tests {
     /// Each word is one of three nodes; one that is not given is unread. `?`: unread. `.`: no
     /// record, and a data history that is older than each claim; `.-`: one that began since. d: a
     /// result. r: a claim that runs for this number of seconds. l: this number of attempts, without
-    /// a result. A minus behind these means that the node stored it before its last loss of data.
+    /// a result. A minus behind these means that the node stored it before its last loss of data, a
+    /// plus that the loss came within the life of the record and the node stored it since.
     fn of(cells: &str) -> KeyFacts {
         let seen = |cell: &str| {
-            let (cell, current) = cell.strip_suffix('-').map_or((cell, true), |c| (c, false));
+            let current = !cell.ends_with('-');
+            let cell = cell.trim_end_matches(['-', '+']);
             let (what, number) = cell.split_at(1);
             let number: u32 = number.parse().unwrap();
             Seen {
@@ -164,6 +172,7 @@ mod tests {
             "?" => None,
             "." => Some((Duration::from_secs(1_000), None)),
             ".-" => Some((Duration::ZERO, None)),
+            _ if cell.ends_with('+') => Some((Duration::from_secs(5), Some(seen(cell)))),
             _ => Some((Duration::from_secs(1_000), Some(seen(cell)))),
         };
         let node = |cell| {
@@ -207,6 +216,7 @@ mod tests {
             ("l1 .- .", KeyState::Lapsed, 1),
             ("l1 l0- l0", KeyState::Lapsed, 1),
             ("l1- l0 l0", KeyState::Free, 0),
+            ("l1 l0 l0+", KeyState::Lapsed, 1),
         ] {
             assert_eq!((of(cells).state, of(cells).attempts), (state, attempts), "{cells}");
         }
