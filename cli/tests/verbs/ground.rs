@@ -55,7 +55,7 @@ impl Ground {
         command.env("PALISADE_TTL", "2s").env("PALISADE_MAX_TTL", given.unwrap_or(&"2s"));
         // On a busy machine a server replies late. The tests of `palisade` do not test late
         // replies.
-        command.env("PALISADE_NODE_DEADLINE", "900ms");
+        command.env("PALISADE_NODE_DEADLINE", "600ms");
         command.args(args).current_dir(&self.dir);
         command
     }
