@@ -279,8 +279,8 @@ fn evicting(servers: &[Server]) -> Option<String> {
         {
             return Some(format!(
                 "{} has deleted {keys} keys because its memory was full, so after its promotion \
-                 all would count as lost: stop this replica, delete its data files and start it, so \
-                 that it copies everything anew (a restart alone only hides what is gone)",
+                 all would count as lost: stop this replica, delete its data files and start it, \
+                 so that it copies everything anew (a restart alone only hides what is gone)",
                 server.at
             ));
         }
