@@ -10,7 +10,7 @@
 #                      Some of them start real servers (Redis, Prometheus).
 # make test-faults     runs the tests of faults, and tests on other servers and with other clients
 #                      The simulator must find each of twelve known bugs that are drawn and put back
-#                      (scripts/known-bugs puts back all). Cron policies: CELLS=100 of each table.
+#                      (scripts/known-bugs puts back all).
 #                      Fake servers lie, stall and flood.
 #                      Real servers are asked whether they do what the design assumes. Real
 #                      processes have faults (as root with netns, else skipped). The tests of the
@@ -64,7 +64,6 @@ CARGO ?= cargo
 ARGS ?=
 SEEDS ?= 20000
 CASES ?= 100000
-CELLS ?= 100
 SECONDS ?= 60
 SEED ?=
 SHARD ?=
@@ -126,7 +125,6 @@ test-faults:
 	@scripts/need cargo redis
 	scripts/known-bugs some
 	$(CARGO) test $(TESTED) --no-fail-fast --test hostile --test 'short_*' --test ordinary
-	PALISADE_CELLS=$(CELLS) $(CARGO) test --profile sim -p palisade --all-features --test cron table
 	$(CARGO) run --quiet -p assumptions
 	TESTED='$(TESTED)' scripts/other-servers
 	scripts/other-clients
