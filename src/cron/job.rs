@@ -22,13 +22,12 @@ pub enum Missed {
     Skip,
     /// The latest missed tick is run, unless a later tick is on time or has run.
     RunLatest,
-    /// Missed ticks that are at most `window` old are run in order; with
-    /// [`Overlap::BufferOne`] and several processes, one that was due during a run may come after
-    /// later ones. If there are more than `max`,
-    /// only the latest `max` ticks are run. Which ones these are is decided when the nodes can be
-    /// reached again, or when a process starts; a tick that is too old when its turn comes is not
-    /// run. Missed ticks that were run before count only against earlier ones: after a second
-    /// outage within the window, up to `max` later ticks are run again.
+    /// Missed ticks that are at most `window` old are run in order; with [`Overlap::BufferOne`] and
+    /// several processes, one that was due during a run may come after later ones. If there are
+    /// more than `max`, only the latest `max` ticks are run. Which ones these are is decided when
+    /// the nodes can be reached again, or when a process starts; a tick that is too old when its
+    /// turn comes is not run. Missed ticks that were run before count only against earlier ones:
+    /// after a second outage within the window, up to `max` later ticks are run again.
     CatchUp {
         /// Largest age of a missed tick that is run.
         window: Duration,

@@ -185,7 +185,7 @@ pub enum Bug {
     /// A batch overtakes a batch that was sent earlier (overview 2).
     BatchesOvertake,
     /// The Sentinels' epoch decides nothing, so a replaced master that is promoted again goes on
-    /// with its own data (quarantine 4).
+    /// with its own data (quarantine 16).
     EpochIgnored,
     /// A client that was told of the master a long time ago still uses it, though this master was
     /// replaced and promoted again since (sentinel 10).
@@ -197,38 +197,39 @@ pub enum Bug {
     /// within the last second, though this master was replaced and promoted again since (sentinel
     /// 10).
     YoungNoteInstead,
-    /// A client takes the data of another vote for its own (quarantine 2).
+    /// A client takes the data of another vote for its own (quarantine 14).
     ForeignTaken,
-    /// A client goes on with data without a name, and gives them its own (quarantine 3).
+    /// A client goes on with data without a name, and gives them its own (quarantine 15).
     UnnamedGoesOn,
     /// A client that remembers no name gives one to data that have none, so those who remember
-    /// another are refused (quarantine 3).
+    /// another are refused (quarantine 15).
     NamedAtOnce,
-    /// What a client remembers of the data is not looked at (quarantine 6).
+    /// What a client remembers of the data is not looked at (quarantine 17).
     MemoryIgnored,
-    /// Of what a client remembers, the number of the history is not looked at (quarantine 6).
+    /// Of what a client remembers, the number of the history is not looked at (quarantine 17).
     GenerationForgotten,
     /// Another history of the number that the client remembers counts as the newest data
-    /// (quarantine 6).
+    /// (quarantine 17).
     EqualGenerationTaken,
-    /// Of what a client remembers, the number of the last write is not looked at (quarantine 6).
+    /// Of what a client remembers, the number of the last write is not looked at (quarantine 17).
     SeqForgotten,
     /// The number of the last write counts the renewed notes only, and not each batch that grants
     /// (quarantine 18).
     SeqOfNotes,
     /// Data that are put back are noticed only if they are a second older, by the time of the last
-    /// write and not by its number (quarantine 7).
+    /// write and not by its number (quarantine 18).
     SeqByNote,
     /// What is lost when data are put back is reckoned from their note, though another client has
     /// renewed it since (quarantine 17).
     LossFromNote,
-    /// Data that a server renames begin a new history, though nothing is lost (quarantine 8).
+    /// Data that a server renames begin a new history, though nothing is lost (quarantine 19).
     RenameBegins,
-    /// A renamed history goes on in another process (quarantine 8).
+    /// A renamed history goes on in another process (quarantine 19).
     ProofWithoutRun,
-    /// A renamed history goes on though the server has followed another one (quarantine 8).
+    /// A renamed history goes on though the server has followed another one (quarantine 19).
     ProofWithoutCounters,
-    /// A renamed history goes on though the counters that prove it were set to zero (quarantine 8).
+    /// A renamed history goes on though the counters that prove it were set to zero (quarantine
+    /// 19).
     ResetstatUnseen,
     /// A renamed history goes on though the counters that prove it were set to zero, if they were
     /// so before, too (quarantine 19).
@@ -240,10 +241,10 @@ pub enum Bug {
     /// its marker (quarantine 21).
     EvictionsUnseen,
     /// A planned handover leaves the old epoch in the marker, so a quarantine follows
-    /// (quarantine 9).
+    /// (quarantine 20).
     HandoverForgetsEpoch,
     /// A planned handover closes a master that was promoted again and has not begun a new history
-    /// (quarantine 9).
+    /// (quarantine 20).
     HandoverOfAnyEpoch,
     /// A free lock that was kept for its holder after one planned handover is not kept after the
     /// next (quarantine 11).
