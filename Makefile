@@ -7,7 +7,8 @@
 # make demo-nats       runs the demo of demo-rabbitmq with NATS JetStream
 # make demo-kafka      runs the demo of demo-rabbitmq with the mock cluster of Kafka's client
 # make test            runs all tests of the library and the program
-#                      Some of them start real servers (Redis, Prometheus).
+#                      Some of them start real servers (Redis, Prometheus). Up to five tests that
+#                      fail run once more, alone; the last lines name them (scripts/run-tests).
 # make test-faults     runs the tests of faults, and tests on other servers and with other clients
 #                      The simulator must find each of twelve known bugs that are drawn and put back
 #                      (scripts/known-bugs puts back all).
@@ -60,7 +61,7 @@
 #
 # The variable ARGS is passed to the example, the tests or the bench: make test ARGS='--test tidy'
 
-CARGO ?= cargo
+export CARGO ?= cargo
 ARGS ?=
 SEEDS ?= 20000
 CASES ?= 100000
@@ -118,7 +119,7 @@ demo-kafka:
 
 test:
 	@scripts/need cargo redis prometheus
-	$(CARGO) test $(TESTED) --no-fail-fast $(ARGS)
+	@scripts/run-tests $(TESTED) --no-fail-fast $(ARGS)
 	@echo 'make test: everything passed'
 
 test-faults:
@@ -132,7 +133,7 @@ test-faults:
 
 test-adapters:
 	@scripts/need cargo redis kafka nats rabbitmq postgres pgbouncer mariadb
-	$(CARGO) test $(ADAPTERS:%=-p %) --all-features --no-fail-fast $(ARGS)
+	@scripts/run-tests $(ADAPTERS:%=-p %) --all-features --no-fail-fast $(ARGS)
 	@echo 'make test-adapters: everything passed'
 
 # If ARGS names no node, the console shows a demo deployment, which needs Redis.
@@ -145,7 +146,7 @@ console:
 test-console:
 	@scripts/need cargo redis chromium
 	@rm -f $(FIGURES:%=$(CONSOLE_TMP)/console-%.json)
-	$(CARGO) test -p $(CONSOLE) --all-features --no-fail-fast $(ARGS)
+	@scripts/run-tests -p $(CONSOLE) --all-features --no-fail-fast $(ARGS)
 	@echo 'make test-console: everything passed'
 	@cat $(CONSOLE_TMP)/console-more.json $(CONSOLE_TMP)/console-first.json | tr -d '\n' | sed 's/}{/,/g'; echo
 	@cat $(CONSOLE_TMP)/console-browser.json $(CONSOLE_TMP)/console-attacks.json | tr -d '\n' | sed 's/}{/,/g'; echo

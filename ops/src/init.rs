@@ -345,12 +345,12 @@ fn used(looked: &Looked, is_lost: bool) -> Result<Option<u64>, Refusal> {
     if marker.began == Began::Known {
         return refuse(Kind::Marked, "it was initialised or used before");
     }
-    if marker.began == Began::Lost && !is_lost {
-        return refuse(Kind::Lost, "a program that saw its data before found them gone");
-    }
-    // A program that was refused for its evictions may have counted them.
+    // A program may have counted them.
     if (marker.has_evicted(shown) || marker.evicted > 0) && !is_lost {
         return refuse(Kind::Lost, DELETED);
+    }
+    if marker.began == Began::Lost && !is_lost {
+        return refuse(Kind::Lost, "a program found data gone that it saw before, or keys deleted");
     }
     if marker.replid != shown.replid || marker.handover.is_some() || marker.since == 0 {
         let why = "it was restarted or replaced, and no program has connected to it since: let one \

@@ -230,7 +230,7 @@ impl Lower {
         let quarantine = self.max_ttl.map_or(marker.quarantine, |ttl| length(ttl, place.window));
         let clock_error = self.clock_error.map_or(marker.clock_error, micros);
         let to = (quarantine, clock_error, master.epoch);
-        let lowering = Lowering::with_epoch(marker, looked.now(), to);
+        let lowering = Lowering::new(marker, looked.now(), to);
         let Some(lowering) = lowering.map_err(refused)? else {
             return Err(NodeLowered::Already(SharedSettings::of(&marker, place.window, None)));
         };
@@ -300,11 +300,10 @@ impl Lower {
         };
         match written.await {
             Ok(((), few)) => {
-                // A replica that lacks it has the larger values, which are safe.
                 if let Some(few) = few {
                     tell(&format!(
-                        "{at}: lowered, but {few}: a failover to another one brings the larger \
-                         values back"
+                        "{at}: lowered, but {few}: a failover to another one brings the earlier \
+                         values back, also the epoch: look by `palisade settings` after one"
                     ));
                 }
                 Ok(())
@@ -418,7 +417,7 @@ mod tests {
     fn begun(master: &Master, over: Instant) -> Begun<'_> {
         let replid = ReplicationId::parse(&"0".repeat(40)).unwrap();
         let before = Marker { quarantine: 10_000, ..Marker::born(1, 2, 3, replid) };
-        let lowering = Lowering::new(before, 0, 5_000, 0).unwrap().unwrap();
+        let lowering = Lowering::new(before, 0, (5_000, 0, None)).unwrap().unwrap();
         Begun { master, window: Duration::ZERO, lowering, longest: 0, over }
     }
 

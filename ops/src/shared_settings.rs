@@ -137,7 +137,10 @@ impl fmt::Display for NodeSettings {
             write!(
                 f,
                 "\n  epoch        {above}, above the Sentinels' {now}, so that no failover up to \
-                 it is noticed:\n               `palisade settings --lower` sets it back"
+                 it is noticed:\n               `palisade settings --lower --max-ttl {} \
+                 --clock-error {}` sets it back",
+                of.quarantine.saturating_sub(of.window).as_secs_f64(),
+                of.clock_error.as_secs_f64(),
             )?;
         }
         // The marker of a server that is new has not been written at a time.
@@ -188,6 +191,7 @@ orders-a (10.0.0.1:6379)
         assert!(shown(Some(new)).ends_with("clock_error  2s\n  deployment   without a name"));
         let above = shown(Some(SharedSettings { epoch_above: Some((57, 5)), ..settings() }));
         assert!(above.contains("\n  epoch        57, above the Sentinels' 5, so"), "{above}");
+        assert!(above.contains("--lower --max-ttl 15 --clock-error 2`"), "{above}");
         assert!(
             shown(None).ends_with("\n  it has no marker, so no client has asked for anything yet")
         );

@@ -156,7 +156,7 @@ impl Outage {
     }
 
     /// Returns the time until which another owner may have this lock, by the last answers of
-    /// majorities to any operation.
+    /// majorities to degrading calls.
     pub(crate) fn held_until(&self, keys: &LockKeys) -> Moment {
         self.held.get(keys.lock()).copied().unwrap_or_default()
     }

@@ -34,7 +34,7 @@ use tracing::Instrument as _;
 use super::job::{Job, Missed, Overlap};
 use super::keys::Records;
 use super::missed::{Fate, Ran, fate_of, millis, millis_of};
-use super::overlap::{During, Overlaps};
+use super::overlap::{BACK, During, Overlaps};
 use super::request;
 use super::schedule::Schedule;
 use super::start::{Before, start};
@@ -359,18 +359,25 @@ where
     /// Takes note of the next tick, if it has run while the latest missed one waited for the lock:
     /// this one is then not run (cron 4).
     async fn look_at_next(&self, tick: i64) -> Result<(), RunError> {
-        let now = self.now();
-        let next = self.schedule.after(tick).filter(|next| self.job.due(*next) <= now);
-        let Some(next) = next.filter(|_| self.job.missed == Missed::RunLatest) else {
+        if self.job.missed != Missed::RunLatest {
             return Ok(());
-        };
-        let fate = match self.records.tick(next).lookup::<Run>().await? {
-            Status::Absent | Status::Forgotten { .. } => return Ok(()),
-            Status::Stored(run) if matches!(run.end, End::Skipped(_)) => return Ok(()),
-            Status::Stored(run) => fate_of(&run),
-            _ => Fate::Late,
-        };
-        self.ran.lock().add(self.job.missed, next, fate);
+        }
+        let mut after = tick;
+        for _ in 0..BACK {
+            let next = self.schedule.after(after);
+            let Some(next) = next.filter(|next| self.job.due(*next) <= self.now()) else { break };
+            let fate = match self.records.tick(next).lookup::<Run>().await? {
+                Status::Absent | Status::Forgotten { .. } => break,
+                Status::Stored(run) if matches!(run.end, End::Skipped(_)) => {
+                    after = next;
+                    continue;
+                }
+                Status::Stored(run) => fate_of(&run),
+                _ => Fate::Late,
+            };
+            self.ran.lock().add(self.job.missed, next, fate);
+            break;
+        }
         Ok(())
     }
 

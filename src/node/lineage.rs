@@ -268,7 +268,10 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
     let now = shown.micros / 1_000;
     let asked = &asked.about(shown.marker.map_or(0, |m| m.vote));
     let me = &asked.remembers.newest;
-    let Some(before) = shown.marker else { return first(shown, asked) };
+    let Some(before) = shown.marker else {
+        let (m, change) = first(shown, asked);
+        return Verdict::Goes(m, change);
+    };
     if let Some(Handover::Closed(till)) = before.handover
         && now < till
     {
@@ -285,7 +288,7 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
     let put_back = !was_unnamed && is_put_back(&before, seq, asked);
     let is_older = note + apart(&before, asked) < me.note;
     let is_branch = m.history != me.history && !precedes(m.generation, me.generation);
-    let has_evicted = before.evicted == EVICTED || has_evicted(&before, shown);
+    let has_evicted = before.has_evicted(shown);
     let beginnings = [
         was_unnamed.then_some(0),
         (is_renamed && !is_continued(before.process, shown.process)).then_some(note),
@@ -330,7 +333,23 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
     Verdict::Goes(m, Change { begun: begun.is_some(), missing: false, renamed, raised })
 }
 
-fn first(shown: &Shown, asked: &Asked) -> Verdict {
+/// What a client writes that may not vote because the server deletes keys: only that it did, since
+/// a restart or a failover hides it (quarantine 21). It begins no history of data that it never
+/// used, and asks for no quarantine.
+pub(crate) fn left(shown: &Shown, asked: &Asked) -> Option<Marker> {
+    let asked = &asked.about(shown.marker.map_or(0, |m| m.vote));
+    let me = &asked.remembers.newest;
+    let Some(m) = shown.marker else {
+        let used = shown.evicted > 0 && me.generation > 0;
+        return used.then(|| first(shown, asked).0);
+    };
+    let is_closed =
+        matches!(m.handover, Some(Handover::Closed(till)) if shown.micros / 1_000 < till);
+    let is_left = is_closed || is_foreign(&m, me) || m.evicted == EVICTED;
+    (!is_left && m.has_evicted(shown)).then_some(Marker { evicted: EVICTED, ..m })
+}
+
+fn first(shown: &Shown, asked: &Asked) -> (Marker, Change) {
     let me = &asked.remembers.newest;
     // A name that only settings say is no name of data (quarantine 14).
     let deployment = if me.vote == 0 { 0 } else { me.deployment };
@@ -338,15 +357,16 @@ fn first(shown: &Shown, asked: &Asked) -> Verdict {
     (m.process, m.evicted, m.written) = (shown.process, shown.evicted, shown.micros / 1_000);
     m.epoch = asked.epoch.unwrap_or(0);
     let knew = me.generation > 0 || asked.remembers.known_since.is_some();
-    let is_new = shown.is_empty && asked.trust_fresh && !knew;
+    let is_new = shown.is_empty && asked.trust_fresh && !knew && shown.evicted == 0;
     if is_new {
         raise(&mut m, asked);
     } else {
-        m.began = if knew { Began::Lost } else { Began::Empty };
+        // What it deleted may have been data of earlier clients (quarantine 21).
+        m.began = if knew || shown.evicted > 0 { Began::Lost } else { Began::Empty };
         m.generation = 0;
         m = with_window(begin(m, 0, shown, asked), asked, m.written);
     }
-    Verdict::Goes(m, Change { begun: true, missing: true, ..Change::default() })
+    (m, Change { begun: true, missing: true, ..Change::default() })
 }
 
 fn begin(mut m: Marker, from: u64, shown: &Shown, asked: &Asked) -> Marker {

@@ -269,7 +269,7 @@ async fn callers_that_cannot_succeed_do_not_wake_themselves_or_each_other() {
         let nodes = three([BarrierReply::Have(0), BarrierReply::Have(0), BarrierReply::Have(0)]);
         let held = nodes.redlock.mutex("wanted").build().unwrap().acquire().await.unwrap();
         let mutex = nodes.redlock.mutex("wanted").fair(fair).durability(Durability::Replicas(1));
-        let mutex = mutex.acquire_timeout(Duration::from_millis(900)).build().unwrap();
+        let mutex = mutex.acquire_timeout(Duration::from_secs(3)).build().unwrap();
         let calls = (0..callers).map(|_| {
             let mutex = mutex.clone();
             tokio::spawn(async move { mutex.acquire().await.map(drop) })
@@ -282,6 +282,6 @@ async fn callers_that_cannot_succeed_do_not_wake_themselves_or_each_other() {
             assert!(call.await.unwrap().is_err());
         }
         let attempts = nodes.nodes[0].levels.lock().unwrap().len();
-        assert!((3..60).contains(&attempts), "{attempts} attempts in 0.7 s");
+        assert!((2..250).contains(&attempts), "{attempts} attempts in 2.8 s");
     }
 }

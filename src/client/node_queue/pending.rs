@@ -15,9 +15,9 @@ use crate::quorum::Answer;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Time after which a node that has answered nothing counts as away. A node that is well answers
-/// the heartbeat of an idle queue, which is sent every two seconds.
-const AWAY: Duration = Duration::from_secs(3);
+/// A node that has answered nothing for this time and a `node_deadline` counts as away: it has not
+/// even answered the heartbeat of an idle queue.
+const AWAY: Duration = Duration::from_secs(1).saturating_add(super::HEARTBEAT);
 
 /// Two counts for one node queue, the requests without an answer and the requests that are repeated
 /// until the node confirms them, and the time of the node's last answer.
@@ -37,9 +37,9 @@ impl Load {
 
     /// Returns true if the node has answered lately, so that a request without an answer only
     /// lacked time.
-    pub(crate) fn answers(&self, now: Moment) -> bool {
+    pub(crate) fn answers(&self, now: Moment, node_deadline: Duration) -> bool {
         let heard = self.heard.load(Ordering::Relaxed);
-        heard > 0 && now.since(Moment::from_nanos(heard)) < AWAY
+        heard > 0 && now.since(Moment::from_nanos(heard)) < AWAY + node_deadline
     }
 
     /// Returns the number of requests, mostly releases, that are repeated until the node confirms

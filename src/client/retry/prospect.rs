@@ -84,7 +84,8 @@ impl Core {
                     Reach::Unreachable => {
                         let is_cut =
                             matches!(e.fault(), NodeFault::Timeout | NodeFault::Disconnected);
-                        let is_slow = is_cut && self.queues[node].load().answers(now);
+                        let deadline = self.config.node_deadline;
+                        let is_slow = is_cut && self.queues[node].load().answers(now, deadline);
                         may_grant += usize::from(is_slow);
                     }
                 },

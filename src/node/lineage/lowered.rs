@@ -17,26 +17,13 @@ pub struct Lowering {
 }
 
 impl Lowering {
-    /// As [`with_epoch`](Self::with_epoch), and leaves the epoch.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn new(
-        before: Marker,
-        at: u64,
-        quarantine: u64,
-        clock_error: u64,
-    ) -> Result<Option<Self>, String> {
-        Self::with_epoch(before, at, (quarantine, clock_error, None))
-    }
-
     /// Begins to lower the values of `before` to these: a length in ms, E in µs, and the epoch in
     /// which the Sentinels name the server. `at` is the server's clock in ms. Returns `None` if
     /// there is nothing to lower.
     ///
     /// # Errors
     /// The reason for which these values may not follow those of the marker.
-    pub fn with_epoch(
+    pub fn new(
         before: Marker,
         at: u64,
         (quarantine, clock_error, epoch): (u64, u64, Option<u64>),
@@ -206,7 +193,7 @@ mod tests {
     }
 
     fn lowering(quarantine: u64, clock_error: u64) -> Lowering {
-        Lowering::new(marker(), 100_000, quarantine, clock_error).unwrap().unwrap()
+        Lowering::new(marker(), 100_000, (quarantine, clock_error, None)).unwrap().unwrap()
     }
 
     #[test]
@@ -223,7 +210,7 @@ mod tests {
 
     #[test]
     fn nothing_is_raised() {
-        assert_eq!(Lowering::with_epoch(marker(), 0, (30_000, 5_000_000, Some(7))), Ok(None));
+        assert_eq!(Lowering::new(marker(), 0, (30_000, 5_000_000, Some(7))), Ok(None));
         let one = lowering(30_000, 2_000_000);
         let lowered = marker().lowered(&shown(&marker(), 200_000), &one).unwrap();
         assert_eq!((lowered.quarantine, lowered.clock_error), (20_000, 2_000_000));
@@ -233,7 +220,7 @@ mod tests {
     #[test]
     fn the_epoch_of_another_group_comes_down_to_that_of_the_own_sentinels() {
         let m = Marker { epoch: 57, ..marker() };
-        let by = |epoch| Lowering::with_epoch(m, 100_000, (20_000, 4_000_000, epoch)).unwrap();
+        let by = |epoch| Lowering::new(m, 100_000, (20_000, 4_000_000, epoch)).unwrap();
         assert_eq!((by(None), by(Some(57)), by(Some(58))), (None, None, None));
         let by = by(Some(5)).unwrap();
         let lowered = m.lowered(&shown(&m, 128_000), &by).unwrap();
@@ -280,7 +267,7 @@ mod tests {
 
     #[test]
     fn the_next_floor_is_above_every_token_of_the_old_clock_error() {
-        let new = |q, e| Lowering::new(marker(), 0, q, e);
+        let new = |q, e| Lowering::new(marker(), 0, (q, e, None));
         assert!(new(20_000, 1_000_000).is_ok());
         assert!(new(20_000, 999_999).unwrap_err().contains("from 4s to 1s at least"));
         assert!(new(4_000, 1_000_000).is_ok());

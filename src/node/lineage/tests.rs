@@ -92,7 +92,9 @@ fn say(shown: &mut Shown, asked: &mut Asked, word: &str) {
             shown.note = shown.note.map(|n| Note { generation: number(), ..n });
         }
         "left" => shown.marker = shown.marker.map(|m| Marker { evicted: EVICTED, ..m }),
-        "empty" | "bad" => (shown.marker, shown.is_empty) = (None, name == "empty"),
+        "empty" | "bad" => {
+            (shown.marker, shown.is_empty, shown.evicted) = (None, name == "empty", 0);
+        }
         "me" => {
             let (numbers, note) = value.split_once('@').expect("the note's time");
             let (history, rest) = numbers.split_once('.').expect("the history's number");

@@ -89,14 +89,12 @@ impl<R: Resolver> Shared<R> {
     /// begins now and not with the first batch. A failed call is only logged, because each batch is
     /// judged, too.
     ///
-    /// If the server is refused because it deletes keys, those that it has deleted are left to
-    /// later clients, as by one who allows it: a restart or a failover would hide them
+    /// Of a server that is refused because it deletes keys, only that it did is written
     /// (quarantine 21).
     async fn touch(&self, session: &Arc<Session>, version: u64, is_refused: bool) {
         let Some(last) = self.state().last else { return };
-        let Some(mut group_terms) = self.terms_at(version) else { return };
-        group_terms.allow_eviction |= is_refused;
-        if let Err(cause) = session.touch(last, group_terms).await {
+        let Some(group_terms) = self.terms_at(version) else { return };
+        if let Err(cause) = session.touch(last, (group_terms, is_refused)).await {
             tracing::debug!(node = &*self.options.name, %cause, "marker not touched");
         }
     }

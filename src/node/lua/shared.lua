@@ -129,7 +129,8 @@ if find('SHG', kind, 1, true) then
           ahead = math.max(ahead, fresh_till(v, at) - now_ms)
         end
       end
-      if ahead > 0 and not (is_read and call('ZSCORE', lock, owner)) then
+      local mine = is_read and call('ZSCORE', lock, owner)
+      if ahead > 0 and not (mine and tonumber(mine) > now_ms) then
         return refuse(HELD, ahead)
       end
     end

@@ -12,7 +12,7 @@ use super::seen::{Noted, Seen};
 use crate::dial::wire::{Retry, Wire};
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
-use crate::node::lineage::{self, Asked, Marker, Process, ReplicationId, Shown, Verdict};
+use crate::node::lineage::{self, Asked, Change, Marker, Process, ReplicationId, Shown, Verdict};
 use crate::op::{Batch, Facts, Remembered, Terms, TimedFacts};
 use crate::sync::SyncMutex;
 use crate::time::{Drift, Moment, NodeClock};
@@ -125,6 +125,19 @@ impl Attempt {
         let outcome = Outcome { judging, batch, group_terms: *group_terms };
         let facts = look.news.outcome(&outcome, seen.as_ref())?;
         Ok(Begun::Knows(TimedFacts { facts, sent: look.sent, received: look.received }))
+    }
+
+    /// The bytes that put on record what the server deleted, if that is to be done by a client
+    /// that may not vote. They are sent once: meanwhile the marker itself may have been deleted.
+    pub(super) fn leave_evictions(&mut self, look: &Look) -> Option<Vec<u8>> {
+        self.tries = 0;
+        let name = self.judging.env.random() as u64;
+        let asked = Asked { name, ..Judging::asked(&self.batch, self.group_terms) };
+        let marker = lineage::left(&look.news.shown(self.judging.run), &asked)?;
+        let marker = Marker { written: look.news.micros / 1_000, ..marker };
+        let replaces = Some(look.news.marker.clone());
+        let seen = Seen::new(&marker, Change::default(), asked, replaces);
+        Some(self.encode_under(Some(Arc::new(seen)), Noted::read(&look.news.note)))
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {

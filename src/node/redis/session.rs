@@ -121,12 +121,21 @@ impl Session {
     pub(crate) async fn touch(
         self: &Arc<Self>,
         (terms, remembers): (Terms, Remembered),
-        group_terms: GroupTerms,
+        (group_terms, is_refused): (GroupTerms, bool),
     ) -> Result<(), NodeError> {
         let env = &self.judging.env;
         let nothing = Arc::new(Batch { terms, not_after: None, remembers, ops: Vec::new() });
-        let (attempt, sent_with) = self.attempt(&nothing, group_terms);
+        let (mut attempt, sent_with) = self.attempt(&nothing, group_terms);
         let look = self.look.lock().take();
+        if is_refused {
+            let left = look.and_then(|look| attempt.leave_evictions(&look));
+            let request = left
+                .and_then(|bytes| self.send_as(attempt, bytes, nothing, group_terms, sent_with));
+            return match request {
+                Some(request) => request.answer().await.map(drop),
+                None => Ok(()),
+            };
+        }
         let bytes = match look.map(|look| attempt.begin(look)).transpose()? {
             Some(Begun::Knows(mut known)) => {
                 known.facts.quarantine_asked = longest_asked(terms, group_terms);

@@ -38,6 +38,7 @@ pub(super) fn cases() -> Vec<Case> {
         RestartKeeping: rule_8_a_reader_names_the_quarantine,
         HandOver: rule_8_readers_that_may_still_be_there_keep_the_name,
         Nothing: rule_9_a_writer_that_waits_keeps_later_readers_out,
+        Nothing: rule_9_a_reader_whose_grant_is_over_is_a_newcomer,
         Nothing: rule_9_a_writer_behind_keeps_no_reader_out,
         Nothing: rule_9_a_writer_that_asks_no_more_keeps_readers_out_for_a_moment,
         Nothing: rule_10_readers_at_the_head_are_woken_together,
@@ -357,6 +358,16 @@ async fn rule_9_a_writer_that_waits_keeps_later_readers_out(b: Bench) {
     if let Reply::Held { remaining: Some(rest), .. } = &got[0] {
         b.check(*rest <= Duration::from_secs(3), "not for long", rest);
     }
+}
+
+async fn rule_9_a_reader_whose_grant_is_over_is_a_newcomer(b: Bench) {
+    let (k, (a, c)) = (b.lock(), b.owners());
+    b.granted(read(&k, a, LONG), "a free lock is granted to a reader").await;
+    b.granted(read(&k, c, Duration::from_millis(10)), "and to another one").await;
+    sleep(Duration::from_millis(20)).await;
+    let writer = acquire_waiting(&k, b.owner(), (WRITER, Duration::from_secs(20)));
+    let got = b.all(vec![writer, read(&k, c, LONG)]).await;
+    b.check(is_held(&got[1]), "it had ended before the writer came", &got);
 }
 
 async fn rule_9_a_writer_behind_keeps_no_reader_out(b: Bench) {

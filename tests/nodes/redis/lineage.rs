@@ -2,7 +2,7 @@
 //! are put back, a backup, an address that leads elsewhere (quarantine 14 to 21 in docs/design).
 
 use palisade::Redlock;
-use palisade::internal::lineage::Note;
+use palisade::internal::lineage::{Marker, Note};
 use palisade_ops::Deployment;
 use tokio::time::timeout;
 
@@ -133,10 +133,13 @@ async fn evictions_of_a_server_that_everybody_refuses_outlast_the_process() {
     set("maxmemory-policy", "volatile-ttl");
     server.cli(&["client", "kill", "type", "normal"]);
     let end = Instant::now() + PATIENCE;
-    let ask = async || batch(&strict, LONG, Vec::new(), Duration::from_secs(5)).await.facts;
-    while ask().await.is_some() {
+    let ask = async |terms| batch(&strict, terms, Vec::new(), Duration::from_secs(5)).await.facts;
+    while ask(LONG).await.is_some() {
         assert!(Instant::now() < end, "it is not refused");
     }
+    let before = marker(&server);
+    let longer = Terms { max_ttl: 2 * LONG.max_ttl, clock_error: 2 * LONG.clock_error };
+    assert!(ask(longer).await.is_none(), "it is not refused");
     set("maxmemory", "1");
     until("a key is evicted", || {
         server.cli(&["set", "more", "x"]);
@@ -145,10 +148,12 @@ async fn evictions_of_a_server_that_everybody_refuses_outlast_the_process() {
     .await;
     set("maxmemory", "1000000000");
     while marker(&server).evicted <= evicted(&server) {
-        assert!(ask().await.is_none(), "it is not refused");
+        assert!(ask(longer).await.is_none(), "it is not refused");
         assert!(Instant::now() < end, "nothing is on record");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+    let shared = |m: Marker| (m.history, m.quarantine, m.clock_error);
+    assert_eq!(shared(marker(&server)), shared(before), "who does not vote asks for nothing");
     // Without the policy, as the refusal advises.
     server.restart();
     let then = up(&strict).await;
