@@ -133,7 +133,7 @@ test-faults:
 
 test-adapters:
 	@scripts/need cargo redis kafka nats rabbitmq postgres pgbouncer mariadb
-	@scripts/run-tests $(ADAPTERS:%=-p %) --all-features --no-fail-fast $(ARGS)
+	$(CARGO) test $(ADAPTERS:%=-p %) --all-features --no-fail-fast $(ARGS)
 	@echo 'make test-adapters: everything passed'
 
 # If ARGS names no node, the console shows a demo deployment, which needs Redis.
@@ -146,7 +146,7 @@ console:
 test-console:
 	@scripts/need cargo redis chromium
 	@rm -f $(FIGURES:%=$(CONSOLE_TMP)/console-%.json)
-	@scripts/run-tests -p $(CONSOLE) --all-features --no-fail-fast $(ARGS)
+	$(CARGO) test -p $(CONSOLE) --all-features --no-fail-fast $(ARGS)
 	@echo 'make test-console: everything passed'
 	@cat $(CONSOLE_TMP)/console-more.json $(CONSOLE_TMP)/console-first.json | tr -d '\n' | sed 's/}{/,/g'; echo
 	@cat $(CONSOLE_TMP)/console-browser.json $(CONSOLE_TMP)/console-attacks.json | tr -d '\n' | sed 's/}{/,/g'; echo

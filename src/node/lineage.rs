@@ -333,20 +333,23 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
     Verdict::Goes(m, Change { begun: begun.is_some(), missing: false, renamed, raised })
 }
 
-/// What a client writes that may not vote because the server deletes keys: only that it did, since
-/// a restart or a failover hides it (quarantine 21). It begins no history of data that it never
-/// used, and asks for no quarantine.
+/// What a client writes that may not vote because the server deletes keys: that it did, since a
+/// restart or a failover hides it (quarantine 21). It asks for no quarantine, and a server without
+/// a marker gets one only from who used its data.
 pub(crate) fn left(shown: &Shown, asked: &Asked) -> Option<Marker> {
-    let asked = &asked.about(shown.marker.map_or(0, |m| m.vote));
-    let me = &asked.remembers.newest;
-    let Some(m) = shown.marker else {
-        let used = shown.evicted > 0 && me.generation > 0;
-        return used.then(|| first(shown, asked).0);
+    let is_new = match shown.marker {
+        Some(m) => m.evicted != EVICTED && m.has_evicted(shown),
+        None => shown.evicted > 0 && asked.remembers.about(0).newest.generation > 0,
     };
-    let is_closed =
-        matches!(m.handover, Some(Handover::Closed(till)) if shown.micros / 1_000 < till);
-    let is_left = is_closed || is_foreign(&m, me) || m.evicted == EVICTED;
-    (!is_left && m.has_evicted(shown)).then_some(Marker { evicted: EVICTED, ..m })
+    let mut asked = Asked { allow_eviction: true, ..*asked };
+    // Where nobody has asked for anything yet, a quarantine needs a length.
+    if shown.marker.is_some_and(|m| m.quarantine > 0) {
+        (asked.max_ttl, asked.clock_error) = (Duration::ZERO, Duration::ZERO);
+    }
+    match judge(shown, &asked) {
+        Verdict::Goes(m, _) if is_new => Some(m),
+        _ => None,
+    }
 }
 
 fn first(shown: &Shown, asked: &Asked) -> (Marker, Change) {

@@ -187,6 +187,34 @@ fn told(shown: &Shown, verdict: &Verdict) -> String {
 }
 
 #[test]
+fn who_may_not_vote_leaves_evictions_and_asks_for_nothing() {
+    let longer = Asked { max_ttl: Duration::from_secs(60), epoch: Some(7), ..asked() };
+    let whole = shown(&marker());
+    assert_eq!(left(&whole, &longer), None, "nothing was deleted");
+    let evicted = Shown { evicted: 2, ..whole };
+    let other = Lineage { deployment: 8, vote: 9, ..longer.remembers.newest };
+    let stranger = Asked { remembers: Remembered { newest: other, ..longer.remembers }, ..longer };
+    assert_eq!(left(&evicted, &stranger), None);
+    let m = left(&evicted, &Asked { epoch: None, ..longer }).unwrap();
+    assert_eq!(m, Marker { evicted: EVICTED, written: m.written, ..marker() });
+    // Promoted, or restarted: what is missing since the note is on record, too.
+    for of in [&evicted, &Shown { replid: ReplicationId::of(9), ..evicted }] {
+        let m = left(of, &longer).unwrap();
+        let (begun, note) = (m.losses.iter().last().unwrap(), whole.note.unwrap().micros / 1_000);
+        assert_eq!((m.replid, m.evicted, begun.from), (of.replid, EVICTED, note));
+        assert_eq!(m.quarantine, marker().quarantine);
+    }
+    let new = Marker { since: 0, quarantine: 0, losses: Losses::default(), ..marker() };
+    let m = left(&Shown { evicted: 2, ..shown(&new) }, &longer).unwrap();
+    assert!(m.since == 0 || m.quarantine > 0, "{m:?}");
+    let gone = Shown { marker: None, is_empty: true, evicted: 2, ..whole };
+    assert_eq!(left(&gone, &longer), None, "a server of others");
+    let used = Lineage { generation: 5, history: 3, ..Lineage::default() };
+    let used = Asked { remembers: Remembered { newest: used, ..longer.remembers }, ..longer };
+    assert_eq!(left(&gone, &used).unwrap().began, Began::Lost);
+}
+
+#[test]
 fn what_a_server_shows_and_a_client_remembers_decides_on_its_data() {
     let lines = include_str!("testdata/judge.txt").lines();
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));

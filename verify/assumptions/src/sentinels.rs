@@ -122,7 +122,7 @@ impl Watched {
             let text = servers[0].cli(&["INFO", "replication"]);
             text.matches("state=online").count() == replicas.len()
         });
-        let sentinels = (0..3).map(|_| Server::start_program("redis-sentinel", &[]));
+        let sentinels = (0..3).map(|_| Server::start_program("redis-sentinel", &["sentinel.conf"]));
         let watched = Self { servers, sentinels: sentinels.collect() };
         for sentinel in &watched.sentinels {
             Self::monitor(sentinel, &port);

@@ -69,10 +69,10 @@ impl Facts {
     fn returns(&self, server: &str, answers: &[(Nanos, WriteReply)]) -> Vec<Nanos> {
         let mut named = self.named.iter().filter(|(_, master)| master.as_deref() == Some(server));
         let Some((first, _)) = named.next() else { return Vec::new() };
-        let replica = |at: Nanos| {
-            let mut since = answers.iter().filter(|(when, _)| when > first && *when <= at);
-            since.next_back().is_some_and(|(_, a)| *a == WriteReply::Replica)
-                || promotions(answers).iter().any(|p| p > first && *p <= at)
+        // Its first write may be seen later than its first name.
+        let replica = |until: Nanos| {
+            let since = |at: Nanos| (*first..=until).contains(&at);
+            answers.iter().any(|(at, a)| *a == WriteReply::Replica && since(*at))
         };
         named.map(|(at, _)| *at).filter(|at| !replica(*at)).collect()
     }
