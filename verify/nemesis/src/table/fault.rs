@@ -264,8 +264,10 @@ impl Fault {
         }
         // In a split, the locks of clients on the side of the old master expire before the new
         // master accepts writes.
-        // In tilt, they expire before a Sentinel promotes anyone.
-        let expire = matches!(self, Self::Split | Self::TiltedDeath) || self.is_quiet();
+        // In tilt, they expire before a Sentinel promotes anyone, and a master that is alone is
+        // named long before it has a replica.
+        let expire = matches!(self, Self::Split | Self::TiltedDeath | Self::ReturningAlone)
+            || self.is_quiet();
         if !expire && !case.all_replicas && row.sitting < 8 {
             let doubt = format!("only {} locks were held when the new master began", row.sitting);
             row.doubts.push(doubt);
