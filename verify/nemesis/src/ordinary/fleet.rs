@@ -225,8 +225,12 @@ impl Fleet {
         sleep(REPLACED).await;
         signal(first.pid, "CONT");
         sleep(Duration::from_millis(1_500)).await;
-        signal(promoted?.pid, "KILL");
-        until_master(groups, |m| m.addr == first.addr).await.map(|_| ())
+        let promoted = promoted?;
+        signal(promoted.pid, "KILL");
+        until_master(groups, |m| m.addr == first.addr).await?;
+        // All replicas have to be there again for `AllReplicas`.
+        sleep(AWAY).await;
+        groups.break_("restart", &["--server", &promoted.id]).await
     }
 
     /// Restarts the first server, as `systemctl restart` does. With groups, restarts the first
