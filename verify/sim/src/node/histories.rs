@@ -36,7 +36,7 @@ impl Node {
         }
         server.memory.put_back(data);
         state.puts_back = None;
-        // Process and name of the data stay, so a confirmation that is under way comes all the same.
+        // Process and name of the data stay, so a confirmation under way comes all the same.
         let granted = std::mem::take(&mut state.granted);
         state.begin(at);
         state.granted = granted;
