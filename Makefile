@@ -61,7 +61,7 @@
 #
 # The variable ARGS is passed to the example, the tests or the bench: make test ARGS='--test tidy'
 
-export CARGO ?= cargo
+CARGO ?= cargo
 ARGS ?=
 SEEDS ?= 20000
 CASES ?= 100000
@@ -119,7 +119,7 @@ demo-kafka:
 
 test:
 	@scripts/need cargo redis prometheus
-	@scripts/run-tests $(TESTED) --no-fail-fast $(ARGS)
+	@scripts/run-tests $(CARGO) test $(TESTED) --no-fail-fast $(ARGS)
 	@echo 'make test: everything passed'
 
 test-faults:
