@@ -268,10 +268,7 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
     let now = shown.micros / 1_000;
     let asked = &asked.about(shown.marker.map_or(0, |m| m.vote));
     let me = &asked.remembers.newest;
-    let Some(before) = shown.marker else {
-        let (m, change) = first(shown, asked);
-        return Verdict::Goes(m, change);
-    };
+    let Some(before) = shown.marker else { return first(shown, asked) };
     if let Some(Handover::Closed(till)) = before.handover
         && now < till
     {
@@ -352,7 +349,7 @@ pub(crate) fn left(shown: &Shown, asked: &Asked) -> Option<Marker> {
     }
 }
 
-fn first(shown: &Shown, asked: &Asked) -> (Marker, Change) {
+fn first(shown: &Shown, asked: &Asked) -> Verdict {
     let me = &asked.remembers.newest;
     // A name that only settings say is no name of data (quarantine 14).
     let deployment = if me.vote == 0 { 0 } else { me.deployment };
@@ -369,7 +366,7 @@ fn first(shown: &Shown, asked: &Asked) -> (Marker, Change) {
         m.generation = 0;
         m = with_window(begin(m, 0, shown, asked), asked, m.written);
     }
-    (m, Change { begun: true, missing: true, ..Change::default() })
+    Verdict::Goes(m, Change { begun: true, missing: true, ..Change::default() })
 }
 
 fn begin(mut m: Marker, from: u64, shown: &Shown, asked: &Asked) -> Marker {

@@ -265,7 +265,7 @@ fn release(
         return match row.reserved {
             Some((waiter, _)) if owner == waiter => (Reply::Done, row.wake(h)),
             Some(_) => (Reply::Absent, Wake::default()),
-            None if row.is_kept(h) => (Reply::Absent, Wake::default()),
+            None if row.kept_lately(h).is_some() => (Reply::Absent, Wake::default()),
             None => (Reply::Absent, row.wake(h)),
         };
     }

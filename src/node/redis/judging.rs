@@ -134,7 +134,6 @@ impl Attempt {
         let name = self.judging.env.random() as u64;
         let asked = Asked { name, ..Judging::asked(&self.batch, self.group_terms) };
         let marker = lineage::left(&look.news.shown(self.judging.run), &asked)?;
-        let marker = Marker { written: look.news.micros / 1_000, ..marker };
         let replaces = Some(look.news.marker.clone());
         let seen = Seen::new(&marker, Change::default(), asked, replaces);
         Some(self.encode_under(Some(Arc::new(seen)), Noted::read(&look.news.note)))

@@ -159,14 +159,10 @@ impl Row {
         Some(begun.map_or(h.after(h.apart()), |(_, till)| till)).filter(|till| *till > h.now)
     }
 
-    /// Returns true if an acquire has found the lock kept after this handover.
-    pub(super) fn is_kept(&self, h: &Header) -> bool {
-        self.kept.is_some_and(|(handover, till)| handover == h.settles_till && till > h.now)
-            && self.kept_till(h).is_some()
-    }
-
-    fn kept_lately(&self, h: &Header) -> Option<Duration> {
-        self.kept.and_then(|_| self.kept_till(h)).map(|till| h.until(till))
+    /// Of a lock that an acquire has found kept after this handover.
+    pub(super) fn kept_lately(&self, h: &Header) -> Option<Duration> {
+        let found = self.kept.filter(|(handover, _)| *handover == h.settles_till);
+        found.and_then(|_| self.kept_till(h)).map(|till| h.until(till))
     }
 
     fn is_lock(&self) -> bool {
