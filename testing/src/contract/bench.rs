@@ -29,6 +29,11 @@ const POLL: Duration = Duration::from_millis(20);
 /// Largest number of polls. The longest wait for an event is `POLL` times this number.
 const POLLS: u32 = 3_000;
 
+/// A server rounds the end of a reader or a permit up to a millisecond, and its clock down.
+pub(super) fn is_rest_of(ttl: Duration, rest: Duration) -> bool {
+    rest <= ttl + Duration::from_millis(1)
+}
+
 /// The node under test, with the functions that one case uses.
 pub(super) struct Bench {
     case: &'static str,

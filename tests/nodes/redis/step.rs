@@ -36,6 +36,7 @@ async fn callers_whose_answers_come_together_share_the_next_batch() {
         })
         .collect();
     while count.load(Ordering::Relaxed) < 500 * CALLERS {
+        assert!(!callers.iter().any(tokio::task::JoinHandle::is_finished), "a call failed");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     stop.store(true, Ordering::Relaxed);
