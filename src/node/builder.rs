@@ -178,7 +178,8 @@ impl<S> NodeBuilder<S> {
     /// leave two halves of the group that both pass the check. By default the node does not read
     /// the check of a standalone server. Call this method for a standalone server that a replica
     /// may replace. Then also set a [`failover_window`](Self::failover_window) of at least
-    /// `max_lag + 2 s`.
+    /// `max_lag + 2 s`. Nothing bounds how long a server goes on that was frozen, replaced and
+    /// resumed: it counts acknowledgements from before as new (sentinel 4). A group's Sentinels do.
     ///
     /// This method changes the policy to [`MinReplicas::Require`], unless
     /// [`min_replicas_check`](Self::min_replicas_check) sets another policy.

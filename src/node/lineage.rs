@@ -289,7 +289,10 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
     let beginnings = [
         was_unnamed.then_some(0),
         (is_renamed && !is_continued(before.process, shown.process)).then_some(note),
-        asked.epoch.filter(|epoch| *epoch > before.epoch).map(|_| note),
+        // Who returns unchanged may have got its last note up to L after it was replaced.
+        asked.epoch.filter(|epoch| *epoch > before.epoch).map(|_| {
+            note.saturating_sub(if is_renamed { 0 } else { millis(asked.longest_window) })
+        }),
         (has_evicted && !asked.allow_eviction).then_some(0),
         // Another may have renewed the note after the data were put back, and a branch has notes of
         // its own (quarantine 17).

@@ -71,7 +71,9 @@ if marker ~= ARGV[1] or marker .. ARGV[5] == '' or find(info, replid, at, true) 
     sub(info, at, at + 39), string.match(stats, 'total_net_repl_input_bytes:(%d+)') or '',
     calls('replicaof') + calls('slaveof') + calls('failover'),
     find(commands, 'cmdstat_config|resetstat:', 1, true) or 0,
-    string.match(stats, 'evicted_keys:(%d+)') or '0'}
+    string.match(stats, 'evicted_keys:(%d+)') or '0',
+    -- Not that of the login: a proxy may keep a connection while the server starts anew.
+    string.match(call('INFO', 'server'), 'run_id:(%x+)') or ''}
 end
 -- A server whose memory is full refuses a write that may need memory, but only if it is the first
 -- write of a script. So one that changes nothing comes before the marker and the note. Any other
@@ -98,6 +100,8 @@ if ARGV[5] ~= '' then
   marker = ARGV[5]
   count()
 elseif counts == '2' or is_old then
-  count()
+  -- A note of a late batch would say that this server was the master until now (quarantine 16).
+  local limit = tonumber(string.match(ARGV[4], '^%d+ %d+ %d+ %d+ (%d+)'))
+  if limit == 0 or now_us <= limit then count() end
 end
 local expected = not full and now_us >= tonumber(ARGV[2]) and now_us <= tonumber(ARGV[3])

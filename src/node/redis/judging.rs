@@ -23,7 +23,6 @@ const TRIES: u8 = 3;
 pub(super) struct Judging {
     /// Identity of the server's process, and its first 16 digits.
     pub(super) identity: Arc<str>,
-    run: u64,
     pub(super) at: Arc<str>,
     pub(super) env: Arc<dyn Env>,
     known: SyncMutex<Known>,
@@ -38,8 +37,7 @@ struct Known {
 
 impl Judging {
     pub(super) fn new(identity: Arc<str>, at: Arc<str>, env: Arc<dyn Env>) -> Self {
-        let run = identity.get(..16).and_then(|digits| u64::from_str_radix(digits, 16).ok());
-        Self { run: run.unwrap_or(0), identity, at, env, known: SyncMutex::default() }
+        Self { identity, at, env, known: SyncMutex::default() }
     }
 
     fn asked(batch: &Batch, group_terms: GroupTerms) -> Asked {
@@ -133,7 +131,7 @@ impl Attempt {
         self.tries = 0;
         let name = self.judging.env.random() as u64;
         let asked = Asked { name, ..Judging::asked(&self.batch, self.group_terms) };
-        let marker = lineage::left(&look.news.shown(self.judging.run), &asked)?;
+        let marker = lineage::left(&look.news.shown(), &asked)?;
         let replaces = Some(look.news.marker.clone());
         let seen = Seen::new(&marker, Change::default(), asked, replaces);
         Some(self.encode_under(Some(Arc::new(seen)), Noted::read(&look.news.note)))
@@ -157,8 +155,7 @@ impl Attempt {
         let to_send = (seen.as_deref(), awaited);
         // The first answer of a connection shows the clock by which the Sentinels' word ends.
         let until = self.group_terms.named.and_then(|named| named.until);
-        let bound = until.filter(|_| !self.batch.ops.is_empty());
-        let bound = bound.map(|until| self.judging.limit(until));
+        let bound = until.map(|until| self.judging.limit(until));
         let not_after = self.deadline.into_iter().chain(bound).min();
         let is_bounded = bound.is_some() && not_after == bound && self.deadline != bound;
         let cmd = encode::batch(&self.batch, not_after, self.group_terms, to_send);
@@ -169,7 +166,7 @@ impl Attempt {
     fn judged(&self, news: &News, read: Moment) -> Option<Arc<Seen>> {
         let name = self.judging.env.random() as u64;
         let asked = Asked { name, ..Judging::asked(&self.batch, self.group_terms) };
-        let verdict = lineage::judge(&news.shown(self.judging.run), &asked);
+        let verdict = lineage::judge(&news.shown(), &asked);
         let Verdict::Goes(marker, change) = verdict else { return None };
         // The script compares texts, and a marker may be written in more ways than ours.
         let changes = marker.to_string() != news.marker;
@@ -268,6 +265,7 @@ pub(super) struct News {
     calls: u64,
     was_reset: bool,
     evicted: u64,
+    run: u64,
 }
 
 impl News {
@@ -293,6 +291,9 @@ impl News {
             calls: number(5)?,
             was_reset: number(6)? > 0,
             evicted: number(7)?,
+            run: text(8)?
+                .get(..16)
+                .map_or(0, |digits| u64::from_str_radix(digits, 16).unwrap_or(0)),
         })
     }
 
@@ -300,8 +301,8 @@ impl News {
         Marker::parse(&self.marker, self.micros / 1_000)
     }
 
-    fn shown(&self, run: u64) -> Shown {
-        let Self { inputs, calls, was_reset, .. } = *self;
+    fn shown(&self) -> Shown {
+        let Self { run, inputs, calls, was_reset, .. } = *self;
         Shown {
             marker: self.parsed(),
             is_empty: self.marker.is_empty(),
@@ -322,7 +323,7 @@ impl News {
     ) -> Result<Facts, NodeError> {
         let Outcome { judging, batch, group_terms } = attempt;
         let asked = Judging::asked(batch, *group_terms);
-        match (lineage::judge(&self.shown(judging.run), &asked), seen) {
+        match (lineage::judge(&self.shown(), &asked), seen) {
             (Verdict::Foreign(theirs), _) => {
                 let detail = lineage::foreign(&asked.remembers.newest, &theirs, &judging.at);
                 Err(NodeError::not_executed(NodeFault::ForeignData, detail))
@@ -395,7 +396,7 @@ mod tests {
         let text = |text: &str| Value::BulkString(text.into());
         let replid = "0".repeat(40);
         let news = [text("news"), Value::Int(NOW), text(marker), text(""), text(&replid)];
-        let counters = [text("10"), Value::Int(0), Value::Int(0), text("0")];
+        let counters = [text("10"), Value::Int(0), Value::Int(0), text("0"), text("")];
         Value::Array([&news[..], &counters[..]].concat())
     }
 
@@ -444,6 +445,25 @@ mod tests {
         let handover = Some(lineage::Handover::Closed(NOW.unsigned_abs() / 1_000 + 5));
         let (closed, _) = begin(&Marker { handover, ..ours() }.to_string());
         assert_eq!(closed.err().expect("it is closed").fault(), NodeFault::HandingOver);
+    }
+
+    /// A proxy kept the connection while the server was restarted from a copy.
+    #[test]
+    fn the_process_is_that_of_the_counters_and_not_that_of_the_login() {
+        let Value::Array(mut items) = news("") else { unreachable!() };
+        for (run_id, run) in [("", 0), ("xyz", 0), ("00000000000000aabbccddee", 0xaa)] {
+            *items.last_mut().unwrap() = Value::BulkString(run_id.into());
+            let news = News::read(&Value::Array(items.clone())).expect("it is news");
+            assert_eq!(news.shown().process.run, run);
+        }
+    }
+
+    #[test]
+    fn a_batch_without_ops_ends_with_the_sentinels_word_too() {
+        let until = SystemEnv.now() + Duration::from_secs(600);
+        let nothing = Batch { ops: Vec::new(), ..(*release()).clone() };
+        let (attempt, _) = attempt_of(Arc::new(nothing), Some(until));
+        assert_eq!(limit(&attempt.encode()), 1);
     }
 
     /// The script refuses a marker that was judged long ago, by its time.

@@ -85,9 +85,10 @@ impl NodeBuilder<GroupSettings> {
     /// answers [`NodeFault::NoSentinel`](crate::error::NodeFault::NoSentinel) until a majority
     /// answers again, and holders keep their leases until they end.
     ///
-    /// With `true` two owners can hold one lock, and a key can run twice, in one case: the master
-    /// was replaced, came back and was promoted again unchanged, while this program could reach the
-    /// master but not the Sentinels (sentinel 10).
+    /// With `true` two owners can hold one lock, and a key can run twice, in two cases, each while
+    /// this program can reach a master but not the Sentinels: the master was replaced, came back
+    /// and was promoted again unchanged (sentinel 10); or it was frozen, replaced and resumed, and
+    /// counts its replicas' acknowledgements from before as new (sentinel 4).
     pub fn trust_unconfirmed_master(self, trust: bool) -> Self {
         self.set(|s| s.own.trust_unconfirmed = trust)
     }

@@ -55,6 +55,12 @@ pub(crate) const ALL: &[Assumption] = &[
     ),
     Assumption::new(
         "sentinel 4",
+        "a frozen master's replica acknowledges for 3 s, then stops; after the thaw its lag is",
+        "0 or 1, written",
+        buffered_acknowledgements,
+    ),
+    Assumption::new(
+        "sentinel 4",
         "a master whose replica is gone refuses writes at the latest after max-lag + 2 s",
         "in time",
         silent_in_time,
@@ -154,6 +160,25 @@ fn thawed() -> String {
     match lag.and_then(|l| l.parse::<u32>().ok()) {
         Some(3..) => "written, lag 3 or more".to_owned(),
         Some(lag) => format!("written, lag {lag}"),
+        None => reply,
+    }
+}
+
+fn buffered_acknowledgements() -> String {
+    let (master, other) = guarded();
+    master.freeze();
+    pause(3_000);
+    other.freeze();
+    pause(4_000);
+    master.resume();
+    pause(200);
+    let reply =
+        eval(&master, "redis.call('SET', 'a', '1') return redis.call('INFO', 'replication')");
+    other.resume();
+    let lag = reply.split("lag=").nth(1).and_then(|l| l.split(['\r', '\n', ',']).next());
+    match lag.and_then(|l| l.parse::<u32>().ok()) {
+        Some(0 | 1) => "0 or 1, written".to_owned(),
+        Some(lag) => format!("{lag}, written"),
         None => reply,
     }
 }
