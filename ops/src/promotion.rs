@@ -100,7 +100,8 @@ impl Promotion<'_> {
                 return Err(format!(
                     "Sentinel {asked} accepted the failover, but promoted no replica in time. The \
                      request stands: if it still promotes one, that is an ordinary failover with \
-                     its quarantine; `{reset}` takes the request back"
+                     its quarantine. `{reset}` takes the request back while no replica says that \
+                     it is a master; later it undoes the promotion, and costs a second quarantine"
                 ));
             }
             sleep(LOOK).await;

@@ -188,6 +188,9 @@ fn differences(group: &Group) -> Vec<Finding> {
                     group.heard().filter(|s| wanted::known(group, s).is_ok_and(|all| all > size));
                 odd.map(|s| s.by_hand(&format!("SENTINEL RESET {name}"))).collect()
             }
+            // The Sentinel that is odd leads the failover. A reset makes it forget which replica it
+            // promotes and keep the epoch, so it names the old master in the new epoch.
+            _ if is_failing_over(group) => Vec::new(),
             // Sentinels exchange their epochs through the master. `SENTINEL RESET` starts that
             // exchange again.
             _ => odd.iter().map(|s| s.by_hand(&format!("SENTINEL RESET {name}"))).collect(),
@@ -198,6 +201,11 @@ fn differences(group: &Group) -> Vec<Finding> {
         found.push(finding.fix(fix).or_look(look));
     }
     found
+}
+
+fn is_failing_over(group: &Group) -> bool {
+    let flags = |s: &Sentinel| s.master.as_ref().ok()?.get("flags").cloned();
+    group.heard().filter_map(flags).any(|flags| flags.contains("failover_in_progress"))
 }
 
 /// Returns the most common value of a field, the text that lists every value with its Sentinels,
@@ -363,6 +371,20 @@ mod tests {
         let found = broken("sentinel-disagreement", stale);
         assert!(found.message.contains("lacks `tls-replication yes`"), "{found:?}");
         assert!(found.fix[0].ends_with("SENTINEL RESET orders-a"), "{found:?}");
+    }
+
+    #[test]
+    fn nothing_is_reset_while_a_failover_is_under_way() {
+        let differs = |flags: &'static str| {
+            broken("sentinel-disagreement", move |f| {
+                let master = f.groups[0].sentinels[0].master.as_mut().expect("heard");
+                master.insert("config-epoch".into(), "9".into());
+                master.insert("flags".into(), flags.into());
+            })
+        };
+        assert!(differs("master").fix.iter().any(|fix| fix.contains("SENTINEL RESET")));
+        let found = differs("master,o_down,failover_in_progress");
+        assert!(!found.fix.iter().any(|fix| fix.contains("RESET")), "{found:?}");
     }
 
     #[test]
