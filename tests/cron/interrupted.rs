@@ -9,7 +9,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::SECOND;
 use crate::support::logs::Log;
-use crate::world::{Process, World};
+use crate::world::{Process, World, every_second};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// Longer than a tick is on time, and than the leases.
@@ -284,6 +284,24 @@ async fn a_run_that_is_not_run_again_is_said() {
         _ => false,
     };
     assert!(skipped(&report[1].state), "{report:?}");
+    drop(process);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_run_whose_end_is_not_stored_is_said() {
+    let log = Log::of_this_thread(LevelFilter::WARN);
+    let world = patient().await;
+    let job = every_second("job").overlap(Overlap::Allow);
+    let process = world.process_with(job, |_: Tick| async {
+        sleep(3 * SECOND).await;
+        Ok(())
+    });
+    sleep(5 * SECOND).await;
+    world.cut(true);
+    sleep(20 * SECOND).await;
+    let said = log.lines(&["the end of a run is not stored", "policy=Rerun"]);
+    assert!(said.len() >= 2, "{}", log.text());
+    world.cut(false);
     drop(process);
 }
 

@@ -286,6 +286,30 @@ async fn an_edited_schedule_runs_nothing_belatedly_and_says_what_it_leaves_out()
 }
 
 #[tokio::test(start_paused = true)]
+async fn ticks_that_were_due_while_nothing_ran_are_a_warning_of_the_next_process() {
+    let world = World::with_ttl(20 * SECOND);
+    let job = || Job::new("job", "0 * * * *");
+    let first = world.process(job());
+    sleep(61 * MINUTE).await;
+    assert_eq!(world.runs().len(), 1);
+    first.end().await;
+    sleep(5 * 60 * MINUTE).await;
+    let log = Log::of_this_thread(LevelFilter::WARN);
+    let said = || log.lines(&["ticks were due while no process ran the job", "job=job"]);
+    let second = world.process(job());
+    sleep(70 * MINUTE).await;
+    let lines = said();
+    assert_eq!(lines.len(), 1, "{}", log.text());
+    assert!(["ticks=4", "ticks=5"].iter().any(|n| lines[0].contains(n)), "{}", lines[0]);
+    assert_eq!(world.runs().len(), 2);
+    second.end().await;
+    let third = world.process(job());
+    sleep(MINUTE).await;
+    assert_eq!(said().len(), 1, "{}", log.text());
+    drop(third);
+}
+
+#[tokio::test(start_paused = true)]
 async fn all_ticks_of_a_long_run_are_skipped() {
     let world = World::new();
     let job = || every_second("job");

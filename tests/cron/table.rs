@@ -130,19 +130,20 @@ async fn table(who: Who, overlap: Overlap) {
     let drawn = match std::env::var("PALISADE_CELLS").as_deref() {
         Ok("all") => usize::MAX,
         Ok(other) => other.parse().expect("PALISADE_CELLS is `all` or a number"),
-        // Which of several processes runs a tick first is open, and the oracle knows one order.
-        Err(_) if matches!(who, Who::StartsBeside) => return,
         Err(_) => DRAWN,
     };
     let all = shuffled(who, overlap, seed);
     let judge = |cell: &Cell| Some((*cell, oracle::runs(*cell)?));
     let mut judged: Vec<_> = all.iter().filter_map(judge).collect();
     let close = all.len() - judged.len();
+    // A tick that stops being on time while two processes wait for the lock (cron 4).
+    let is_open = |cell: &Cell| cell.late.is_some() && cell.run > 0;
+    judged.retain(|(cell, _)| who != Who::StartsBeside || !is_open(cell));
     // Without an interrupted run, the policy for it makes no difference.
     judged.retain(|(cell, ran)| {
         cell.interrupted == Interrupted::Rerun || ran.iter().any(|run| run.to == i64::MAX)
     });
-    assert!(judged.len() > 3 * close, "{} of {}", judged.len(), all.len());
+    assert!(judged.len() > 2 * close, "{} of {}", judged.len(), all.len());
 
     let (mut cells, mut wrong) = (0, Vec::new());
     for (cell, mut expected) in judged.into_iter().take(drawn) {
@@ -152,13 +153,20 @@ async fn table(who: Who, overlap: Overlap) {
         // What begins in the last moments may be seen or not.
         expected.retain(|run| run.from < end - DRIFT);
         ran.retain(|run| run.3 < end - DRIFT);
+        // Which of several processes runs a missed tick first is open.
+        let any_order = who == Who::StartsBeside;
+        let as_ran = ran.clone();
+        if any_order {
+            ran.sort_unstable();
+            expected.sort_unstable_by_key(|run| (run.at, run.attempt));
+        }
         let is_same = ran.len() == expected.len()
             && ran.iter().zip(&expected).all(|(a, b)| {
                 (a.0, a.1, a.2) == (b.at, b.attempt, b.late)
-                    && (b.from - 1..b.from + DRIFT).contains(&a.3)
+                    && (any_order || (b.from - 1..b.from + DRIFT).contains(&a.3))
             });
         if !is_same {
-            wrong.push(format!("{cell:?}\n  ran {ran:?}\n  not {expected:?}"));
+            wrong.push(format!("{cell:?}\n  ran {as_ran:?}\n  not {expected:?}"));
         }
     }
     let text =

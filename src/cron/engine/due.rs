@@ -295,6 +295,8 @@ impl<F> Engine<'_, F> {
 
     pub(super) fn found(&self, due: &mut DueTicks, found: LookedBack) -> Vec<i64> {
         let of = found.of;
+        let ran = found.runs.iter().map(|(tick, _)| tick);
+        let newest = ran.chain(&found.begun).chain(&found.lapsed).max().copied();
         let is_left = self.job.interrupted == Interrupted::Leave;
         let checking = self.checking.lock().clone();
         for tick in found.begun.into_iter().filter(|tick| !checking.contains(tick)) {
@@ -328,10 +330,23 @@ impl<F> Engine<'_, F> {
         let absent: BTreeSet<_> = found.absent.into_iter().collect();
         let (missed, rest): (Vec<_>, _) =
             self.judge(due).into_iter().partition(|tick| absent.contains(tick));
-        // Ticks of before the start of this process are not counted.
-        let missed: Vec<_> = missed.into_iter().filter(|tick| *tick > self.began).collect();
+        let (missed, of_before): (Vec<_>, Vec<_>) =
+            missed.into_iter().partition(|tick| *tick > self.began);
         self.report_missed(&missed);
+        self.report_down(of_before.into_iter().filter(|tick| Some(*tick) > newest));
         rest
+    }
+
+    /// Ticks of before the start of this process, and after the newest run. They are not counted,
+    /// because each process that starts would count them.
+    fn report_down(&self, ticks: impl Iterator<Item = i64>) {
+        let ticks: Vec<_> = ticks.collect();
+        let (Some(first), Some(last)) = (ticks.iter().min(), ticks.iter().max()) else { return };
+        tracing::warn!(
+            target: "palisade::cron",
+            job = %self.job.name, first, last, ticks = ticks.len(), policy = ?self.job.missed,
+            "ticks were due while no process ran the job, and are left out"
+        );
     }
 
     /// Logs the ticks that were interrupted before this process began to run the job.

@@ -47,6 +47,13 @@ impl<F> Engine<'_, F> {
     }
 
     pub(super) fn after_error(&self, error: &RunError) -> CheckResult {
+        if let RunError::NotRecorded(_) = error {
+            tracing::warn!(
+                target: "palisade::cron",
+                job = %self.job.name, why = %error, policy = ?self.job.interrupted,
+                "the end of a run is not stored, so the run may be repeated"
+            );
+        }
         let RunError::Handler { failed, .. } = error else {
             return self.wait_because(error, error.advice());
         };
