@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::client::claim::DataLossTerms;
 use crate::config::RETENTION;
-use crate::error::{Commands, NodeOutcome};
+use crate::error::{Commands, NodeOutcome, Reach};
 use crate::node::Loss;
 use crate::quorum::majority;
 use crate::redlock::Redlock;
@@ -144,6 +144,17 @@ impl Health {
         self.locks().is_now()
     }
 
+    fn said(&self, ability: Ability) -> String {
+        let unasked = |node: &NodeHealth| match &node.outcome {
+            NodeOutcome::Failed(why) => why.reach() == Reach::NotAsked,
+            _ => false,
+        };
+        if ability == Ability::Unknown && self.nodes.iter().any(unasked) {
+            return "not known (nodes were not asked)".into();
+        }
+        ability.to_string()
+    }
+
     fn majority(&self, of: impl Fn(&NodeHealth) -> Ability) -> Ability {
         let rank = |ability: &Ability| match ability {
             Ability::Now => Duration::ZERO,
@@ -158,7 +169,8 @@ impl Health {
 
 impl fmt::Display for Health {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "locks: {}; new keys: {}", self.locks(), self.new_keys())?;
+        write!(f, "locks: {}", self.said(self.locks()))?;
+        write!(f, "; new keys: {}", self.said(self.new_keys()))?;
         for node in &self.nodes {
             write!(f, "; {}: {}", node.name, node.outcome)?;
             if let (false, Some(loss)) = (node.new_keys.is_now(), node.losses.last()) {

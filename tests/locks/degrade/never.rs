@@ -56,6 +56,17 @@ async fn a_node_that_answers_and_refuses_keeps_a_call_from_going_on() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn nodes_that_were_not_asked_are_not_known() {
+    let world = World::new(3);
+    let redlock = world.process();
+    for (fault, said) in [(NodeFault::Busy, "not known"), (NodeFault::NoReplicas, "no;")] {
+        [0, 1].map(|node| world.set_error(node, fault));
+        let health = redlock.health().await;
+        assert!(health.to_string().starts_with(&format!("locks: {said}")), "{health}");
+    }
+}
+
 /// The only node serves about 5,000 requests a second, which is less than the process sends.
 /// Most attempts of the calls end unsent.
 #[tokio::test(start_paused = true)]
