@@ -165,7 +165,7 @@ impl Shift {
                 counts.in_flight.add();
                 Delivered::Again(retry_after)
             }
-            Ok(other) => return Err(format!("order {}: {other:?}", order.key).into()),
+            Ok(other) => return Err(format!("order {}: {other}", order.key).into()),
             Err(RunError::Handler { .. }) => {
                 counts.trouble.add();
                 Delivered::Again(Duration::ZERO)

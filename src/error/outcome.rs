@@ -225,7 +225,10 @@ pub struct Taken {
 impl Taken {
     fn what_to_do(&self) -> &'static str {
         match (self.foreign, self.retry_after) {
-            (false, Some(_)) => "raise `acquire_timeout`, or look for a stuck holder",
+            (false, Some(_)) => {
+                "raise `acquire_timeout`, or look for a stuck holder; after a planned handover, a \
+                 name that was used lately stays with its last holder for twice `clock_error`"
+            }
             (false, None) => {
                 "its key never expires, unlike any that palisade writes (PERSIST, RESTORE): delete \
                  the key if no process holds the lock"

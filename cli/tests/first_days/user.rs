@@ -87,15 +87,17 @@ impl User {
         if self.is_decided {
             return;
         }
+        let mut said = self.types(&incidents).await;
         if worker.has_waiting_effects() {
-            // Some took effect: requests made after the loss run by `created_at`, and the others
-            // are looked up.
+            for way in ["give the calls `created_at`", "Call::resolve"] {
+                assert!(said.contains(way), "{said}");
+            }
             if !worker.has_births() {
                 worker.restart_with_births();
             }
             worker.resolve_by_ledger().await;
+            said = self.types(&incidents).await;
         }
-        let said = self.types(&incidents).await;
         let Some(decide) = line_with(&said, "palisade idem decide --all --run") else {
             assert!(said.contains("no key waits"), "{said}");
             self.next = Instant::now() + 10 * LOOK;
