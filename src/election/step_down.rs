@@ -1,8 +1,5 @@
-//! Requests to the leader to resign (election 9).
-//!
-//! A request is a second lock beside the election's. Its metadata name the term that is to end, so
-//! it does not affect a later one. Who requests renews it until the leader has reacted, and then
-//! removes it. It makes nobody leader.
+//! Requests to the leader to resign (election 9). A request is a second lock beside the election's,
+//! whose metadata name the term that is to end, so it does not affect a later one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -168,7 +165,6 @@ impl Election {
                 Some(Some(Observation::Leader { .. } | Observation::Vacant)) => {
                     break self.withdraw(request, StepDown::Resigned(leader)).await;
                 }
-                // Unknown: until the nodes answer again or the time is over.
                 Some(Some(_)) => {}
                 Some(None) => break Err(LeaderError::Closed(self.resource())),
                 None => match self.leader().await? {
@@ -218,7 +214,7 @@ impl Election {
         };
         won.set_meta(Request::new(term, won.owner, reason).encode());
         let guard = LockGuard::new(&self.core, won, &self.name, true);
-        // Writes the request to the nodes. If too few confirm, the next renewal repeats it.
+        // If too few confirm, the next renewal repeats it.
         drop(guard.extend().await);
         Ok(Some(guard))
     }
@@ -254,7 +250,7 @@ impl Leadership {
         core.listen();
         let waiting = core.hints.wait(keys.lock(), None);
         loop {
-            // Before the read, so that a change during it is not missed.
+            // Before the read, so that no change is missed.
             let hint = waiting.any();
             let seen = core.inspect(&keys, true, Request::read).await;
             if let Sight::Leads { content: request, .. } = seen

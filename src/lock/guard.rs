@@ -168,8 +168,6 @@ impl LockGuard {
         result
     }
 
-    /// A writer's guard becomes a reader's from now on, and the nodes are asked to let other
-    /// readers in.
     pub(super) async fn downgrade(self) -> Self {
         self.lease.grant.lock().mode = LockMode::Shared;
         // A node that this does not reach still refuses readers, until a renewal reaches it.
@@ -226,7 +224,6 @@ impl LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        // `first` is false if `release` has already ended the lease and sends the requests.
         let now = self.core.env.now();
         let first = self.lease.end(now);
         self.core.renewer.remove(&self.lease);
@@ -239,7 +236,6 @@ impl Drop for LockGuard {
 pub(crate) async fn failover(core: &Core, lease: &Lease) -> Failover {
     let over = || is_lost(core, lease);
     loop {
-        // In short parts, because nothing wakes this future at the lease's deadline.
         let left = lease.until().since(core.env.now()).min(WATCH);
         if let Some(verdict) = within(left, lease.verdict(over)).await {
             return verdict;
@@ -261,8 +257,7 @@ pub(crate) async fn lost(core: &Core, lease: &Lease) {
     }
 }
 
-/// A type that dereferences to its [`LockGuard`] and converts into it. Arguments: the docs of the
-/// conversion, the type, and its field with the guard.
+/// Arguments: the docs of the conversion, the type, and its field with the guard.
 macro_rules! contains_guard {
     ($(#[$doc:meta])* $guard:ty, $field:tt) => {
         impl std::ops::Deref for $guard {
