@@ -56,9 +56,8 @@ impl Election {
     /// in order, until the handle is [closed](crate::Redlock::close). The first item comes after
     /// the first read, even if this read fails. A slow reader gets only the latest state.
     ///
-    /// With hints from the nodes (messages that the leader may have changed), the observer reports
-    /// a change within milliseconds. Without hints it reports a change within about a third of the
-    /// ttl (4 s at most).
+    /// With hints from the nodes, the observer reports a change within milliseconds. Without hints
+    /// it reports a change within about a third of the ttl (4 s at most).
     pub fn observe(&self) -> Observer {
         let waiting = self.core.hints.wait(self.keys.lock(), None);
         let (election, limit) = (self.clone(), RateLimit::default());

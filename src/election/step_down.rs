@@ -83,13 +83,12 @@ impl Election {
     /// this function before the shutdown of a host. The leader receives the `reason`, cut to one
     /// kibibyte.
     ///
-    /// With hints from the nodes (messages about a change), the leader gets the request within
-    /// milliseconds. Without hints it gets the request within a quarter of the ttl. If the leader
-    /// uses [`lead`](Self::lead), its work is stopped at the next await. The leader campaigns again
-    /// after one ttl, so that other candidates can attempt first. A program that uses a
-    /// [`Leadership`] directly gets the request by [`Leadership::asked_to_resign`]. The leader may
-    /// ignore the request. No other process leads before the resignation of the leader or the end
-    /// of its lease.
+    /// With hints from the nodes, the leader gets the request within milliseconds. Without hints it
+    /// gets the request within a quarter of the ttl. If the leader uses [`lead`](Self::lead), its
+    /// work is stopped at the next await. The leader campaigns again after one ttl, so that other
+    /// candidates can attempt first. A program that uses a [`Leadership`] directly gets the request
+    /// by [`Leadership::asked_to_resign`], and may ignore it. No other process leads before the
+    /// resignation of the leader or the end of its lease.
     ///
     /// # Errors
     /// [`LeaderError::NoQuorum`] if too few nodes answered the read of the leader or the write of

@@ -27,7 +27,7 @@ pub struct Leader {
     /// Term of the leadership, which is also the fencing token. It is larger than the term of every
     /// earlier leader.
     pub term: FencingToken,
-    /// Value that the leader published (proclaimed) last.
+    /// Value that the leader proclaimed last.
     pub value: String,
     /// Number of this value within the term. The first value has number 1.
     pub number: u64,

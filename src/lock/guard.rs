@@ -23,11 +23,10 @@ use crate::token::FencingToken;
 ///
 /// The deadline is [`valid_until`](Self::valid_until) by this machine's own clock. It is before the
 /// time at which any other owner can hold the lock, except for readers beside a reader. For a
-/// permit of a semaphore, the lock is that of its slot. Renewals move the deadline. The lock may be
-/// lost before the deadline; [`is_valid`](Self::is_valid) and [`lost`](Self::lost) report the loss.
-/// A write of the holder may arrive at its resource after the loss, so send
-/// [`fencing_token`](Self::fencing_token) with every write, and let the resource refuse a late
-/// write.
+/// permit of a semaphore, the lock is that of its slot. Renewals move the deadline.
+/// [`is_valid`](Self::is_valid) and [`lost`](Self::lost) report a loss. A write of the holder may
+/// arrive at its resource after the loss, so send [`fencing_token`](Self::fencing_token) with every
+/// write, and let the resource refuse a late write.
 ///
 /// Dropping the guard releases the lock in the background. [`release`](Self::release) also reports
 /// whether the lock was held until the release.

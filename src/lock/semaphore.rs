@@ -95,9 +95,9 @@ impl Semaphore {
     }
 
     /// Acquires a permit: makes attempts until one succeeds or the
-    /// [`acquire_timeout`](MutexBuilder::acquire_timeout) has passed. A permit that is released
-    /// is reserved, for at most 50 ms, for a handle ([`Redlock`](crate::Redlock)) that waits:
-    /// usually the one that has waited longest, but there is no strict order.
+    /// [`acquire_timeout`](MutexBuilder::acquire_timeout) has passed. A permit that is released is
+    /// reserved, for at most 50 ms, for a handle that waits: usually the one that has waited
+    /// longest, but there is no strict order.
     ///
     /// # Errors
     /// The same errors as [`Mutex::acquire`].
