@@ -100,7 +100,6 @@ impl Access {
         Self { listen, proxy, read, act, hosts, sessions: Mutex::default() }
     }
 
-    /// Returns the way in which visitors log in.
     pub(crate) fn login(&self) -> &'static str {
         match (&self.proxy, self.has_tokens()) {
             (Some(_), _) => "proxy",
@@ -267,7 +266,6 @@ impl Access {
         }
     }
 
-    /// Begins a session, and returns the value of the header that sets its cookie.
     pub(crate) fn sign_in(&self, token: &str) -> Result<String, Refusal> {
         let role = self.role_of(token).ok_or_else(bad_token)?;
         let id = format!("{:032x}", rand::random::<u128>());
@@ -282,7 +280,6 @@ impl Access {
         Ok(self.cookie(&id, SESSION_LIFE))
     }
 
-    /// Ends the session of a request, and returns the value of the header that removes its cookie.
     pub(crate) fn sign_out(&self, headers: &HeaderMap) -> String {
         if let Some(id) = self.session(headers) {
             self.sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
@@ -297,7 +294,6 @@ impl Access {
         }
     }
 
-    /// Returns the id of the session in the cookies.
     fn session<'a>(&self, headers: &'a HeaderMap) -> Option<&'a str> {
         let own = self.cookie_name();
         let all = headers.get_all(COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
@@ -323,7 +319,6 @@ fn bad_token() -> Refusal {
     Refusal::new(StatusCode::UNAUTHORIZED, "bad_token", "this is no token of this console")
 }
 
-/// Returns the host and port in the Host header.
 fn authority(headers: &HeaderMap) -> Option<Authority> {
     headers.get(HOST)?.to_str().ok()?.parse().ok()
 }

@@ -113,7 +113,6 @@ impl Act {
         }
     }
 
-    /// Returns the name that the visitor has to type to confirm the action.
     fn name(&self) -> &str {
         match self {
             Self::ForceRelease { name } | Self::StepDown { name } => name,
@@ -127,7 +126,6 @@ impl Act {
         }
     }
 
-    /// Returns the target of the action for the audit (the log of actions), with its namespace.
     fn target(&self) -> String {
         match self {
             Self::Rerun { namespace, key }

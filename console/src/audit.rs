@@ -99,7 +99,6 @@ impl Audits {
         Self { sink, kept: Mutex::default(), running, last, refused: Mutex::default() }
     }
 
-    /// Writes the line which reports that an action begins, and returns the action's number.
     pub(crate) fn begun(&self, mut line: AuditLine) -> u64 {
         let id = {
             let mut last = locked(&self.last);

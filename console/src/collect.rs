@@ -138,7 +138,6 @@ impl Collector {
         self.publish().await;
     }
 
-    /// Sends the pages that are watched, and the event `tick`, to the browsers' event streams.
     async fn publish(&mut self) {
         self.shared.recent.forget_names();
         for topic in Topic::ALL {

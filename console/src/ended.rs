@@ -34,7 +34,6 @@ pub(crate) fn of_decision(all: &[(Loss, &Decided, bool)], decision: Decision) ->
     Ended::new("partly", format!("decided about loss {new} and not about all of them: {stands}"))
 }
 
-/// Returns the result of a change to a key.
 pub(crate) fn of_change(changed: &KeyChange) -> Ended {
     let unreached = |(_, change): &&(_, NodeChange)| matches!(change, NodeChange::Unreachable(_));
     let unreached = changed.nodes.iter().filter(unreached).count();

@@ -70,7 +70,6 @@ impl Topic {
         }
     }
 
-    /// Returns the topic of this name.
     pub(crate) fn named(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|topic| topic.word() == word)
     }
@@ -175,7 +174,6 @@ impl Hub {
         Topic::ALL.into_iter().any(|topic| self.is_watched(topic))
     }
 
-    /// Returns the number of open streams.
     pub(crate) fn streams(&self) -> usize {
         self.streams.load(Ordering::Relaxed)
     }
@@ -215,7 +213,6 @@ impl Hub {
         }
     }
 
-    /// Sends an event to all streams.
     pub(crate) fn send(&self, event: &'static str, data: &serde_json::Value) {
         if self.streams() > 0 {
             let _ = self.sender.send(Message::Other(event, data.to_string().into()));

@@ -47,12 +47,10 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Creates an entry about a lock, an election, a job or a key.
     pub(crate) fn of(level: Level, kind: &'static str, name: &str, text: String) -> Self {
         Self { level, kind, node: None, name: Some(name.to_owned()), text }
     }
 
-    /// Creates an entry about a node.
     pub(crate) fn node(level: Level, kind: &'static str, node: &str, text: String) -> Self {
         Self { level, kind, node: Some(node.to_owned()), name: None, text }
     }
@@ -69,7 +67,6 @@ struct Kept {
 pub(crate) struct History(Mutex<Kept>);
 
 impl History {
-    /// Adds an entry, and returns it as JSON.
     pub(crate) fn add(&self, entry: Entry) -> Value {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.next += 1;

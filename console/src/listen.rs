@@ -85,7 +85,6 @@ impl Activity {
 }
 
 impl Connection {
-    /// Marks the connection as busy, for as long as the returned value lives.
     pub(crate) fn busy(&self) -> Busy {
         self.activity.busy.fetch_add(1, Ordering::Relaxed);
         Busy(Arc::clone(&self.activity))

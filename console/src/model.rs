@@ -234,7 +234,6 @@ pub(crate) struct LeftOut {
 }
 
 impl LeftOut {
-    /// Returns the larger number of locks, of elections and of keys.
     pub(crate) fn max(self, other: Self) -> Self {
         Self {
             locks: self.locks.max(other.locks),
@@ -270,7 +269,6 @@ impl Model {
         self.scan.rounds > 0 && is_short && left_out == 0 && majority
     }
 
-    /// Returns the number of nodes that vote (grant locks).
     pub(crate) fn voting(&self) -> usize {
         self.votes.iter().filter(|vote| vote.state == VoteState::Votes).count()
     }

@@ -93,7 +93,6 @@ impl Params {
     }
 }
 
-/// Returns the page of this name, which is a part of the request's path.
 pub(crate) async fn answer(shared: &Shared, name: &str, params: &Params) -> Result<Value, Refusal> {
     if let Some(topic) = Topic::named(name) {
         shared.hub.look(topic, FRESH).await;
@@ -116,7 +115,6 @@ pub(crate) async fn answer(shared: &Shared, name: &str, params: &Params) -> Resu
     }
 }
 
-/// Returns the page of a topic.
 pub(crate) async fn answer_of(
     shared: &Shared,
     topic: Topic,
@@ -138,7 +136,6 @@ pub(crate) async fn answer_of(
     Ok(head(shared, &model, page))
 }
 
-/// Adds the fields that every page has.
 fn head(shared: &Shared, model: &Model, mut page: Value) -> Value {
     let unread = model.unread.iter().map(|(node, why)| json!({ "node": node, "why": why }));
     page["now_ms"] = now_ms().into();
@@ -178,7 +175,6 @@ pub(crate) fn clock(ms: u64) -> String {
     time.map_or_else(|| text.clone(), |time| format!("{time} UTC"))
 }
 
-/// Returns a length of time as text, in one unit.
 pub(crate) fn span(ms: u64) -> String {
     match ms / 1_000 {
         0..10 => format!("{:.1} s", ms as f64 / 1_000.0),
@@ -208,7 +204,6 @@ pub(crate) fn is_node(surveyed: &str, name: &str) -> bool {
     surveyed == name || surveyed.strip_prefix("node ") == Some(name)
 }
 
-/// Returns a loss of data as JSON.
 pub(crate) fn loss(loss: &Loss) -> Value {
     let length = loss.length().map(|length| length.as_millis() as u64);
     json!({ "from_ms": length.map(|_| loss.from), "to_ms": loss.to, "length_ms": length,

@@ -134,13 +134,11 @@ impl Shared {
         self.model.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an entry to the history and sends it to all streams.
     pub(crate) fn happened(&self, entry: Entry) {
         let entry = self.history.add(entry);
         self.hub.send("happened", &entry);
     }
 
-    /// Adds several entries to the history and sends them to all streams.
     pub(crate) fn all_happened(&self, entries: impl IntoIterator<Item = Entry>) {
         for entry in entries {
             self.happened(entry);

@@ -96,7 +96,6 @@ impl Death {
     }
 }
 
-/// Writes one byte to standard output. The demo's main process reads the byte there.
 fn write(byte: u8) {
     let _ = std::io::stdout().write_all(&[byte]);
     let _ = std::io::stdout().flush();
@@ -119,7 +118,6 @@ impl Work {
         Ok(())
     }
 
-    /// Asks the ledger if an invoice is booked.
     pub(crate) async fn probe(self, cx: Context) -> Probed<()> {
         match self.ledger.probe(cx.key(), cx.fencing_token().get()).await {
             Ok(LedgerReply::Booked) => Probed::Found(()),
@@ -161,7 +159,6 @@ impl Work {
     }
 }
 
-/// Opens the demo's idempotency records. They are stored on the Sentinel group `master`.
 pub(crate) fn memory(
     master: &str,
     sentinels: &[String],

@@ -88,7 +88,6 @@ impl Counts {
     }
 }
 
-/// Returns the command-line arguments of a consumer process.
 pub(crate) fn consumer(broker: &Broker, group: &Group, ledger: &Ledger) -> Vec<String> {
     let socket = ledger.socket();
     let sentinels = group.sentinels.join(",");

@@ -44,7 +44,6 @@ impl Process {
         matches!(self.0.try_wait(), Ok(Some(_)) | Err(_))
     }
 
-    /// Kills the process. Fails if the process had already ended by itself.
     pub(crate) fn crash(&mut self) -> Result<(), Failure> {
         if self.has_ended() {
             return Err("a server that was to be killed had ended by itself".into());
@@ -84,7 +83,6 @@ impl Drop for Process {
     }
 }
 
-/// Creates a new directory for this process below the system's directory for temporary files.
 pub(crate) fn directory() -> Result<PathBuf, Failure> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);

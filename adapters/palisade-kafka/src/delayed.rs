@@ -43,7 +43,6 @@ impl Delayed {
         self.waiting.first_key_value().map(|((due, _), _)| *due)
     }
 
-    /// Drops the messages of a partition.
     pub(crate) fn drop_partition(&mut self, gone: i32) {
         self.waiting.retain(|_, read| read.raw.partition() != gone);
     }

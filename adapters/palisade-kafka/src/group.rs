@@ -99,7 +99,6 @@ impl Group {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the thread that reads the messages of this group member to end.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }
@@ -192,7 +191,6 @@ impl Group {
         }
     }
 
-    /// Removes the partitions that this consumer has lost, with all their messages.
     fn revoked(&self, list: &TopicPartitionList) {
         let mut state = self.state();
         for partition in list.elements_for_topic(&self.topic) {

@@ -57,7 +57,6 @@ impl Topic {
         self
     }
 
-    /// Returns librdkafka's settings for a member of the consumer group.
     pub(crate) fn consumer(&self) -> ClientConfig {
         let mut config = self.config.clone();
         if config.get("auto.offset.reset").is_none() {

@@ -122,7 +122,6 @@ impl Kafka {
         }
     }
 
-    /// Returns the dead letters by key: the body and the two headers with the reason.
     fn dead(&self) -> BTreeMap<String, (Option<String>, String, String)> {
         let topic = dead_letters(TOPIC);
         let mut all = TopicPartitionList::new();

@@ -160,7 +160,6 @@ impl Link {
         confirmed(&self.copies, &name, properties, body).await
     }
 
-    /// Puts a copy of a message into the queue of the dead letters.
     pub(crate) async fn park(
         &self,
         properties: BasicProperties,
@@ -169,7 +168,6 @@ impl Link {
         confirmed(&self.copies, &topology::dead_letters(&self.queue), properties, body).await
     }
 
-    /// Records that the broker has stored a copy of a message.
     pub(crate) fn stored(&self) {
         self.refused.store(0, Ordering::Relaxed);
     }
@@ -209,8 +207,6 @@ impl Link {
     }
 }
 
-/// Publishes a message to a queue. Returns when the broker has confirmed that the message is
-/// stored.
 pub(crate) async fn confirmed(
     channel: &Channel,
     queue: &str,

@@ -123,7 +123,6 @@ pub(crate) async fn declare_retry(
     Ok(name)
 }
 
-/// Returns the maximum size of an encoded AMQP field table in bytes.
 pub(crate) fn size(table: &FieldTable) -> usize {
     table.inner().iter().map(|(name, value)| name.as_str().len() + 1 + size_of(value)).sum()
 }

@@ -111,8 +111,6 @@ impl Message {
         Ok(patience)
     }
 
-    /// Sends an acknowledgement of this kind. Returns when the server has confirmed the
-    /// acknowledgement.
     async fn acknowledge(&self, kind: AckKind) -> Result<(), BrokerError> {
         let what = "an acknowledgement";
         let sent = timeout(self.still_ours()?, self.raw.double_ack_with(kind)).await;

@@ -92,8 +92,6 @@ async fn place(
     }
 }
 
-/// Converts the result of the probe to an HTTP response. The probe has read this result from a row
-/// of the inbox.
 fn answer(found: &Probed<i64>) -> Probed<StoredResponse> {
     match found {
         Probed::Found(id) => {
@@ -188,8 +186,6 @@ impl Shop {
         tokio::time::timeout(HANG, asked).await.expect("a decision")
     }
 
-    /// Adds a row to the table of this test: the responses to the clients, and the number of rows
-    /// in the database for the key.
     async fn note(&mut self, what: &str, key: &str, answers: &[String]) {
         let rows = self.lab.effects(key).await;
         let answers = answers.join(", then ");

@@ -40,7 +40,6 @@ impl Lab {
         Self { server, pool }
     }
 
-    /// Returns the number of effects of a key.
     pub(crate) async fn effects(&self, key: &str) -> i64 {
         let count = "SELECT count(*) FROM effects WHERE key = $1";
         sqlx::query_scalar(count).bind(key).fetch_one(&self.pool).await.expect("a number")

@@ -20,7 +20,6 @@ pub(crate) struct Pooler {
 }
 
 impl Pooler {
-    /// Starts PgBouncer with `connections` connections to the server.
     pub(crate) fn start(server: &Postgres, connections: u32) -> Self {
         for _ in 0..5 {
             if let Some(pooler) = run(server, connections) {

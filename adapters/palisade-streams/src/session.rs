@@ -256,7 +256,6 @@ impl Link {
         self.fenced(&settle).await
     }
 
-    /// Adds the arguments that name one delivery of an entry to this consumer.
     fn name(&self, script: &mut ScriptInvocation<'_>, of: &Entry) {
         script.arg(&*self.group).arg(&*self.me).arg(&of.id).arg(of.deliveries);
     }

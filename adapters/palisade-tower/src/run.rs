@@ -114,8 +114,6 @@ where
         }
     }
 
-    /// Runs the handler. Stores the handler's response in `self.answer` for the client. Returns the
-    /// response in the form that is stored under the key.
     async fn handle(&mut self, cx: Context) -> Result<StoredResponse, Failed> {
         let (mut handler, mut request) =
             self.handler.take().ok_or_else(|| Failed::no_effect("the request was run before"))?;

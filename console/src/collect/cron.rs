@@ -35,8 +35,6 @@ struct Revision {
     since: i64,
 }
 
-/// Returns the job's id if the key is that of a schedule's record (`id/schedule/number/number`).
-/// The id joins the names of the `Cron` and of the job.
 fn job_of(key: &str) -> Option<&str> {
     let mut parts = key.rsplitn(4, '/');
     let (number, quarter, word) = (parts.next()?, parts.next()?, parts.next()?);
@@ -45,7 +43,6 @@ fn job_of(key: &str) -> Option<&str> {
     parts.next().filter(|_| is_one)
 }
 
-/// Returns the key of a job's newest schedule among these keys of the namespace.
 fn last_schedule<'a>(keys: impl Iterator<Item = &'a str>, job: &str) -> Option<&'a str> {
     let number = |text: Option<&str>| text.and_then(|text| text.parse::<u64>().ok());
     let order = |key: &str| {

@@ -17,7 +17,6 @@ pub(super) struct Seen {
     candidates: Option<Vec<Candidate>>,
 }
 
-/// Asks the nodes for the leaders and candidates of these elections.
 pub(super) async fn read(shared: &Shared, names: Vec<String>) -> Vec<Seen> {
     let one = |name: String| async move {
         let election = match shared.redlock.election(&name).build() {

@@ -107,7 +107,6 @@ fn cause_word(cause: HistoryCause) -> &'static str {
     }
 }
 
-/// Returns the owners of all leases, as pairs of a name and an owner.
 fn owners(model: &Model) -> BTreeSet<(String, String)> {
     let of_row = |name: &str, row: &LockRow| match &row.view {
         Some(View::Lock(seen)) => {

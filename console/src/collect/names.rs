@@ -264,7 +264,6 @@ fn add_namespace(model: &mut Model, namespace: &str) {
     }
 }
 
-/// Returns the main key of a lock or a semaphore.
 pub(crate) fn main_key(prefix: &str, id: &LockId) -> String {
     let label = if id.is_semaphore { "permits:" } else { "" };
     format!("{prefix}{label}{}", id.name)
@@ -289,8 +288,6 @@ impl Collector {
         is_any
     }
 
-    /// Reads a page of about this number of keys, the queues of these locks, and the records of
-    /// these keys of a namespace.
     async fn ask(&mut self, page: Option<usize>, ids: Vec<LockId>, keys: Option<keys::Chosen>) {
         let shared = Arc::clone(&self.shared);
         let main: Vec<String> = ids.iter().map(|id| main_key(shared.prefix(), id)).collect();

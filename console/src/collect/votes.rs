@@ -75,7 +75,6 @@ pub(super) async fn read(shared: &Shared) {
     }
 }
 
-/// Stores the answer of a node in its vote, the record of whether it grants locks.
 fn note(vote: &mut Vote, node: &NodeHealth) {
     vote.losses = node.losses.to_vec();
     vote.is_changed = false;

@@ -115,7 +115,6 @@ impl Server {
         }
     }
 
-    /// Kills the server, as a crash does.
     async fn stop(&mut self) {
         if let Some(mut shell) = self.shell.take() {
             drop(shell.stdin.take());

@@ -80,7 +80,6 @@ fn sentence(row: &JobRow, running: bool) -> String {
     }
 }
 
-/// Returns the end of a run as a word, with the reason.
 pub(crate) fn end_of(run: &Run) -> String {
     let (word, why) = end(&run.end);
     why.map_or_else(|| word.to_owned(), |why| format!("{word}: {why}"))

@@ -51,7 +51,6 @@ fn sentence(row: &ElectionRow) -> String {
     }
 }
 
-/// Returns a leader as JSON.
 pub(super) fn leader_json(leader: &Leader, until: u64) -> Value {
     json!({
         "term": leader.term.to_string(), "value": clean(&leader.value),

@@ -24,7 +24,6 @@ const NO_NAMESPACE: &str = "palisade-console";
 /// Largest number of namespaces whose decisions are read.
 const NAMESPACES: usize = 64;
 
-/// Returns the console's access to the idempotency keys of a namespace.
 pub(crate) fn keys_of(
     shared: &Shared,
     namespace: &str,
@@ -34,8 +33,6 @@ pub(crate) fn keys_of(
     Ok(keys?)
 }
 
-/// Returns the retention (time for which a key's result is kept) that a request names, or the
-/// default.
 pub(crate) fn retention(ms: Option<u64>) -> Duration {
     ms.map_or(RETENTION, Duration::from_millis)
 }

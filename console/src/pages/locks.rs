@@ -202,7 +202,6 @@ fn holder(row: &LockRow, one: &Holder) -> Value {
     })
 }
 
-/// Returns the number of nodes that report this holder, and the number of all nodes.
 fn on(view: &View, one: &Holder) -> (usize, usize) {
     match view {
         View::Lock(seen) => {

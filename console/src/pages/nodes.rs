@@ -101,7 +101,6 @@ pub(super) async fn read_markers(shared: &Shared) {
     }
 }
 
-/// Starts an examination of the nodes by the doctor, which changes nothing.
 pub(crate) fn examine(shared: &Arc<Shared>) -> Result<(), Refusal> {
     {
         let mut model = shared.model();

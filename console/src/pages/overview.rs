@@ -29,7 +29,6 @@ pub(super) fn page(shared: &Shared, model: &Model) -> Value {
     })
 }
 
-/// Returns a node and its vote (whether it grants locks) as JSON.
 pub(super) fn vote(vote: &Vote) -> Value {
     json!({
         "node": vote.node, "server": server(vote), "state": vote.state.word(),

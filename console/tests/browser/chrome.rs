@@ -195,7 +195,6 @@ impl Tab {
         value.into_value().unwrap_or_else(|e| panic!("{script}: {e}"))
     }
 
-    /// Runs statements, and ignores their value.
     pub(crate) async fn run(&self, script: &str) {
         let _: bool = self.eval(&format!("(() => {{ {script}; return true; }})()")).await;
     }
@@ -256,7 +255,6 @@ impl Tab {
         body.press_key(key).await.unwrap_or_else(|e| panic!("{key}: {e}"));
     }
 
-    /// Sets the size of the window and the media features that the pages ask for.
     pub(crate) async fn emulate(&self, (width, height): (i64, i64), features: &[(&str, &str)]) {
         let metrics = SetDeviceMetricsOverrideParams::builder()
             .width(width)
@@ -297,7 +295,6 @@ fn has(text: &str) -> String {
     format!("document.querySelector('main').innerText.includes({})", quoted(text))
 }
 
-/// Returns a text as a literal of JavaScript.
 pub(crate) fn quoted(text: &str) -> String {
     serde_json::to_string(text).expect("a text")
 }

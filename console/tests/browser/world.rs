@@ -27,13 +27,11 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Starts servers, initialises them as new servers, and starts a console with these options.
     pub(crate) async fn start(nodes: usize, max_ttl: Duration, options: Options) -> Self {
         let servers = (0..nodes).map(|_| Server::start(&[])).collect();
         Self::start_on(servers, max_ttl, options).await
     }
 
-    /// Starts a console and a client as `start` does, on servers that are already running.
     pub(crate) async fn start_on(
         servers: Vec<Server>,
         max_ttl: Duration,

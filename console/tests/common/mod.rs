@@ -246,7 +246,6 @@ pub async fn answer(stream: &mut TcpStream) -> Answer {
     Answer { status, head: head.to_owned(), body }
 }
 
-/// Joins the chunks of a body.
 fn joined(mut body: &str) -> String {
     let mut all = String::new();
     while let Some((size, rest)) = body.split_once("\r\n") {

@@ -132,7 +132,6 @@ impl Bench {
         self.all(vec![op]).await.remove(0)
     }
 
-    /// Sends an operation, and checks that the reply is `want`.
     pub(super) async fn expect(&self, op: Op, want: Reply, rule: &str) {
         let got = self.ask(op).await;
         self.check(got == want, rule, &got);
@@ -217,7 +216,6 @@ impl Bench {
         self.node.events()
     }
 
-    /// Returns an unused key of a record.
     pub(super) fn key(&self) -> RecordKey {
         Arc::from(format!("contract:{}:{:032x}", self.case, self.env.random()))
     }

@@ -111,7 +111,6 @@ fn named(b: &Bench, reply: &Reply) -> QuarantineId {
     }
 }
 
-/// Returns two quarantine ids that differ from `id`.
 fn others(id: QuarantineId) -> [QuarantineId; 2] {
     [QuarantineId { since: id.since - 1, ..id }, QuarantineId { history: !id.history, ..id }]
 }

@@ -62,7 +62,6 @@ impl Bench {
         }
     }
 
-    /// Returns a held lock and its owner.
     async fn held(&self) -> (LockKeys, OwnerToken) {
         let (k, a) = (self.lock(), self.owner());
         self.granted(acquire(&k, a, LONG), "a free lock is granted").await;

@@ -31,7 +31,6 @@ fn take_out(key: &RecordKey, owner: OwnerToken) -> Op {
     Op::Enlist(Enlist { key: key.clone(), owner, ttl: LONG, entry: None, news: false })
 }
 
-/// Sends the operation and returns the list of candidates in its reply.
 async fn shown(b: &Bench, op: Op) -> Vec<Listed> {
     match b.ask(op).await {
         Reply::Candidates(all) => all,

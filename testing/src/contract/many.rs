@@ -39,7 +39,6 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Returns the keys of three locks, and one value with the keys of all three.
 fn three(b: &Bench) -> ([LockKeys; 3], LockKeys) {
     let names = [b.lock(), b.lock(), b.lock()];
     let all = LockKeys::many(names.to_vec());

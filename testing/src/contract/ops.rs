@@ -64,7 +64,6 @@ pub(super) fn acquire_watching(keys: &LockKeys, owner: OwnerToken) -> Op {
     acquire_if(keys, owner, LONG, IfHeld::Watch)
 }
 
-/// Makes an acquisition that takes the lock from the owner `from`.
 pub(super) fn take(keys: &LockKeys, owner: OwnerToken, from: OwnerToken) -> Op {
     take_for(keys, owner, from, LONG)
 }
@@ -191,7 +190,6 @@ pub(super) fn reassert_claim(
     }
 }
 
-/// Makes an extension of a claim, with the fingerprint of the request.
 pub(super) fn extend_claim_print(
     key: &RecordKey,
     owner: OwnerToken,
@@ -229,7 +227,6 @@ pub(super) fn steps(key: &RecordKey, owner: OwnerToken, token: u64, list: &[u8])
     steps_with(key, owner, token, list, None)
 }
 
-/// Makes an operation that stores the steps of a handler, with the fingerprint of the request.
 pub(super) fn steps_print(
     key: &RecordKey,
     owner: OwnerToken,

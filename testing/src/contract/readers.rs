@@ -60,7 +60,6 @@ fn leave(keys: &LockKeys, owner: OwnerToken) -> Op {
     shared(release(keys, owner))
 }
 
-/// Returns the readers of the lock, as the node reports them.
 async fn readers(b: &Bench, k: &LockKeys) -> Readers {
     match b.ask(inspect(k)).await {
         Reply::Readers(readers) => readers,

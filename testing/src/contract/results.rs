@@ -40,7 +40,6 @@ fn result(reply: &Reply) -> Option<&StoredRecord> {
     }
 }
 
-/// Returns the replies as text. The text has the sizes of the results in place of their bytes.
 fn outline(replies: &[Reply]) -> Vec<String> {
     let word = |r: &Reply| match result(r) {
         Some(record) => format!("{} bytes", record.value.as_ref().map_or(0, |v| v.len())),

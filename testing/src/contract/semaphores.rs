@@ -73,8 +73,6 @@ pub(super) fn slot(reply: &Reply) -> Option<u16> {
     }
 }
 
-/// Sends the acquire `op`, checks that it is granted the slot `want`, and returns its fencing
-/// token.
 pub(super) async fn given(b: &Bench, op: Op, want: u16) -> u64 {
     match b.ask(op).await {
         Reply::Permit { fence, slot } if slot == want => fence,
@@ -82,7 +80,6 @@ pub(super) async fn given(b: &Bench, op: Op, want: u16) -> u64 {
     }
 }
 
-/// Makes a semaphore whose two permits have these owners.
 pub(super) async fn full(b: &Bench) -> (LockKeys, OwnerToken, OwnerToken) {
     let (k, (a, c)) = (b.lock(), b.owners());
     given(b, ask(&k, a), 0).await;
@@ -90,7 +87,6 @@ pub(super) async fn full(b: &Bench) -> (LockKeys, OwnerToken, OwnerToken) {
     (k, a, c)
 }
 
-/// Returns the held permits of the semaphore, as the node reports them.
 async fn permits(b: &Bench, k: &LockKeys) -> Vec<SlotGrant> {
     match b.ask(inspect(k)).await {
         Reply::Permits(all) => all,

@@ -80,8 +80,6 @@ async fn work(args: &client::Args) -> Result<(), Failure> {
     }
 }
 
-/// Runs one tick of the job. Asks the ledger for an effect of an earlier attempt. Without such an
-/// effect, asks the ledger to record the effect under the tick's fencing token.
 async fn effect(args: &client::Args, who: TaskId, tick: Tick) -> Result<(), Failed> {
     let mut ledger = Ledger::connect(&args.ledger, who).await?;
     let key: Arc<str> = tick.unix_seconds().to_string().into();

@@ -195,7 +195,6 @@ pub(crate) enum EventKind {
 }
 
 impl EventKind {
-    /// Returns the name or key of the event, if it has one.
     pub(crate) fn about(&self) -> Option<&Arc<str>> {
         match self {
             Self::Begin { name, .. }

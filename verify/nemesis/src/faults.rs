@@ -263,7 +263,6 @@ impl Faults {
         &self.world.groups[(group + 1) % self.world.groups.len()]
     }
 
-    /// Runs `action` on this group's master and on the next group's master, concurrently.
     async fn both(
         &self,
         action: &str,

@@ -45,7 +45,6 @@ const WORK: [&str; 7] = [
     "a fair lock",
 ];
 
-/// Returns the kind of work to which an operation belongs.
 fn work_of(verb: Verb) -> Option<&'static str> {
     let at = match verb {
         Verb::Acquire | Verb::TryAcquire => 0,
@@ -159,7 +158,6 @@ impl Ledger {
         format!("{} orders open {:?}; {}", self.open.len(), self.open, missing.join(", "))
     }
 
-    /// Writes the rest of the log to its file. Returns all events.
     pub(crate) fn close(&mut self) -> io::Result<Vec<Event>> {
         self.log.file.flush()?;
         Ok(std::mem::take(&mut self.log.events))

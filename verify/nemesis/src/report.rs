@@ -24,7 +24,6 @@ pub(crate) struct Fault {
     pub(crate) to: Nanos,
 }
 
-/// Returns the faults that a log of events contains.
 pub(crate) fn faults(events: &[Event]) -> Vec<Fault> {
     let end = events.last().map_or(0, |e| e.at);
     let mut faults = BTreeMap::new();

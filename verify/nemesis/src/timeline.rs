@@ -29,7 +29,6 @@ impl Axis {
     }
 }
 
-/// Draws the picture of a run (holders, leaders and faults) as SVG.
 pub(crate) fn draw(events: &[Event], found: &[Violation]) -> String {
     let (start, end) = (events.first().map_or(0, |e| e.at), events.last().map_or(1, |e| e.at));
     let seconds = (end - start) as f64 / SECOND as f64;

@@ -99,8 +99,6 @@ impl Ledger {
         self.line(&Line::Say(Event { at, who, kind })).await
     }
 
-    /// Runs an operation of the library. Reports its beginning and its end. `within` is the maximum
-    /// time that the library documents for the operation.
     pub(crate) async fn verb<T>(
         &mut self,
         verb: Verb,

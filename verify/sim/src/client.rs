@@ -297,7 +297,6 @@ impl Actor {
         }
     }
 
-    /// Takes over the lock from its current holder, as an operator does.
     async fn take_over(
         &self,
         name: usize,
@@ -417,7 +416,6 @@ impl Actor {
         self.uses((held.id, shared), held.name, held.guard.fencing_token().get(), delay);
     }
 
-    /// Sends a write, or a read (`shared`), of a holder to the resource that the lock protects.
     pub(crate) fn uses(&self, id: (HoldId, bool), name: u16, token: u64, delay: u64) {
         let world = Arc::clone(&self.world);
         tokio::spawn(async move {

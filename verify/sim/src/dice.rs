@@ -28,7 +28,6 @@ impl Dice {
         low + self.next() % (high - low + 1)
     }
 
-    /// Returns true with a probability of `permille` in a thousand.
     pub(crate) fn chance(&mut self, permille: u64) -> bool {
         self.next() % 1_000 < permille
     }

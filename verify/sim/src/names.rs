@@ -1,7 +1,6 @@
 //! Names of locks, keys and elections, and the short numbers of these names in a trace (the list of
 //! a run's events).
 
-/// Returns the name of a lock that many clients want.
 pub(crate) fn lock(n: usize) -> String {
     format!("lock-{n}")
 }
@@ -11,7 +10,6 @@ pub(crate) fn calm(n: usize) -> String {
     format!("calm-{n}")
 }
 
-/// Returns the name of a semaphore under contention.
 pub(crate) fn pool(n: usize) -> String {
     format!("pool-{n}")
 }
@@ -29,12 +27,10 @@ pub(crate) fn slot(pool: usize, slot: u16) -> u16 {
     1_000 + 10 * pool as u16 + slot
 }
 
-/// Returns the idempotency key with the number `n`.
 pub(crate) fn order(n: usize) -> String {
     format!("order-{n}")
 }
 
-/// Returns the name of an election.
 pub(crate) fn seat(n: usize) -> String {
     format!("seat-{n}")
 }
@@ -50,7 +46,6 @@ pub(crate) fn is_key(number: u16) -> bool {
     (200..300).contains(&number) || (400..999).contains(&number)
 }
 
-/// Returns the number of a key. Ignores the prefix of the key.
 pub(crate) fn number_of(key: &str) -> u16 {
     let name = key.rsplit(':').next().unwrap_or(key);
     let Some((kind, n)) = name.split_once('-') else { return 999 };

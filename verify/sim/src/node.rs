@@ -151,7 +151,6 @@ impl Node {
         self.state().down
     }
 
-    /// Returns the server to which a client is connected.
     pub(crate) fn server_of(&self, client: usize) -> Option<Arc<str>> {
         let state = self.state();
         state.servers[state.views[client]].memory.server()
@@ -396,7 +395,6 @@ impl Node {
         self.state().servers[at].clock.run_wild(by);
     }
 
-    /// Ends all faults of the node.
     pub(crate) fn heal(&self) {
         let count = {
             let mut state = self.state();
@@ -454,7 +452,6 @@ impl State {
         (at / 1_000, data)
     }
 
-    /// Begins a new data history (sequence of writes) on a server.
     fn begin(&mut self, at: usize) {
         self.lives += 1;
         self.granted.clear();

@@ -44,7 +44,6 @@ impl Actor {
         orders.build().expect("plans keep the inequalities of the settings")
     }
 
-    /// Makes one call with an idempotency key.
     pub(crate) async fn order(&self, key: usize, print: u8, wait: u64, handler: HandlerPlan) {
         let mut call = self.orders().key(names::order(key)).in_flight_timeout(ms(wait));
         if let Some(birth) = self.plan.orders.births.get(key) {

@@ -471,7 +471,6 @@ impl Plan {
         if self.seed & 8 == 0 { 0 } else { 3 }
     }
 
-    /// Returns the plan of a seed. `tamper` changes the plan, to test a bug outside the library.
     pub(crate) fn tampered(seed: u64, tamper: Option<Tamper>) -> Self {
         let unsafe_order = match tamper {
             Some(Tamper::Unsafe(order)) => Some(order),

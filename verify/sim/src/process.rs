@@ -82,7 +82,6 @@ impl Process {
         handle
     }
 
-    /// Stops the whole process, as `SIGSTOP` does.
     pub(crate) fn stop(&self) {
         let now = self.true_nanos();
         let mut state = self.state();

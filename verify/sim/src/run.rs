@@ -117,8 +117,6 @@ impl Stage {
         self.plan.tasks.iter().filter(move |t| t.client == client)
     }
 
-    /// Creates a process for a client. The process has its own `Redlock` handle on the client's
-    /// nodes.
     fn process(
         &self,
         client: usize,
@@ -159,7 +157,6 @@ impl Stage {
         (process, redlock)
     }
 
-    /// Starts the tasks of a client. After a restart, continues the tasks.
     fn start(&self, client: usize) {
         let seat = &mut self.seats()[client];
         seat.tasks.clear();

@@ -168,7 +168,6 @@ fn config(brokers: &str) -> ClientConfig {
     config
 }
 
-/// Returns the Kafka topic that the consumers of the demo read.
 pub(crate) fn topic(uri: &str) -> Topic {
     let topic = Topic::new(uri, TOPIC, GROUP);
     SETTINGS.iter().fold(topic, |topic, (name, value)| topic.set(name, value))

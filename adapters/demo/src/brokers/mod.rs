@@ -157,7 +157,6 @@ impl Broker {
         }
     }
 
-    /// Returns the number of messages that the broker still has to deliver, including delayed ones.
     pub(crate) async fn left(&self) -> Result<usize, Failure> {
         match self {
             Self::Kafka(kafka) => kafka.left(),
@@ -167,7 +166,6 @@ impl Broker {
         }
     }
 
-    /// Returns all dead letters on the broker.
     pub(crate) async fn dead_letters(&self) -> Result<Vec<Dead>, Failure> {
         match self {
             Self::Kafka(kafka) => kafka.dead_letters(),

@@ -165,7 +165,6 @@ fn node(dir: &Path, ports: Ports) -> Result<Process, Failure> {
     Process::spawn(node)
 }
 
-/// Returns the RabbitMQ queue that the consumers of the demo read.
 pub(crate) fn queue(uri: &str) -> Queue {
     Queue::new(uri, QUEUE)
 }

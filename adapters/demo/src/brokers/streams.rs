@@ -125,7 +125,6 @@ fn server(dir: &Path, port: u16) -> Result<Process, Failure> {
     })
 }
 
-/// Returns the Redis stream that the consumers of the demo read.
 pub(crate) fn stream(uri: &str) -> Stream {
     Stream::new(uri, STREAM, GROUP)
 }

@@ -27,7 +27,6 @@ const ANSWERS: [(&str, Answer); 5] = [
     ("a result", || Ok(())),
 ];
 
-/// Returns the pending entry: its id, its consumer and its delivery count.
 fn pending(server: &Server) -> Vec<String> {
     let pending = ask(server, &["XPENDING", "orders", "billing", "-", "+", "1"]);
     // The third line is the idle time.

@@ -134,7 +134,6 @@ pub(crate) fn redlock(groups: &[String]) -> Result<Redlock, Failure> {
 }
 
 impl Task {
-    /// Returns true with a probability of `n` percent.
     fn chance(&mut self, n: u32) -> bool {
         self.dice.random_ratio(n, 100)
     }
@@ -147,8 +146,6 @@ impl Task {
         tokio::time::sleep(self.millis(range)).await;
     }
 
-    /// Runs an operation of the library. Reports its beginning and its end to the ledger, which
-    /// logs the events of all clients.
     async fn verb<T>(
         &mut self,
         verb: Verb,

@@ -36,7 +36,6 @@ impl Violation {
     }
 }
 
-/// Returns all violations in the log, sorted by time.
 pub(crate) fn judge(events: &[Event]) -> Vec<Violation> {
     let mut found = holders::judge(events);
     found.extend(kinds::judge(events));

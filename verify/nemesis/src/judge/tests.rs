@@ -112,7 +112,6 @@ fn good() -> Vec<Event> {
     ]
 }
 
-/// Returns the names of the rules that a log breaks.
 fn broken(mut log: Vec<Event>) -> Vec<&'static str> {
     sort(&mut log);
     judge(&log).iter().map(|v| v.rule).collect()
@@ -123,7 +122,6 @@ fn with(more: Vec<Event>) -> Vec<&'static str> {
     broken([good(), more].concat())
 }
 
-/// Returns the rules that the good log breaks if the event at `time` is replaced by `event`.
 fn at(time: Nanos, event: Event) -> Vec<&'static str> {
     let mut log = good();
     let place = log.iter().position(|e| e.at == time * MS).expect("there is one at this time");

@@ -134,7 +134,6 @@ impl Client {
         self.redlock.election(SEAT).build().expect("settings fit together")
     }
 
-    /// Acquires a lock, however long its node is away, up to `within`.
     pub(super) async fn hold(
         &self,
         name: &str,

@@ -62,7 +62,6 @@ impl Site {
         Client::new(name, redlock, &self.log)
     }
 
-    /// Returns a client for which the address `at` of a server leads to `to`.
     fn client_by(&self, name: &'static str, at: &str, to: &str) -> Result<Client, Failure> {
         let node = SentinelNode::builder(self.name(), self.groups.groups[0].sentinels.clone());
         let node = node.map_address([(at.to_owned(), to.to_owned())]).build()?;

@@ -197,7 +197,6 @@ impl<'a> Clients<'a> {
         Ok(())
     }
 
-    /// Kills all clients.
     pub(super) fn end(&mut self) {
         for (mut child, _) in self.running.drain(..) {
             let _ = child.kill();

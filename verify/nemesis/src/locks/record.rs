@@ -81,7 +81,6 @@ pub(crate) enum Journal {
 }
 
 impl Journal {
-    /// Adds an observation about the lock `name`.
     pub(crate) async fn add(
         &mut self,
         (at, who): (Nanos, TaskId),

@@ -52,7 +52,6 @@ impl Kind {
         matches!(self, Self::Group | Self::GroupAll | Self::Groups)
     }
 
-    /// Returns the number of servers or groups.
     fn nodes(self) -> usize {
         if matches!(self, Self::Servers | Self::Groups) { 3 } else { 1 }
     }
@@ -96,7 +95,6 @@ impl Fleet {
         Ok(Self { lone, address, groups: None })
     }
 
-    /// Creates a `Redlock` handle on these servers with default settings, as an application does.
     pub(super) fn redlock(&self) -> Result<Redlock, Failure> {
         let mut builder = Redlock::builder();
         for (n, server) in self.lone.iter().enumerate() {

@@ -66,7 +66,6 @@ impl Kind {
         usize::from(self.births) + 2 * usize::from(self.accepts)
     }
 
-    /// Returns the key of a request of this kind.
     fn key(self, n: usize) -> String {
         format!("{}-{n}", if self.births { "born" } else { "plain" })
     }
@@ -102,7 +101,6 @@ impl Seen {
         lost.collect()
     }
 
-    /// Returns the execution times of the requests of a kind, sorted.
     pub(super) fn executed(&self, kind: Kind) -> Vec<Instant> {
         let ends = self.requests(kind).iter().filter_map(|(_, end)| *end);
         let mut all: Vec<_> =
@@ -182,7 +180,6 @@ impl Load {
         Ok(Self { seen, tasks, enough, redlock: redlock.clone(), orders })
     }
 
-    /// Calls `at` with all observations so far.
     pub(super) fn look<T>(&self, at: impl FnOnce(&Seen) -> T) -> T {
         at(&lock(&self.seen))
     }

@@ -182,7 +182,6 @@ fn span(seconds: f64) -> String {
     if seconds > 3_600.0 { format!("{:.0} h", seconds / 3_600.0) } else { format!("{seconds:.1}") }
 }
 
-/// Returns all tables as Markdown.
 pub(super) fn tables(rows: &[Row]) -> String {
     let mut text = String::new();
     for (title, cell) in TABLES {

@@ -135,8 +135,6 @@ async fn work(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sends to the ledger (the log of events) the votes: grants and renewals of servers, which the
-/// node wrapper `Witness` has recorded.
 async fn tell(
     mut ledger: Ledger,
     mut seen: UnboundedReceiver<(Nanos, EventKind)>,

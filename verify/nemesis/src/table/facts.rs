@@ -89,7 +89,6 @@ impl Facts {
         self.named.iter().rev().find(|(from, _)| *from <= at)?.1.as_ref()
     }
 
-    /// Returns the address of the process with this run id.
     pub(super) fn address(&self, run_id: &str) -> Option<&Arc<str>> {
         self.processes.get(run_id)
     }

@@ -61,7 +61,6 @@ impl Fault {
         matches!(self, Self::BackedUp | Self::Reset)
     }
 
-    /// Sets the replica priorities that this fault needs. The clients start later.
     pub(super) async fn prepare(self, group: &Group) -> Result<(), Failure> {
         let set = |n: usize, to: &'static str| async move {
             group.ask_ok(n, &["CONFIG", "SET", "replica-priority", to]).await

@@ -308,7 +308,6 @@ impl Group {
         .await
     }
 
-    /// Ends the clients and the process that watches the servers. Returns all events of the log.
     pub(super) async fn end(mut self) -> Result<Vec<Event>, Failure> {
         for process in &mut self.processes {
             if let Some(status) = process.try_wait()? {

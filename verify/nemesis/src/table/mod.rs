@@ -145,7 +145,6 @@ async fn plain_writes(args: &Args, out: &Path, stop: &mut Stop) -> Result<bool, 
     Ok(good)
 }
 
-/// Measures one fault on a new group.
 async fn row(fault: Fault, shape: Shape, out: &Path, stop: &mut Stop) -> Result<Row, Failure> {
     let file = out.join(format!("table-{}.jsonl", fault.name().replace(' ', "-")));
     let ledger = Ledger::new(&file, StdRng::seed_from_u64(1))?;

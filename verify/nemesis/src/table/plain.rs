@@ -87,7 +87,6 @@ impl Row {
     }
 }
 
-/// Measures one fault under one setting, on a new group.
 pub(super) async fn row(
     setting: Setting,
     fault: Fault,

@@ -88,8 +88,6 @@ fn good() -> Vec<Event> {
     log
 }
 
-/// Returns the row of the failover table that `judge` makes from the good log with additional
-/// events.
 fn with(more: Vec<Event>) -> Row {
     let mut log = good();
     log.extend(more);

@@ -75,8 +75,6 @@ async fn watch(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Records the commands that a server executes, from the output of MONITOR. A server that becomes a
-/// replica closes the connection, so this function connects again.
 async fn monitor(addr: String, mut file: File) -> io::Result<()> {
     loop {
         if let Ok(mut stream) = TcpStream::connect(&addr).await
@@ -193,7 +191,6 @@ const SINCE: usize = 6;
 const LENGTH: usize = 13;
 const FLOOR: usize = 14;
 
-/// Returns the words of a marker that say when its quarantine began and how long it is.
 fn beginning(marker: &str) -> (Option<&str>, Option<&str>) {
     (marker.split(' ').nth(SINCE), marker.split(' ').nth(LENGTH))
 }
@@ -242,7 +239,6 @@ impl Line {
         None
     }
 
-    /// Returns the replication id and the run id of the server.
     async fn who(&mut self) -> Option<(String, String)> {
         let Some(Reply::Ok(info)) = self.ask("INFO everything").await else { return None };
         let field = |name: &str| {

@@ -19,7 +19,6 @@ pub(super) struct Halted {
 }
 
 impl Node {
-    /// Makes a server stop inside its next batch.
     pub(crate) fn halt(&self, at: usize) {
         self.state().servers[at].halts = true;
     }

@@ -19,14 +19,12 @@ pub(crate) struct SeenRecord {
 }
 
 impl Node {
-    /// Returns the `MemoryNode` of the master if the master replies.
     fn reached(&self) -> Option<MemoryNode> {
         let state = self.state();
         let server = &state.servers[state.master];
         (!state.down && server.frozen == 0).then(|| server.memory.clone())
     }
 
-    /// Returns the record of an idempotency key.
     pub(crate) fn record(&self, key: &str, settings: &Settings) -> Option<SeenRecord> {
         self.reached()?;
         let retention = Duration::from_millis(settings.retention);

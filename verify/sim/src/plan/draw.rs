@@ -47,7 +47,6 @@ impl Theme {
         }
     }
 
-    /// Draws the number of nodes of the simulated run.
     fn nodes(self, d: &mut Dice) -> usize {
         let most: &[usize] = match self {
             Self::Mixed | Self::Reruns => &[1, 3, 3, 3, 3, 3, 3, 5],
@@ -81,7 +80,6 @@ impl Theme {
         }
     }
 
-    /// Draws the number of calls with idempotency keys, per thousand actions.
     fn orders(self, d: &mut Dice) -> u64 {
         match self {
             Self::Orders | Self::Reruns => 1_000,
@@ -179,7 +177,6 @@ impl Plan {
         plan
     }
 
-    /// Draws a node with `servers` servers.
     pub(super) fn node(&self, d: &mut Dice, servers: u64) -> NodePlan {
         let longest = self.stages[0].max_ttl;
         let server = |d: &mut Dice| ServerPlan {

@@ -19,8 +19,6 @@ enum Kind {
 }
 
 impl Theme {
-    /// Returns the kinds of faults in a plan of this theme (kind of scenario), with their odds per
-    /// thousand.
     fn kinds(self) -> &'static [(Kind, u64)] {
         use Kind::{Crash, Cut, Failover, Flush, Freeze, Handover, Kill, Pause};
         match self {

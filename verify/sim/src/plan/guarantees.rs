@@ -46,7 +46,6 @@ pub(crate) struct Guarantees {
 }
 
 impl Plan {
-    /// Returns the guarantees that hold under the assumptions of this plan of a simulated run.
     pub(crate) fn guarantees(&self) -> Guarantees {
         let unnoticed = self.steps == Steps::Unnoticed;
         // Small steps of the clocks (`Steps::Small`) stay within the permitted clock error.

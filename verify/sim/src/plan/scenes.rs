@@ -366,7 +366,6 @@ pub(super) fn lone(max_ttl: Ms, is_ahead: bool) -> NodePlan {
     NodePlan { servers: vec![server(max_ttl, is_ahead, 0)], is_new: true }
 }
 
-/// Returns a group of two servers. Their clocks differ as much as permitted.
 pub(super) fn group(max_ttl: Ms, is_ahead: bool, window: Ms) -> NodePlan {
     let servers = [is_ahead, !is_ahead].map(|ahead| server(max_ttl, ahead, window));
     NodePlan { servers: servers.into(), is_new: true }
