@@ -38,8 +38,7 @@ async fn shown(b: &Bench, op: Op) -> Vec<Listed> {
     }
 }
 
-/// Reads the list of candidates. The operation removes an owner that is not in the list, so it
-/// changes nothing.
+/// Removes an owner that is not in the list, so it changes nothing.
 async fn read(b: &Bench, key: &RecordKey) -> Vec<Listed> {
     shown(b, take_out(key, b.owner())).await
 }
