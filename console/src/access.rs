@@ -172,8 +172,8 @@ impl Access {
         Ok(())
     }
 
-    /// Returns the address of a visitor, for the audit (the log of actions). The proxy names the
-    /// visitor's own address as the last one of `X-Forwarded-For`.
+    /// Returns the address of a visitor, for the audit. The proxy names the visitor's own address
+    /// as the last one of `X-Forwarded-For`.
     pub(crate) fn origin(&self, peer: &Peer, headers: &HeaderMap) -> String {
         let named = headers.get_all("x-forwarded-for").iter().next_back();
         let named = named.and_then(|all| all.to_str().ok()?.rsplit(',').next());

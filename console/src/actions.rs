@@ -1,6 +1,5 @@
 //! Actions of operators, such as taking a lock from its holder. The console refuses an action
-//! without permission, and writes each request to the audit (its log of actions), even one that it
-//! refused.
+//! without permission, and writes each request to the audit, even one that it refused.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -139,8 +138,8 @@ impl Act {
 }
 
 impl Act {
-    /// Returns, for the audit (the log of actions), the parts of the request that decide about its
-    /// effect. Results may be secret, so only the digest of a result is written.
+    /// Returns, for the audit, the parts of the request that decide about its effect. Results may
+    /// be secret, so only the digest of a result is written.
     fn detail(&self, expect: Option<&str>) -> String {
         let shown = expect.map(|expect| format!("shown: {expect}"));
         let more = match self {
@@ -176,7 +175,7 @@ pub(crate) fn refused(shared: &Shared, role: Option<Role>) -> Option<Refusal> {
     None
 }
 
-/// Performs an action, and writes it to the audit (the log of actions).
+/// Performs an action, and writes it to the audit.
 pub(crate) async fn act(
     shared: &Arc<Shared>,
     visitor: &Visitor,
@@ -401,8 +400,8 @@ async fn step_down(
     let election = shared.redlock.election(name).build()?;
     let reason = format!("{} ({})", audit.reason(), audit.by());
     let asked = match expect.map(str::parse::<u64>) {
-        // The request names the term (one leadership) that the page showed, so a later leader does
-        // not obey the request.
+        // The request names the term that the page showed, so a later leader does not obey the
+        // request.
         Some(Ok(term)) => election.step_down_from(FencingToken::new(term), &reason, WAIT).await,
         Some(Err(_)) => return Err(Refusal::bad_request("expect: the number of a term")),
         None => election.step_down(&reason, WAIT).await,

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::history::now_ms;
 
-/// Number of lines that the console keeps for the page of the audit (the log of actions).
+/// Number of lines that the console keeps for the page of the audit.
 const KEPT: usize = 200;
 /// Maximum number of refused requests that are written within `WINDOW`.
 const REFUSED: u32 = 30;
@@ -77,7 +77,7 @@ impl fmt::Display for AuditLine {
 /// Function that receives each line of the audit, for example to write it to a file.
 pub type Sink = Arc<dyn Fn(&AuditLine) + Send + Sync>;
 
-/// The audit (log of actions) of one console.
+/// The audit of one console.
 pub(crate) struct Audits {
     sink: Option<Sink>,
     kept: Mutex<VecDeque<AuditLine>>,

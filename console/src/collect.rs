@@ -34,7 +34,7 @@ const REQUEST: Duration = Duration::from_millis(220);
 /// requests to a node.
 pub(crate) const EVERY: Duration = Duration::from_millis(440);
 /// Interval of readings of the nodes while no page is open. These readings only ask which nodes
-/// vote (grant locks).
+/// vote.
 const SLOW: Duration = Duration::from_secs(10);
 /// Interval at which the collector reads the votes, that is, which nodes grant locks. After an
 /// event of a node the votes are read at once.
@@ -42,13 +42,13 @@ const VOTES: Duration = Duration::from_millis(1_900);
 /// Interval of the event `tick`, which shows a browser that its stream of server-sent events is
 /// alive.
 const TICK: Duration = Duration::from_secs(2);
-/// Interval at which the incidents (losses of data about which an operator decides) are counted.
+/// Interval at which the incidents are counted.
 const INCIDENTS: Duration = Duration::from_secs(30);
 /// Time-out for each request of the survey, which reads the nodes' keys. It is shorter than that of
 /// the command line, so that a frozen node does not hold up the others.
 pub(crate) const SURVEY: Duration = Duration::from_millis(900);
 
-/// State of the collector (the task that reads the nodes) that no page needs.
+/// State of the collector that no page needs.
 struct Collector {
     shared: Arc<Shared>,
     survey: Survey,
@@ -103,9 +103,9 @@ impl Collector {
             self.votes_at = None;
         }
         let shared = Arc::clone(&self.shared);
-        // Reading the votes (which nodes grant locks) costs one more request to each node. If the
-        // survey, which reads the nodes' keys, found new names, it has already sent an additional
-        // request, so the votes are read less often then.
+        // Reading the votes costs one more request to each node. If the survey, which reads the
+        // nodes' keys, found new names, it has already sent an additional request, so the votes are
+        // read less often then.
         let found_new = is_watched && self.survey().await;
         let every = if found_new { 2 * VOTES } else { VOTES };
         let asks_votes = !is_watched || self.votes_at.is_none_or(|at| at.elapsed() >= every);

@@ -31,8 +31,7 @@ const KEEP: Duration = Duration::from_secs(10);
 /// Age from which the stored page is too old: no event stream begins with it, and a request for the
 /// page waits for a newer one.
 pub(crate) const FRESH: Duration = Duration::from_millis(2_500);
-/// Time for which a topic (one page of the console) counts as watched after one request for its
-/// page.
+/// Time for which a topic counts as watched after one request for its page.
 const LOOK: Duration = Duration::from_secs(5);
 
 /// A page, as a topic of events.

@@ -40,16 +40,16 @@ pub(crate) struct Readings {
     locks: Recent<LockId, Option<(View, u64)>>,
     /// Records of keys, by namespace and key.
     keys: Recent<(String, String), Result<keys::KeyNow, Refusal>>,
-    /// The incidents (losses of data), by the retention of keys and by the namespace. An empty
-    /// namespace stands for all namespaces.
+    /// The incidents, by the retention of keys and by the namespace. An empty namespace stands for
+    /// all namespaces.
     incidents: Recent<(Duration, String), Result<incidents::Seen, Refusal>>,
 }
 
 impl Default for Readings {
     fn default() -> Self {
         let second = Duration::from_secs(1);
-        // A reading of incidents (losses of data) sends several requests for each namespace. So
-        // only one runs at a time, and its result is used for ten seconds.
+        // A reading of incidents sends several requests for each namespace. So only one runs at a
+        // time, and its result is used for ten seconds.
         let (locks, keys) = (Recent::new(second, 4), Recent::new(second, 4));
         Self { locks, keys, incidents: Recent::new(10 * second, 1) }
     }
@@ -145,8 +145,8 @@ fn head(shared: &Shared, model: &Model, mut page: Value) -> Value {
     page
 }
 
-/// Returns the state of the task that reads the nodes (the collector), such as the progress of its
-/// scan of all keys.
+/// Returns the state of the task that reads the nodes, such as the progress of its scan of all
+/// keys.
 pub(crate) fn poll(shared: &Shared, model: &Model) -> Value {
     let scan = &model.scan;
     let progress = scan.progress.keys().chain(scan.totals.keys());
@@ -197,9 +197,8 @@ pub(crate) fn clean_sentence(text: &str) -> String {
     Secrets::default().sentence(text, SENTENCE_MAX)
 }
 
-/// Returns true if both names mean the same node. `surveyed` is its name in a survey (a reading of
-/// the nodes' keys), `name` is its name in the console's `Redlock` handle. The survey calls a
-/// server `node` and its address.
+/// Returns true if both names mean the same node. `surveyed` is its name in a survey, `name` is its
+/// name in the console's `Redlock` handle. The survey calls a server `node` and its address.
 pub(crate) fn is_node(surveyed: &str, name: &str) -> bool {
     surveyed == name || surveyed.strip_prefix("node ") == Some(name)
 }

@@ -121,8 +121,7 @@ pub(crate) struct Shared {
     pub(crate) history: History,
     pub(crate) audits: Audits,
     pub(crate) recent: Readings,
-    /// Survey (connections to the nodes) with which the pages of single keys read records. The
-    /// collector (the task that reads all nodes) has its own survey.
+    /// Survey with which the pages of single keys read records. The collector has its own survey.
     pub(crate) survey: tokio::sync::Mutex<Survey>,
     /// Number of requests that surveys, which read keys, have sent to each node.
     pub(crate) requests: AtomicU64,

@@ -46,8 +46,8 @@ pub struct Ask<'a> {
     /// Approximate number of keys of the next page of `SCAN`; `None` asks for no page. After the
     /// last page of a node, the next request begins again with the first page.
     pub scan: Option<usize>,
-    /// Main keys of locks (the keys that store the owners). For each lock, the request reads if its
-    /// key exists, and its queue of waiting clients.
+    /// Main keys of locks. For each lock, the request reads if its key exists, and its queue of
+    /// waiting clients.
     pub locks: &'a [&'a str],
     /// Keys of a namespace, whose records are read.
     pub keys: Option<(&'a Records, &'a [String])>,

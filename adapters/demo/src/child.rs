@@ -1,5 +1,5 @@
-//! A consumer process of the demo. If a consumer was started with a crash point (a step of the
-//! handling of a message), it aborts itself after this step, unless the demo kills it earlier.
+//! A consumer process of the demo. If a consumer was started with a crash point, it aborts itself
+//! after this step, unless the demo kills it earlier.
 
 use std::future::Future;
 use std::io::Write as _;

@@ -28,7 +28,7 @@ use crate::invoices::{self, Invoice, Letter};
 use crate::ledger::Ledger;
 use crate::process::{Process, command};
 
-/// Number of messages that are sent for each crash point (a step after which a consumer is killed).
+/// Number of messages that are sent for each crash point.
 const MESSAGES: usize = 6;
 /// Number of the message at which the consumer process dies, counted from 1.
 const AT: usize = 3;
@@ -42,8 +42,8 @@ const PATIENCE: Duration = Duration::from_secs(90);
 const STEADY: Duration = Duration::from_secs(2);
 const SIGABRT: i32 = 6;
 
-/// State of the ledger (the list of booked invoices) and of the idempotency records on the nodes,
-/// after the death of a consumer process.
+/// State of the ledger and of the idempotency records on the nodes, after the death of a consumer
+/// process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
     /// Number of invoices that are booked in the ledger.

@@ -20,8 +20,8 @@ use crate::process::{Process, command};
 
 const CONSUMERS: usize = 4;
 const POINTS: usize = 5;
-/// Maximum number of messages of a consumer before it aborts itself at its crash point (a step of
-/// the handling of a message). This number is for a crash point at which no consumer has died yet.
+/// Maximum number of messages of a consumer before it aborts itself at its crash point. This number
+/// is for a crash point at which no consumer has died yet.
 const SOON: u32 = 20;
 /// Maximum time for a consumer to end after SIGTERM.
 const END: Duration = Duration::from_secs(30);
@@ -65,8 +65,7 @@ struct Counts {
 struct Inner {
     list: Vec<Process>,
     dice: StdRng,
-    /// Number of consumers that were started for each crash point (the step after which a consumer
-    /// aborts itself).
+    /// Number of consumers that were started for each crash point.
     started: [u64; POINTS],
     killed: u64,
     /// If true, new consumers get no crash point, so they do not abort themselves.

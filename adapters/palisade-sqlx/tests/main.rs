@@ -1,5 +1,4 @@
-//! Tests of the inbox (the table that records effects) and of fenced writes, on a real PostgreSQL
-//! server.
+//! Tests of the inbox and of fenced writes, on a real PostgreSQL server.
 
 mod alone;
 mod child;

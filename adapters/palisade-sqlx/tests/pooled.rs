@@ -1,6 +1,6 @@
-//! Tests of the inbox (the table that records effects) and of fenced writes through PgBouncer in
-//! transaction mode. Many clients share few server connections. Two transactions of one client may
-//! use different server connections.
+//! Tests of the inbox and of fenced writes through PgBouncer in transaction mode. Many clients
+//! share few server connections. Two transactions of one client may use different server
+//! connections.
 
 use std::time::Duration;
 

@@ -35,15 +35,14 @@ pub(crate) enum Problem {
     CreatedLater,
     InProgress(Duration),
     KeyReused,
-    /// The key is parked (its requests do not run until a person decides), because an earlier
-    /// attempt left no result and may have taken effect.
+    /// The key is parked, because an earlier attempt left no result and may have taken effect.
     OutcomeUnknown,
-    /// The key is parked (its requests do not run) after a loss of data. It is unknown if the key
-    /// was used before. Contains the time until the nodes can exclude an earlier use again.
+    /// The key is parked after a loss of data. It is unknown if the key was used before. Contains
+    /// the time until the nodes can exclude an earlier use again.
     PastUnknown(Duration),
-    /// The key is parked (its requests do not run) after a loss of data, as for
-    /// [`PastUnknown`](Self::PastUnknown). But no operator has decided yet if the requests of such
-    /// keys run. So the client can try the request again later.
+    /// The key is parked after a loss of data, as for [`PastUnknown`](Self::PastUnknown). But no
+    /// operator has decided yet if the requests of such keys run. So the client can try the request
+    /// again later.
     PastUndecided,
     /// The request ran before, and its response could not be stored. Contains the status of this
     /// response, if the status was stored.

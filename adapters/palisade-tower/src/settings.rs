@@ -131,9 +131,8 @@ impl Settings {
     }
 
     /// Returns the decision to store or not to store a response with this status. By default the
-    /// decision about a 5xx response is `Unknown` if there is a probe (a check for the effect), or
-    /// if the namespace's policy is to run the request again. Otherwise the 5xx response is stored
-    /// as the result.
+    /// decision about a 5xx response is `Unknown` if there is a probe, or if the namespace's policy
+    /// is to run the request again. Otherwise the 5xx response is stored as the result.
     pub(crate) fn keep_of(&self, status: StatusCode) -> Keep {
         if let Some(keep) = &self.keep {
             return keep(status);

@@ -49,7 +49,7 @@ pub(super) async fn read(shared: &Shared) {
 }
 
 /// Asks all nodes for the holders of a lock; `None` if its name is invalid or the console's handle
-/// (its client of the nodes) is closed.
+/// is closed.
 pub(crate) async fn view(shared: &Shared, id: &LockId) -> Option<View> {
     if id.is_semaphore {
         let semaphore = shared.redlock.semaphore(&id.name, SLOTS).build().ok()?;

@@ -1,5 +1,5 @@
-//! The page `elections`: for each election the leader, the candidates, the terms (leaderships), and
-//! the times without a leader.
+//! The page `elections`: for each election the leader, the candidates, the terms, and the times
+//! without a leader.
 
 use palisade::election::{Candidate, Leader};
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! The page `overview`: which nodes vote (grant locks), if they are a majority, and the latest
-//! entries of the history.
+//! The page `overview`: which nodes vote, if they are a majority, and the latest entries of the
+//! history.
 
 use palisade::Ability;
 use palisade_ops::KeyState;
@@ -49,7 +49,7 @@ fn server(vote: &Vote) -> Option<&str> {
     port.bytes().all(|b| b.is_ascii_digit()).then_some(at)
 }
 
-/// Explains in a sentence which part of the nodes votes (grants locks), and why the others do not.
+/// Explains in a sentence which part of the nodes votes, and why the others do not.
 fn verdict(model: &Model) -> (&'static str, String) {
     let (all, voting, needed) = (model.votes.len(), model.voting(), model.needed);
     if all == 0 {

@@ -54,7 +54,7 @@ impl World {
         Self { servers, client, base, settings, end: Some(end), console }
     }
 
-    /// Returns another handle (client of the nodes), such as another process would have.
+    /// Returns another handle, such as another process would have.
     pub(crate) fn other(&self) -> Redlock {
         self.settings.build().expect("valid settings")
     }

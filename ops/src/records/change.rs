@@ -62,9 +62,9 @@ pub enum Change {
     /// first that the attempts had no effect. The next call runs the handler, under any policy. The
     /// change runs no handler. The recorded steps and the fingerprint stay.
     ///
-    /// A key that the nodes have forgotten after a loss of data stays parked (not run), because the
-    /// nodes have no record of its attempts. To run such a key, use [`Call::rerun`] or decide about
-    /// the loss ([`Incident::decide`]).
+    /// A key that the nodes have forgotten after a loss of data stays parked, because the nodes
+    /// have no record of its attempts. To run such a key, use [`Call::rerun`] or decide about the
+    /// loss ([`Incident::decide`]).
     ///
     /// [`Incident::decide`]: crate::Incident::decide
     Rerun,

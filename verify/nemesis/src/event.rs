@@ -171,8 +171,7 @@ pub(crate) enum EventKind {
     Answers { server: Arc<str>, to_write: WriteReply },
     /// The server at this address has this run id.
     Process { server: Arc<str>, run_id: Arc<str> },
-    /// The marker (a key with the server's data history) at this address states that the server
-    /// grants nothing from `from` to `ends`.
+    /// The marker at this address states that the server grants nothing from `from` to `ends`.
     Quarantine { server: Arc<str>, from: Nanos, ends: Nanos },
     /// From now on, the Sentinel with the number `sentinel` reports this master.
     Named { sentinel: u8, master: Arc<str> },

@@ -23,8 +23,7 @@ use crate::wire::{Item, LedgerReply, LedgerRequest, Line};
 
 /// Number of orders that are open at the same time.
 const OPEN: usize = 24;
-/// Number of finished orders that the ledger (the system that books them) may give to clients
-/// again.
+/// Number of finished orders that the ledger may give to clients again.
 const DONE: usize = 200;
 
 /// Number of batch keys that the ledger may give to clients again. Creating this number of keys
@@ -59,7 +58,7 @@ fn work_of(verb: Verb) -> Option<&'static str> {
     Some(WORK[at])
 }
 
-/// The ledger (the system that accepts or refuses the clients' effects) and its log.
+/// The ledger and its log.
 pub(crate) struct Ledger {
     books: Books,
     /// Largest token of an accepted write, for each name.
@@ -77,8 +76,7 @@ pub(crate) struct Ledger {
     log: Log,
 }
 
-/// The log of the ledger (the system on which the clients' work has effects): all events, in memory
-/// and in a file.
+/// The log of the ledger: all events, in memory and in a file.
 pub(crate) struct Log {
     events: Vec<Event>,
     file: BufWriter<File>,
@@ -134,7 +132,7 @@ impl Ledger {
     }
 
     /// Begins the phase after all faults. From now on, the ledger records the clients whose work
-    /// was done, and creates no new orders (requests with an idempotency key).
+    /// was done, and creates no new orders.
     pub(crate) fn calm(&mut self) -> io::Result<()> {
         self.closing = true;
         self.log.served.clear();
@@ -239,8 +237,7 @@ impl Ledger {
         self.keys[self.dice.random_range(oldest..all)].clone()
     }
 
-    /// Returns an order (a key for a request), most often one that is not done. Several clients may
-    /// get the same order.
+    /// Returns an order, most often one that is not done. Several clients may get the same order.
     fn next_order(&mut self) -> Option<Arc<str>> {
         while self.open.len() < OPEN && !self.closing {
             self.made += 1;

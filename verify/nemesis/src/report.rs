@@ -11,8 +11,7 @@ use crate::event::{Answer, Event, EventKind, Nanos, SECOND, Verb};
 use crate::judge::{Violation, story};
 use crate::locks::record::What;
 
-/// Time after a fault in which its effects may continue: a failover, and a quarantine (a time
-/// without grants).
+/// Time after a fault in which its effects may continue: a failover, and a quarantine.
 const AFTER: Nanos = 10 * SECOND;
 
 /// A fault that was injected, with its beginning and its end.

@@ -125,8 +125,7 @@ fn legend(out: &mut String, y: f64) {
     }
 }
 
-/// Assigns each fault to the first lane (a row of the picture) that has room for the fault and its
-/// label.
+/// Assigns each fault to the first lane that has room for the fault and its label.
 fn lanes(faults: &[Fault]) -> Vec<(&Fault, usize)> {
     let mut free: BTreeMap<usize, Nanos> = BTreeMap::new();
     let mut placed = Vec::new();

@@ -1,5 +1,5 @@
-//! Protocol between the clients and the ledger (the process that logs events and records effects):
-//! lines of JSON over a Unix socket. Faults of the network do not affect this socket.
+//! Protocol between the clients and the ledger: lines of JSON over a Unix socket. Faults of the
+//! network do not affect this socket.
 //!
 //! Each task of a client has its own connection, so its lines stay in order. If a client is killed,
 //! the ledger still reads the lines that the client wrote before.
@@ -47,8 +47,8 @@ pub(crate) enum LedgerRequest {
     /// Performs the effect of an idempotency key of a batch. The ledger accepts all effects of such
     /// keys.
     Act { key: Arc<str>, token: u64, value: Arc<str> },
-    /// Asks for the effect of this parked key (not run until an operator decides). If there is no
-    /// effect, the operator runs the key again.
+    /// Asks for the effect of this parked key. If there is no effect, the operator runs the key
+    /// again.
     Decide { key: Arc<str> },
 }
 

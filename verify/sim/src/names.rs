@@ -1,5 +1,4 @@
-//! Names of locks, keys and elections, and the short numbers of these names in a trace (the list of
-//! a run's events).
+//! Names of locks, keys and elections, and the short numbers of these names in a trace.
 
 pub(crate) fn lock(n: usize) -> String {
     format!("lock-{n}")

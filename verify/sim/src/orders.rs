@@ -62,7 +62,7 @@ impl Actor {
             return self.world.tell(Event::Cancelled { client, task: self.task, name });
         };
         // The remaining outcomes give the caller no result. The handler failed or is running, the
-        // key is parked (the handler was not run), or the result may not be stored.
+        // key is parked, or the result may not be stored.
         let none = |why| Event::NoResult { client, name, why };
         self.world.tell(match outcome {
             Ok(Outcome::Executed { value, kept, .. }) => {

@@ -53,7 +53,7 @@ impl NodePlan {
         self.servers.len() > 1
     }
 
-    /// Returns the largest L (time for which a replaced master may still grant) of the servers.
+    /// Returns the largest L of the servers.
     pub(crate) fn window(&self) -> Ms {
         if !self.is_group() {
             return 0;
@@ -127,7 +127,7 @@ impl NetPlan {
 pub(crate) enum Copy {
     /// The master's data as they were this time ago. Zero means all data.
     Behind(Ms),
-    /// No data, not even the marker (the key with the data history).
+    /// No data, not even the marker.
     Empty,
     /// The promoted server's own data, if it was replaced but still calls itself master: its
     /// promotion changes nothing. Otherwise all data.
@@ -139,8 +139,7 @@ pub(crate) enum Copy {
 pub(crate) enum Stops {
     /// The handover is completed.
     Done,
-    /// The handover stops after the old master was closed (it refuses requests), because the
-    /// operator's program dies.
+    /// The handover stops after the old master was closed, because the operator's program dies.
     Closed,
     /// The handover stops after the closing: the old master is opened again, and no server is
     /// promoted.
@@ -149,7 +148,7 @@ pub(crate) enum Stops {
     /// does not become a replica.
     Promoted,
     /// The promoted server accepts requests before it has taken over the old master's data history.
-    /// So it begins with a quarantine (a time without grants).
+    /// So it begins with a quarantine.
     Opened,
     /// The handover is completed, but the promoted server lacks the writes of this length of time
     /// just before the old master was closed.
@@ -181,9 +180,8 @@ pub(crate) enum Fault {
     /// Another server of the group is promoted. The clients in `old` stay connected to the replaced
     /// master until it refuses their requests. The replaced master freezes for the time `freeze`.
     Failover { node: usize, to: usize, copy: Copy, old: u64, freeze: Ms },
-    /// A planned handover: the master is closed (it answers nothing), another server is promoted
-    /// after the time `takes`, and that server continues as the master. `stops` tells at which step
-    /// the handover ends.
+    /// A planned handover: the master is closed, another server is promoted after the time `takes`,
+    /// and that server continues as the master. `stops` tells at which step the handover ends.
     Handover { node: usize, to: usize, takes: Ms, stops: Stops },
     /// The master gives its data another name, without a loss.
     Rename { node: usize },
@@ -343,16 +341,15 @@ pub(crate) struct OrdersPlan {
     pub(crate) accepts: Ms,
 }
 
-/// Policy for a key whose earlier attempt left no result (lapsed), or whose past the nodes may have
-/// lost (forgotten).
+/// Policy for a key whose earlier attempt left no result, or whose past the nodes may have lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Policy {
-    /// A key without a result (lapsed) or with a lost past (forgotten) is parked: its handler does
-    /// not run again without a decision of an operator.
+    /// A key without a result or with a lost past is parked: its handler does not run again without
+    /// a decision of an operator.
     #[default]
     Once,
-    /// The handler of a lapsed key (an attempt left no result) runs again. A forgotten key (an
-    /// attempt may have been lost) is parked, which means that an operator has to decide.
+    /// The handler of a lapsed key runs again. A forgotten key is parked, which means that an
+    /// operator has to decide.
     Rerun,
     /// The handler of a key runs again in both cases, lapsed and forgotten.
     Least,
@@ -373,8 +370,7 @@ pub(crate) enum Steps {
     Unnoticed,
 }
 
-/// Change of a plan (the decisions about one run), to test a mistake outside of the library or one
-/// certain rule.
+/// Change of a plan, to test a mistake outside of the library or one certain rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tamper {
     /// Every client uses the same owner token in all attempts.
@@ -445,8 +441,8 @@ impl Plan {
         self.faults.iter().map(wild).max().unwrap_or(0)
     }
 
-    /// Returns the time for which a planned handover closes the old master (it then answers
-    /// nothing), if the other server is promoted after the time `takes`.
+    /// Returns the time for which a planned handover closes the old master, if the other server is
+    /// promoted after the time `takes`.
     pub(crate) fn closed_for(&self, takes: Ms) -> Duration {
         ms(takes + takes / 4 + 20) + 4 * Duration::from_micros(self.truth.error)
     }

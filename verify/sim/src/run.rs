@@ -1,5 +1,5 @@
-//! Runs a plan (all decisions of a simulated run) in virtual time, on one thread and one runtime.
-//! Returns the trace and the violation, if any.
+//! Runs a plan in virtual time, on one thread and one runtime. Returns the trace and the violation,
+//! if any.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -387,8 +387,8 @@ impl Stage {
         let p = &self.plan;
         let silent = p.most(|s| s.max_ttl) + p.window();
         sleep(ms(silent) * 5 / 4 + ms(2 * p.deadline + 400 + p.clocks_apart())).await;
-        // If a planned handover has closed a server (it answers nothing), its quarantine (a time
-        // without grants) begins only after the server has opened again.
+        // If a planned handover has closed a server, its quarantine begins only after the server
+        // has opened again.
         sleep(p.longest_closing() * 9 / 4).await;
         for n in 0..p.names {
             self.must_be_gone(&names::lock(n), "its ttl is long over");

@@ -147,8 +147,7 @@ pub(crate) enum Event {
         name: u16,
         taken: bool,
     },
-    /// The future of a call of the user's code (an acquire, or a call with an idempotency key) was
-    /// dropped.
+    /// The future of a call of the user's code was dropped.
     Cancelled {
         client: usize,
         task: usize,

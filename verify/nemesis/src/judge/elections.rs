@@ -93,8 +93,8 @@ fn proclaimed(events: &[Event]) -> (Terms<'_>, Values<'_>) {
     (terms, values)
 }
 
-/// Returns the part that all values of one candidacy (one campaign and the leadership that it wins)
-/// have in common. A candidacy publishes `1.2.3`, then `1.2.3/40` and so on.
+/// Returns the part that all values of one candidacy have in common. A candidacy publishes `1.2.3`,
+/// then `1.2.3/40` and so on.
 fn base(value: &str) -> &str {
     value.split('/').next().unwrap_or(value)
 }

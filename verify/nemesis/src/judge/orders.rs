@@ -1,5 +1,4 @@
-//! Checks an event log for broken rules about orders (requests with an idempotency key) and about
-//! idempotency keys of batches.
+//! Checks an event log for broken rules about orders and about idempotency keys of batches.
 //!
 //! An order has at most one effect that the ledger accepts. A batch key has a second effect only if
 //! an operator ran the key again. Each order or key has one result, which never changes and is one

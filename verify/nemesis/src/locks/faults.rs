@@ -18,8 +18,7 @@ use crate::world::Failure;
 
 /// Time for which a server is frozen or down.
 const AWAY: Duration = Duration::from_millis(800);
-/// Time between the end of a fault and the next fault, if no server is in quarantine (a time
-/// without grants).
+/// Time between the end of a fault and the next fault, if no server is in quarantine.
 const REST: Duration = Duration::from_millis(400);
 /// Longest time for which two of three servers are frozen. The clients then cannot get the lock,
 /// and do their work without it.

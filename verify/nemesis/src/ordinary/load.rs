@@ -198,8 +198,7 @@ impl Load {
     }
 
     /// Delivers [`BACKLOG`] requests of each kind for the first time. Their creation time is
-    /// `made`. Returns the number of requests of each kind that were parked (their handlers did not
-    /// run).
+    /// `made`. Returns the number of requests of each kind that were parked.
     pub(super) async fn deliver_backlog(&self, made: SystemTime) -> Result<[usize; 4], Failure> {
         let mut parked = [0; 4];
         for kind in Kind::ALL {
@@ -341,9 +340,8 @@ impl Orders {
             match self.run(key, born, &runs).await {
                 Ok(Outcome::Executed { .. } | Outcome::Replayed(_)) => break End::Executed,
                 Ok(Outcome::Parked(parked)) => break End::Parked(parked.forgotten_for),
-                // No operator has initialised the server. The request stays parked (not run) until
-                // an operator does, or else for one retention (the time for which records are
-                // kept).
+                // No operator has initialised the server. The request stays parked until an
+                // operator does, or else for one retention.
                 Err(RunError::NotInitialised { .. }) => {
                     break End::Parked(Duration::from_secs(24 * 3_600));
                 }
@@ -413,7 +411,7 @@ impl Orders {
                 sleep(PAUSE).await;
             }
             let has = had || matches!(outcome, Ok(Outcome::Executed { .. } | Outcome::Replayed(_)));
-            // The request was parked (not run) before it had a result. A new request replaces it.
+            // The request was parked before it had a result. A new request replaces it.
             let (key, born) = match outcome {
                 Ok(Outcome::Parked(_)) if !has => (format!("{key}'"), SystemTime::now()),
                 _ => (key, born),

@@ -1,7 +1,7 @@
 //! Facts about the Sentinel group of one row of the failover table, in the order of time: the
-//! masters that the Sentinels reported, the servers that accepted writes, and the quarantines
-//! (times without grants). They come from the watcher, a process that uses plain Redis requests.
-//! None of these facts comes from the library.
+//! masters that the Sentinels reported, the servers that accepted writes, and the quarantines. They
+//! come from the watcher, a process that uses plain Redis requests. None of these facts comes from
+//! the library.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -105,13 +105,12 @@ impl Facts {
         answers[silent..].iter().find(|(_, a)| *a == WriteReply::Yes).map(|(at, _)| *at)
     }
 
-    /// Returns the end of a server's last quarantine (time without new grants).
+    /// Returns the end of a server's last quarantine.
     pub(super) fn quarantine_ends(&self, server: &str) -> Option<Nanos> {
         self.quarantines.get(server)?.last().map(|(_, ends)| *ends)
     }
 
-    /// Returns true if a server was in quarantine (a time without grants) from the request at
-    /// `since` to the reply at `at`.
+    /// Returns true if a server was in quarantine from the request at `since` to the reply at `at`.
     ///
     /// The beginning and the end of a quarantine are in whole milliseconds. So times within 1 or 2
     /// ms of the beginning or the end count as outside.

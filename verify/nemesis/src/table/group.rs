@@ -1,5 +1,5 @@
-//! A new Sentinel group with its clients and its watcher (the process that records the replies of
-//! servers and Sentinels). The methods of [`Group`] wait for states of the group.
+//! A new Sentinel group with its clients and its watcher. The methods of [`Group`] wait for states
+//! of the group.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -68,8 +68,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Starts the servers, the ledger (which logs all events) and the watcher (which observes the
-    /// servers). Starts no clients.
+    /// Starts the servers, the ledger and the watcher. Starts no clients.
     pub(super) fn up(shape: Shape, ledger: Shared) -> Result<Self, Failure> {
         let (down_after, max_lag) = (shape.down_after_ms.to_string(), shape.max_lag.to_string());
         let max_lag = if shape.defeat { "0" } else { &max_lag };
@@ -213,8 +212,8 @@ impl Group {
         .await
     }
 
-    /// Waits until the master that the Sentinels report accepts writes and its quarantine (a time
-    /// without grants) has ended. Then waits two more seconds.
+    /// Waits until the master that the Sentinels report accepts writes and its quarantine has
+    /// ended. Then waits two more seconds.
     pub(super) async fn until_served(
         &mut self,
         fault: Fault,

@@ -133,7 +133,7 @@ pub(super) async fn row(
 }
 
 /// Injects the fault in the same way as for the rows about locks of the library. Waits only until
-/// the old master is a replica or dead, not for a quarantine (a time without grants).
+/// the old master is a replica or dead, not for a quarantine.
 async fn strike(fault: Fault, group: &mut Group, stop: &mut Stop) -> Result<u64, Failure> {
     /// Duration of a network cut after its other side has a new master.
     const CUT: Duration = Duration::from_secs(8);

@@ -1,5 +1,5 @@
-//! Checks that each term (fencing token of a leadership) has one leader. No reader receives the
-//! value of another candidate under this term (rules election 1, 2 in docs/design).
+//! Checks that each term has one leader. No reader receives the value of another candidate under
+//! this term (rules election 1, 2 in docs/design).
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Short descriptions of requests and replies for the trace (the list of a run's events).
+//! Short descriptions of requests and replies for the trace.
 
 use palisade::error::NodeError;
 use palisade::node::spi::OwnerToken;

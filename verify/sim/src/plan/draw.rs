@@ -1,5 +1,4 @@
-//! Draws a plan (all decisions of a simulated run) from a seed: its theme, its nodes and its
-//! processes.
+//! Draws a plan from a seed: its theme, its nodes and its processes.
 
 use palisade::Durability;
 

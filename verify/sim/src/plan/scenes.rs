@@ -231,7 +231,7 @@ impl Plan {
         self.net.lose_reply = some;
         let partings = [Parting::Release, Parting::Release, Parting::Drop, Parting::CutShort(2)];
         // In half of the plans, the clients use the lock at the same time as often as possible, so
-        // that the nodes have different fences (last tokens).
+        // that the nodes have different fences.
         let busy = d.chance(500);
         let acts = |d: &mut Dice| {
             let mut acts = Vec::new();
