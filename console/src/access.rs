@@ -1,5 +1,4 @@
-//! Access to the console: which requests are accepted, and which role a visitor has. The roles are
-//! `read` and `act`.
+//! Which requests the console accepts, and the role of a visitor.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -23,12 +22,11 @@ const OWN_HEADER: &str = "x-palisade-console";
 const SESSION: &str = "palisade_console";
 /// Time after which a session ends.
 const SESSION_LIFE: Duration = Duration::from_secs(12 * 3_600);
-/// Maximum number of sessions. If there would be more, the oldest session ends.
+/// The oldest session ends.
 const SESSIONS: usize = 1_024;
 /// The address at which the console listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
-    /// A TCP address.
     Tcp(SocketAddr),
     /// The path of a unix socket, which only the user of this process may use.
     Unix(PathBuf),
@@ -72,8 +70,6 @@ impl std::fmt::Debug for Tokens {
     }
 }
 
-/// Access rules of one console: from where requests are accepted, how visitors log in, and the open
-/// sessions.
 #[derive(Debug)]
 pub(crate) struct Access {
     listen: Listen,
@@ -112,7 +108,6 @@ impl Access {
         self.read.is_some() || self.act.is_some()
     }
 
-    /// Returns true if connections of this peer are accepted.
     pub(crate) fn accepts(&self, peer: &Peer) -> bool {
         match (&self.proxy, peer) {
             (Some(proxy), Peer::Tcp(at)) => at.ip().to_canonical() == proxy.address.to_canonical(),

@@ -35,11 +35,8 @@ const WAIT: Duration = Duration::from_secs(25);
 /// Maximum time for which an action waits for the beginning of a job's run.
 const BEGINS: Duration = Duration::from_secs(10);
 
-/// Answer to an action if its target (such as a lock) has changed since the visitor's page showed
-/// the target.
 const CHANGED: &str = "it has changed since the page showed it; look again";
 
-/// A visitor's request for an action.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Request {
     #[serde(flatten)]
@@ -119,7 +116,6 @@ impl Act {
             | Self::Release { key, .. }
             | Self::Purge { key, .. }
             | Self::Resolve { key, .. } => key,
-            // Of several losses the last one is typed.
             Self::Decide { loss, .. } => loss.rsplit(',').next().unwrap_or(loss),
             Self::RunNow { job } => job,
         }
@@ -203,8 +199,7 @@ pub(crate) async fn act(
         }
     };
     let name = act.name().to_owned();
-    // This entry of the console's history makes the pages of other visitors read the audit log
-    // again and show that the action has begun.
+    // So that the pages of other visitors read the audit log again.
     let begins = format!("{} of {name:?} by {} begins", line.action, line.by);
     let id = shared.audits.begun(line);
     shared.happened(Entry::of(Level::Info, "action", &name, begins));
@@ -346,8 +341,7 @@ async fn force_release(
             Ended::new("failed", "no majority of the nodes names a holder")
         });
     };
-    // The visitor wants to take the lock from the holder that the page showed. If the holder
-    // changes after this check, `take_over` fails: it takes the lock from this holder only.
+    // If the holder changes after this check, `take_over` fails.
     if expect.is_some_and(|expect| expect != holder.owner) {
         return Ok(Ended::new("refused", CHANGED));
     }
@@ -378,8 +372,7 @@ async fn force_release(
     );
     tokio::spawn(async move {
         tokio::time::sleep(taken.closed_for).await;
-        // The guard's lease ends now, so the lock becomes free even without a release. The release
-        // only wakes the waiters a little sooner.
+        // The release only wakes the waiters a little sooner.
         drop(taken.guard.release().await);
     });
     let left = span(left.as_millis() as u64);

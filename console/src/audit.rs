@@ -12,11 +12,9 @@ use tokio::time::{Instant, timeout};
 
 use crate::history::now_ms;
 
-/// Number of lines that the console keeps for the page of the audit.
 const KEPT: usize = 200;
 /// Maximum number of refused requests that are written within `WINDOW`.
 const REFUSED: u32 = 30;
-/// Time over which refused requests are counted.
 const WINDOW: Duration = Duration::from_secs(60);
 
 /// One action: who, when, what, why, from where, and the result. An action that is performed has
@@ -81,7 +79,6 @@ pub type Sink = Arc<dyn Fn(&AuditLine) + Send + Sync>;
 pub(crate) struct Audits {
     sink: Option<Sink>,
     kept: Mutex<VecDeque<AuditLine>>,
-    /// Actions that are under way, by number.
     running: watch::Sender<BTreeMap<u64, AuditLine>>,
     last: Mutex<u64>,
     /// Beginning of the present period of length `WINDOW`, and the number of refused requests since
@@ -186,7 +183,6 @@ impl Audits {
         kept.push_front(line);
     }
 
-    /// Returns the last lines of the audit, the latest first.
     pub(crate) fn latest(&self) -> Vec<Value> {
         locked(&self.kept).iter().map(AuditLine::to_json).collect()
     }

@@ -53,7 +53,6 @@ struct Collector {
     shared: Arc<Shared>,
     survey: Survey,
     names: Names,
-    /// Number of readings of the nodes.
     count: u64,
     votes_at: Option<Instant>,
     tick_at: Option<Instant>,

@@ -6,10 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-/// Number of entries that are kept.
 const KEPT: usize = 1_000;
 
-/// Returns the wall clock in ms since 1970.
 pub(crate) fn now_ms() -> u64 {
     millis(SystemTime::now())
 }
@@ -20,7 +18,6 @@ pub(crate) fn millis(at: SystemTime) -> u64 {
     u64::try_from(since).unwrap_or(u64::MAX)
 }
 
-/// Severity of an entry of the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
     Info,
@@ -62,7 +59,6 @@ struct Kept {
     entries: VecDeque<(u64, u64, Entry)>,
 }
 
-/// The history of one console: its entries.
 #[derive(Default)]
 pub(crate) struct History(Mutex<Kept>);
 

@@ -20,7 +20,6 @@ const SHORT: Duration = Duration::from_secs(30);
 pub(crate) struct Model {
     /// Time of the last complete reading of the nodes.
     pub(crate) at: Option<u64>,
-    /// Number of nodes that form a majority.
     pub(crate) needed: usize,
     pub(crate) votes: Vec<Vote>,
     /// Time until locks can be acquired; and time until new keys can be claimed by calls that have
@@ -97,7 +96,6 @@ pub(crate) struct Vote {
     pub(crate) is_changed: bool,
 }
 
-/// A lock or a semaphore.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LockId {
     pub(crate) name: String,
@@ -111,11 +109,9 @@ pub(crate) enum View {
     Semaphore(SemaphoreInspection),
 }
 
-/// One lock or semaphore.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LockRow {
     pub(crate) view: Option<View>,
-    /// Time of the reading of `view`.
     pub(crate) at: u64,
     /// The waiters, the longest wait first; `None` if no node could be read.
     pub(crate) waiters: Option<Vec<Waiter>>,
@@ -139,7 +135,6 @@ pub(crate) struct Term {
     pub(crate) seen_from_start: bool,
 }
 
-/// One election.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ElectionRow {
     pub(crate) leader: Option<Leader>,
@@ -155,7 +150,6 @@ pub(crate) struct ElectionRow {
     pub(crate) round: u64,
 }
 
-/// One cron job.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct JobRow {
     pub(crate) schedule: String,
@@ -172,7 +166,6 @@ pub(crate) struct JobRow {
     pub(crate) unknown: Option<String>,
 }
 
-/// One idempotency key.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyRow {
     /// State of the key at the last reading; `None` before the first one.
@@ -240,7 +233,6 @@ impl LeftOut {
     }
 }
 
-/// Progress of the scan that finds names.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ScanProgress {
     /// Number of complete rounds of the scan, each of which reads all keys.
@@ -251,7 +243,6 @@ pub(crate) struct ScanProgress {
     pub(crate) progress: BTreeMap<String, u64>,
     /// Number of keys that the last complete scan has read, by node.
     pub(crate) totals: BTreeMap<String, u64>,
-    /// Number of names that are known.
     pub(crate) names: usize,
 }
 

@@ -26,12 +26,9 @@ use crate::recent::Recent;
 use crate::refusal::Refusal;
 use crate::start::Shared;
 
-/// Maximum length of a list in one answer.
 const LIMIT: usize = 500;
-/// Length of a list if the request names no length.
 const PAGE: usize = 100;
 
-/// Sentence about an election or job whose name was found and whose state was not read yet.
 const NOT_READ: &str = "it has not been read yet";
 
 /// The last readings for those pages of the console that ask the nodes themselves.

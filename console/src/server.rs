@@ -97,7 +97,6 @@ async fn host(State(shared): Of, request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// Writes to the audit that a request to act was refused before it was read.
 fn audit_refused(shared: &Shared, visitor: Option<&Visitor>, from: String, refusal: &Refusal) {
     shared.audits.refused(AuditLine {
         at: now_ms(),

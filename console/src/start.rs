@@ -105,7 +105,6 @@ impl From<ConfigError> for StartError {
     }
 }
 
-/// The parts of a console that all requests and the collector share.
 pub(crate) struct Shared {
     pub(crate) redlock: Redlock,
     pub(crate) deployment: Deployment,
@@ -115,7 +114,6 @@ pub(crate) struct Shared {
     pub(crate) is_demo: bool,
     pub(crate) keys_per_second: usize,
     pub(crate) keys: usize,
-    /// Time at which this console began to watch.
     pub(crate) since: u64,
     pub(crate) hub: Arc<Hub>,
     pub(crate) history: History,

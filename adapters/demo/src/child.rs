@@ -172,7 +172,6 @@ pub(crate) fn memory(
     Ok((redlock, of))
 }
 
-/// Runs a consumer process until it receives SIGTERM.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let sentinels: Vec<String> = args.sentinels.split(',').map(str::to_owned).collect();
     let lease = Duration::from_millis(args.lease_ms);

@@ -28,7 +28,6 @@ use crate::invoices::{self, Invoice, Letter};
 use crate::ledger::Ledger;
 use crate::process::{Process, command};
 
-/// Number of messages that are sent for each crash point.
 const MESSAGES: usize = 6;
 /// Number of the message at which the consumer process dies, counted from 1.
 const AT: usize = 3;

@@ -124,7 +124,6 @@ impl Fleet {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a new consumer for each consumer that has ended.
     pub(crate) fn refill(&self) -> Result<(), Failure> {
         let mut inner = self.inner();
         inner.list.retain_mut(|c| !c.has_ended());

@@ -65,7 +65,6 @@ impl Ledger {
         self.dir.join("ledger")
     }
 
-    /// Returns the number of orders whose invoices the ledger has booked.
     pub(crate) fn executed(&self) -> usize {
         self.shared.booked.load(Ordering::Relaxed)
     }

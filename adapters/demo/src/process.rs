@@ -39,7 +39,6 @@ impl Process {
         let _ = Command::new("kill").args(["-s", name, &pid]).stderr(Stdio::null()).status();
     }
 
-    /// Returns true if the process has ended or its state cannot be read.
     pub(crate) fn has_ended(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(Some(_)) | Err(_))
     }
@@ -66,7 +65,6 @@ impl Process {
         }
     }
 
-    /// Kills the process and its children with SIGKILL, and waits until it has ended.
     pub(crate) fn kill(&mut self) {
         if self.has_ended() {
             return;

@@ -1,8 +1,5 @@
-//! The state of a member of a Kafka consumer group: its partitions, the messages read from them,
-//! and the messages that wait for another delivery to the handler.
-//!
-//! One thread of the session reads the messages and stores the offsets. Any thread can finish a
-//! delivery or have it delivered again.
+//! The state of a member of a Kafka consumer group. One thread of the session reads the messages
+//! and stores the offsets; any thread can finish a delivery or have it delivered again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -56,7 +53,6 @@ struct State {
     /// of its assignment, and the offsets of its messages.
     windows: BTreeMap<i32, (u64, Window)>,
     terms: u64,
-    /// Messages that were read and not delivered to the handler yet.
     fresh: VecDeque<Read>,
     /// Messages that are to be delivered to the handler again, some time after a failure.
     delayed: Delayed,
@@ -78,8 +74,6 @@ impl State {
     }
 }
 
-/// The state of a group member. The session's thread, the deliveries and librdkafka's callbacks
-/// share this state.
 #[derive(Debug, Default)]
 pub(crate) struct Group {
     topic: String,
@@ -168,7 +162,6 @@ impl Group {
         Ok(())
     }
 
-    /// Returns the number of unfinished messages, and the number of the last assignment.
     pub(crate) fn load(&self) -> (usize, u64) {
         let state = self.state();
         (state.open(), state.terms)

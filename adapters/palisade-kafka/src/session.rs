@@ -28,7 +28,6 @@ use crate::topic::Topic;
 const AHEAD: usize = 16;
 /// Maximum time that a fetch (`Session::next`) waits for a message.
 const POLL: Duration = Duration::from_millis(500);
-/// Maximum time that one poll of librdkafka waits for a message.
 const TICK: Duration = Duration::from_millis(50);
 /// Time after which the partitions are paused if there is no room for more messages.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -109,7 +108,6 @@ impl Drop for Session {
     }
 }
 
-/// Reads messages and stores offsets until the session ends.
 fn pump(consumer: &BaseConsumer<Callbacks>, group: &Group, ahead: usize) {
     let (mut stored, mut requested_at) = (Instant::now(), Instant::now());
     // The number of the last assignment whose partitions were paused; `None` if no partitions are

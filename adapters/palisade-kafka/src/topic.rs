@@ -28,7 +28,7 @@ pub struct Topic {
 
 impl fmt::Debug for Topic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The output does not contain the settings, because they may contain a password.
+        // The settings may contain a password.
         f.debug_struct("Topic")
             .field("name", &self.name)
             .field("group", &self.group)

@@ -85,7 +85,6 @@ impl Kafka {
         sent.unwrap();
     }
 
-    /// Returns the committed offset of each partition.
     fn committed(&self) -> Vec<Option<i64>> {
         let mut asked = TopicPartitionList::new();
         asked.add_partition_range(TOPIC, 0, self.partitions - 1);
@@ -391,7 +390,6 @@ async fn a_message_that_kills_its_process_is_put_aside() {
     assert_eq!(dead["exhausted"].0.as_deref(), Some("poisoned"));
 }
 
-/// Runs a consumer whose handler answers after another member of the group got its partition.
 async fn late(answer: fn() -> Result<(), Failed>) -> (Kafka, ConsumerReport) {
     let (kafka, redlock) = (Kafka::start(1), handle(&MemoryNode::new()));
     kafka.publish("order-1", "10 GBP").await;

@@ -38,7 +38,7 @@ pub struct Message {
 
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The output does not contain the body, because the body may be secret.
+        // The body may be secret.
         f.debug_struct("Message")
             .field("queue", &self.link.queue)
             .field("delivery_tag", &self.raw.delivery_tag)

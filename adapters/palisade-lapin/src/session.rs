@@ -44,7 +44,6 @@ pub struct Session {
     consumer: lapin::Consumer,
 }
 
-/// The part of a session that all messages of the session share.
 pub(crate) struct Link {
     connection: Connection,
     copies: Channel,
@@ -132,7 +131,6 @@ impl consumer::Session for Session {
 }
 
 impl Link {
-    /// Returns true if the session is unusable and must be replaced.
     fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Acquire) || !self.connection.status().connected()
     }
@@ -178,7 +176,6 @@ impl Link {
         self.refused.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns true if `properties` fits in one AMQP frame.
     pub(crate) fn has_room(&self, properties: &BasicProperties) -> bool {
         self.fits(properties.headers().as_ref().map_or(0, topology::size))
     }

@@ -31,7 +31,7 @@ pub struct Message {
 
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The output does not contain the body, because the body may be secret.
+        // The body may be secret.
         f.debug_struct("Message")
             .field("subject", &self.raw.subject)
             .field("sequence", &self.sequence)
@@ -174,7 +174,6 @@ impl Message {
     }
 }
 
-/// Returns true if the message is too large for the server or the stream.
 fn is_too_large(e: &PublishError) -> bool {
     let code = e.source().and_then(|e| e.downcast_ref::<jetstream::Error>());
     e.kind() == PublishErrorKind::MaxPayloadExceeded

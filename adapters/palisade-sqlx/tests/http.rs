@@ -55,7 +55,6 @@ impl Gate {
         self.open.send_replace(true);
     }
 
-    /// Waits until a handler has arrived at this gate, at which handlers wait before their effect.
     async fn arrived(&self) {
         let _ = self.arrived.subscribe().wait_for(|n| *n > 0).await;
     }
@@ -172,7 +171,6 @@ impl Shop {
         send(self.order(path, key, "tea")).await
     }
 
-    /// Sends an order repeatedly until the response contains the final outcome of the order.
     async fn decided(&self, path: &str, key: &str) -> String {
         let asked = async {
             loop {

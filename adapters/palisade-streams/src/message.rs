@@ -32,7 +32,7 @@ pub struct Message {
 
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The output does not contain the body, because the body may be secret.
+        // The body may be secret.
         f.debug_struct("Message").field("id", &self.entry.id).finish_non_exhaustive()
     }
 }

@@ -17,7 +17,6 @@ use crate::stored::StoredResponse;
 /// operator has decided about the loss yet.
 const UNDECIDED: Duration = Duration::from_secs(10);
 
-/// The reason for an error response of the idempotency layer itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Problem {
     KeyMissing,
@@ -276,8 +275,7 @@ impl Problem {
     }
 }
 
-/// Converts the time of a `Retry-After` header to whole seconds. Rounds up, because a client must
-/// not send its request before the time is over.
+/// Rounds up, because a client must not send its request before the time is over.
 fn seconds(wait: Duration) -> u64 {
     let more = u64::from(wait.subsec_nanos() > 0);
     wait.as_secs().saturating_add(more).max(1)

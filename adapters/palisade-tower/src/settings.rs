@@ -125,7 +125,6 @@ impl Settings {
         }
     }
 
-    /// Returns true if the idempotency layer applies to requests of this HTTP method.
     pub(crate) fn covers(&self, method: &Method) -> bool {
         self.methods.contains(method)
     }

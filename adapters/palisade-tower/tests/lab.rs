@@ -125,7 +125,6 @@ impl Shop {
         self.client.request(method, url).header("x-user", "alice")
     }
 
-    /// Returns a request by which the user alice sends an order with this key.
     pub(crate) fn order(&self, key: &str, wish: &Wish) -> reqwest::RequestBuilder {
         self.request("POST", "/orders").header("idempotency-key", key).json(wish)
     }

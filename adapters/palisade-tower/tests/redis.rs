@@ -51,7 +51,6 @@ fn slow() -> Wish {
     Wish { sleep_ms: 700, ..Wish::default() }
 }
 
-/// Sends the order again until the response is final or a person has to decide.
 async fn decided(shop: &Shop, key: &str, wish: &Wish) -> Got {
     let mut seen = Vec::new();
     for _ in 0..300 {

@@ -119,7 +119,6 @@ fn until_oldest(mut runs: impl DoubleEndedIterator<Item = bool> + ExactSizeItera
     runs.rposition(|runs| runs).map_or(STEP, |at| (at + 1 + STEP).min(TICKS))
 }
 
-/// Returns true if no tick of the job can have changed since the job was last read.
 fn is_quiet(row: &JobRow, now: u64) -> bool {
     let is_over = |tick: &TickReport| matches!(tick.state, TickState::Over(_));
     row.unknown.is_none()
@@ -148,7 +147,6 @@ async fn schedule(shared: &Shared, key: &str, row: &mut JobRow) -> Result<(), St
     }
 }
 
-/// Reads the last requests to run a job, and the state of each requested run.
 async fn requested(shared: &Shared, job: &str, row: &mut JobRow) -> Result<(), String> {
     let begins = format!("{job}/request/");
     let mut numbers: Vec<i64> = {

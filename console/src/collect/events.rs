@@ -12,7 +12,6 @@ use crate::start::Shared;
 /// Number of failovers that are kept.
 const KEPT: usize = 100;
 
-/// Stores all events of the nodes until the console's handle is closed.
 pub(super) async fn listen(shared: &Shared) {
     let mut events = shared.redlock.events();
     while let Some(NamedEvent { node, event, .. }) = events.next().await {

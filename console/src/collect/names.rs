@@ -26,13 +26,9 @@ const LONGEST: Duration = Duration::from_secs(2);
 /// Beginnings of the names of trial locks. A health check or the doctor takes such a lock to see
 /// that locking works.
 const TRIALS: [&str; 2] = ["palisade:health", "palisade:doctor:"];
-/// Largest number of names of locks that are kept.
 const LOCKS: usize = 50_000;
-/// Largest number of elections that are kept.
 const ELECTIONS: usize = 2_000;
-/// Largest number of namespaces that are kept.
 const NAMESPACES: usize = 1_000;
-/// Largest number of prefixes of other applications that are shown.
 const PREFIXES: usize = 8;
 
 /// The names that the console has found, and the progress of the scan that finds them.
@@ -48,7 +44,6 @@ pub(super) struct Names {
     last_left_out: LeftOut,
 }
 
-/// A name of a lock or a semaphore.
 #[derive(Clone, Copy, Default)]
 struct Name {
     /// Round of the scan in which the name was found first. The next field is the round in which it
@@ -306,7 +301,6 @@ impl Collector {
         }
     }
 
-    /// Stores the names among one page of each node's keys, and the time that each node needed.
     fn scanned(&mut self, scanned: &[Scanned]) {
         let shared = &self.shared;
         let pages: Vec<Page> = scanned.iter().map(Page::from).collect();
@@ -323,7 +317,6 @@ impl Collector {
         }
     }
 
-    /// Stores the waiters of these locks, from the queues on each node.
     fn queues(&mut self, ids: Vec<LockId>, all: &OfEach<Vec<LockQueue>>) {
         if ids.is_empty() {
             return;

@@ -35,7 +35,6 @@ impl Vote {
     }
 }
 
-/// Asks all nodes once if they vote, and stores the answers in the model.
 pub(super) async fn read(shared: &Shared) {
     let health = shared.redlock.health().await;
     let mut changes = Vec::new();

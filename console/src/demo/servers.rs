@@ -68,7 +68,6 @@ impl Servers {
         self.all.iter().map(|server| format!("redis://127.0.0.1:{}", server.port)).collect()
     }
 
-    /// Kills a server, and starts it again after a pause with the data that it has written.
     pub(super) async fn restart(&mut self, number: usize, away: Duration) {
         let Some(server) = self.all.get_mut(number) else { return };
         server.stop().await;

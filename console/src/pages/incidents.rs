@@ -51,7 +51,6 @@ pub(crate) struct Seen {
     at: u64,
 }
 
-/// Counts the incidents that wait for a decision, for the page `overview`.
 pub(crate) async fn count(shared: &Shared) {
     if let Ok(seen) = recent(shared, RETENTION, "").await {
         shared.model().incidents = Some(seen.undecided);

@@ -127,7 +127,6 @@ pub(crate) struct KeyNow {
     at: u64,
 }
 
-/// Reads the record of one key from the nodes now.
 pub(crate) async fn key_now(
     shared: &Shared,
     namespace: &str,

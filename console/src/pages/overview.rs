@@ -107,7 +107,6 @@ fn counts(model: &Model) -> Value {
     })
 }
 
-/// Returns true if the overview's counts include all names, and the state of each lock is known.
 fn is_whole(model: &Model) -> bool {
     let LeftOut { locks, elections, keys } = model.left_out;
     let is_known = |row: &LockRow| {

@@ -80,7 +80,6 @@ wait $p 2>/dev/null"#;
         self.open_after(base, hash, "").await
     }
 
-    /// Opens a tab as `open` does, and runs this script in the tab before the scripts of the page.
     pub(crate) async fn open_after(&self, base: &str, hash: &str, script: &str) -> Tab {
         let page = self.browser.new_page("about:blank").await.expect("a tab");
         let tab = Tab { page, base: base.to_owned(), reported: Arc::default() };
@@ -102,7 +101,6 @@ impl Drop for Chrome {
     }
 }
 
-/// Waits until the browser has written the address of its debugging port.
 async fn address(shell: &mut Child, profile: &std::path::Path) -> String {
     let end = Instant::now() + START;
     loop {
@@ -199,7 +197,6 @@ impl Tab {
         let _: bool = self.eval(&format!("(() => {{ {script}; return true; }})()")).await;
     }
 
-    /// Waits until the expression is true, and returns how long that took.
     pub(crate) async fn until(&self, what: &str, within: Duration, script: &str) -> Duration {
         let began = Instant::now();
         loop {
@@ -215,12 +212,10 @@ impl Tab {
         }
     }
 
-    /// Waits until the main part of the page has this text.
     pub(crate) async fn shows(&self, text: &str, within: Duration) -> Duration {
         self.until(&format!("the page shows {text:?}"), within, &has(text)).await
     }
 
-    /// Waits until the main part of the page no longer has this text.
     pub(crate) async fn hides(&self, text: &str, within: Duration) -> Duration {
         let script = format!("!{}", has(text));
         self.until(&format!("the page does not show {text:?}"), within, &script).await
@@ -242,7 +237,6 @@ impl Tab {
         }
     }
 
-    /// Types into the field of this selector.
     pub(crate) async fn type_into(&self, selector: &str, text: &str) {
         let field = self.page.find_element(selector).await;
         let field = field.unwrap_or_else(|e| panic!("{selector}: {e}"));

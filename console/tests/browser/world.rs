@@ -54,7 +54,6 @@ impl World {
         Self { servers, client, base, settings, end: Some(end), console }
     }
 
-    /// Returns another handle, such as another process would have.
     pub(crate) fn other(&self) -> Redlock {
         self.settings.build().expect("valid settings")
     }
@@ -64,7 +63,6 @@ impl World {
         keys.at_most_once().build().expect("valid settings")
     }
 
-    /// Ends the console, and waits until it has ended.
     pub(crate) async fn end_console(&mut self) {
         drop(self.end.take());
         let _ = (&mut self.console).await;

@@ -83,7 +83,6 @@ impl Clients {
         }
     }
 
-    /// Kills a client with SIGKILL.
     pub(crate) fn kill(&self, n: u8) -> Result<(), Failure> {
         self.resume(n)?;
         let mut list = self.list.borrow_mut();
@@ -127,7 +126,6 @@ impl Clients {
         Ok(())
     }
 
-    /// Checks all clients. Reports each client that has ended by itself, and starts it again.
     pub(crate) fn look(&self) -> Result<(), Failure> {
         for n in 1..=self.count() {
             let ended = {

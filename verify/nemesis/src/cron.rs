@@ -43,7 +43,6 @@ pub(crate) struct Args {
     seconds: u64,
 }
 
-/// Runs the cron job in one of the three processes. Reports to the ledger while this process leads.
 pub(crate) fn run_client(args: &client::Args) -> Result<(), Failure> {
     runtime::run(work(args))
 }

@@ -44,7 +44,6 @@ impl Groups {
         Ok(serde_json::from_slice(&good("up", out)?.stdout)?)
     }
 
-    /// Runs `sentinel-conf/break` on the first group.
     pub(crate) async fn break_(&self, action: &str, more: &[&str]) -> Result<(), Failure> {
         let mut command = tokio::process::Command::new(script("break"));
         command.arg(&self.dir).args([action, &self.groups[0].name]).args(more).process_group(0);
@@ -52,7 +51,6 @@ impl Groups {
         Ok(())
     }
 
-    /// Returns the server of the first group that a majority of its Sentinels names.
     pub(crate) async fn master(&self) -> Option<Member> {
         let group = &self.groups[0];
         let mut named = Vec::new();

@@ -139,7 +139,6 @@ impl Ledger {
         self.note(EventKind::Calm)
     }
 
-    /// Returns true if each client got each kind of work done, and if all orders are done.
     pub(crate) fn all_served(&self, clients: u8) -> bool {
         self.open.is_empty() && self.missing(clients).next().is_none()
     }

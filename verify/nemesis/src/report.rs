@@ -71,7 +71,6 @@ struct Line {
     seed: u64,
 }
 
-/// Returns the report as text. Its last line is JSON.
 pub(crate) fn report(events: &[Event], found: &[Violation], seed: u64, seconds: u64) -> String {
     let faults = faults(events);
     let done = Done::of(events);

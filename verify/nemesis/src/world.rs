@@ -350,7 +350,6 @@ fn off(dice: &mut StdRng, most: i64) -> i64 {
     }
 }
 
-/// Keeps this process's network open until the standard input ends.
 pub(crate) fn hold() -> io::Result<()> {
     io::copy(&mut io::stdin(), &mut io::sink()).map(|_| ())
 }

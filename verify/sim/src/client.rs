@@ -56,7 +56,6 @@ pub(crate) type Forgotten = Arc<Mutex<Vec<Arc<dyn Any + Send + Sync>>>>;
 pub(crate) struct Actor {
     pub(crate) world: Arc<World>,
     pub(crate) plan: Arc<Plan>,
-    /// Settings of this client process.
     pub(crate) settings: Settings,
     pub(crate) process: Arc<Process>,
     pub(crate) redlock: Redlock,

@@ -23,7 +23,6 @@ impl Dice {
         mix(self.0)
     }
 
-    /// Returns a number from `low` to `high`, both included.
     pub(crate) fn range(&mut self, low: u64, high: u64) -> u64 {
         low + self.next() % (high - low + 1)
     }

@@ -94,7 +94,6 @@ struct Fate {
 }
 
 impl Link {
-    /// Returns the signals that make the next batch arrive after all batches that were sent before.
     fn order(&self) -> Order {
         let ((there, arrived), (back, answered)) = (oneshot::channel(), oneshot::channel());
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);

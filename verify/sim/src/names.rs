@@ -4,7 +4,6 @@ pub(crate) fn lock(n: usize) -> String {
     format!("lock-{n}")
 }
 
-/// Returns the name of a lock that is used after the end of all faults.
 pub(crate) fn calm(n: usize) -> String {
     format!("calm-{n}")
 }
@@ -13,7 +12,6 @@ pub(crate) fn pool(n: usize) -> String {
     format!("pool-{n}")
 }
 
-/// Returns the name of a semaphore that is used after the end of all faults.
 pub(crate) fn calm_pool(n: usize) -> String {
     pool(50 + n)
 }
@@ -21,7 +19,6 @@ pub(crate) fn calm_pool(n: usize) -> String {
 /// Number of permits of each semaphore.
 pub(crate) const PERMITS: u16 = 2;
 
-/// Returns the number of a slot of a semaphore: each slot is a name with a holder of its own.
 pub(crate) fn slot(pool: usize, slot: u16) -> u16 {
     1_000 + 10 * pool as u16 + slot
 }
@@ -40,7 +37,6 @@ pub(crate) fn tick(unix_seconds: i64) -> u16 {
     400 + u16::try_from(unix_seconds % 600).unwrap_or_default()
 }
 
-/// Returns true if `number` belongs to an idempotency key or a tick.
 pub(crate) fn is_key(number: u16) -> bool {
     (200..300).contains(&number) || (400..999).contains(&number)
 }

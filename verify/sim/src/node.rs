@@ -348,7 +348,6 @@ impl Node {
         self.state().down = false;
     }
 
-    /// Executes `FLUSHALL` on the master.
     pub(crate) fn flush(&self) {
         let mut state = self.state();
         let at = state.master;
@@ -370,7 +369,6 @@ impl Node {
         self.state().servers[at].frozen += 1;
     }
 
-    /// Ends a freeze. Executes the waiting requests in order.
     pub(crate) fn thaw(&self, at: usize) {
         let mut state = self.state();
         let server = &mut state.servers[at];

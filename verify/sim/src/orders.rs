@@ -17,7 +17,6 @@ use crate::world::World;
 /// Names of the steps of a handler.
 const STEPS: [&str; 3] = ["reserve", "charge", "ship"];
 
-/// Returns the creation time of a request by the clock of its producer.
 fn created(birth: &Birth) -> SystemTime {
     UNIX_EPOCH + Duration::from_nanos(wall(birth.at * 1_000_000, birth.error * 1_000))
 }

@@ -53,7 +53,6 @@ impl NodePlan {
         self.servers.len() > 1
     }
 
-    /// Returns the largest L of the servers.
     pub(crate) fn window(&self) -> Ms {
         if !self.is_group() {
             return 0;
@@ -87,7 +86,6 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Returns the settings that this process sends with each batch.
     pub(crate) fn terms(&self) -> Terms {
         Terms { max_ttl: ms(self.max_ttl), clock_error: ms(self.clock_error) }
     }
@@ -422,12 +420,10 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Returns the largest value of a setting at the start and after all deploys.
     pub(crate) fn most(&self, of: impl Fn(&Settings) -> Ms) -> Ms {
         self.stages.iter().map(of).max().unwrap_or(0)
     }
 
-    /// Returns the largest failover window (L) of all servers.
     pub(crate) fn window(&self) -> Ms {
         self.nodes.iter().map(NodePlan::window).max().unwrap_or(0)
     }
@@ -447,7 +443,6 @@ impl Plan {
         ms(takes + takes / 4 + 20) + 4 * Duration::from_micros(self.truth.error)
     }
 
-    /// Returns the longest time for which a planned handover closes a master to all requests.
     pub(crate) fn longest_closing(&self) -> Duration {
         let closed = |f: &(Ms, Fault)| match f.1 {
             Fault::Handover { takes, .. } => self.closed_for(takes),

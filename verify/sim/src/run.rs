@@ -203,7 +203,6 @@ impl Stage {
         Report { violation: self.world.violation(), hash, events }
     }
 
-    /// Waits until the tasks of all clients have ended. Includes the tasks of restarted processes.
     async fn all_done(&self) {
         loop {
             if self.world.violation().is_some() {

@@ -53,7 +53,6 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    /// Returns true if the op changed data on the server.
     pub(crate) fn is_effect(self) -> bool {
         matches!(self, Self::Granted(_) | Self::Claimed(..) | Self::Done)
     }
@@ -257,7 +256,6 @@ pub(crate) enum Event {
         value: u64,
         print: u8,
     },
-    /// A handler begins a step.
     StepBegins {
         name: u16,
         step: usize,

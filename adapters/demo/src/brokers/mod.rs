@@ -34,7 +34,6 @@ pub(crate) enum Kind {
 /// Maximum number of messages that are published at the same time.
 const WINDOW: usize = 100;
 
-/// Publishes all messages. Publishes each message again until the broker has confirmed it.
 async fn publish_all<F, Fut>(letters: &[Letter], publish: F)
 where
     F: Fn(Letter, SystemTime) -> Fut + Clone + Send + 'static,
@@ -147,7 +146,6 @@ impl Broker {
         }
     }
 
-    /// Publishes all messages. Publishes each message again until the broker has confirmed it.
     pub(crate) async fn publish_all(&self, letters: &[Letter]) -> Result<(), Failure> {
         match self {
             Self::Kafka(kafka) => kafka.publish_all(letters).await,

@@ -59,7 +59,6 @@ impl Rabbit {
         format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.ports.amqp)
     }
 
-    /// Waits until the broker accepts a login.
     async fn answers(&self) -> Result<(), Failure> {
         let begun = Instant::now();
         loop {

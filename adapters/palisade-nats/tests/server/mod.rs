@@ -76,7 +76,6 @@ impl Nats {
         found.info().await.expect("an answer").clone()
     }
 
-    /// Waits until all messages are acknowledged.
     pub(crate) fn drained(&self) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         Box::pin(async {
             loop {

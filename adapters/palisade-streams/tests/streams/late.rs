@@ -33,7 +33,6 @@ fn pending(server: &Server) -> Vec<String> {
     pending.lines().enumerate().filter(|(n, _)| *n != 2).map(|(_, line)| line.to_owned()).collect()
 }
 
-/// Runs a consumer whose handler waits while `steal` changes its entry, and then for `rest`.
 async fn late(
     answer: Answer,
     rest: Duration,

@@ -70,7 +70,6 @@ pub(crate) fn ask(server: &Server, words: &[&str]) -> String {
     String::from_utf8_lossy(&out.stdout).trim().to_owned()
 }
 
-/// Waits until the group has read `entries` entries and none of them is pending.
 pub(crate) async fn drained(server: &Server, entries: usize) {
     loop {
         let groups = ask(server, &["XINFO", "GROUPS", "orders"]);

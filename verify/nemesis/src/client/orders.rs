@@ -33,7 +33,6 @@ enum Fate {
     Stalls,
 }
 
-/// One delivery of an order.
 struct Delivery {
     ledger: Rc<Mutex<Ledger>>,
     key: Arc<str>,

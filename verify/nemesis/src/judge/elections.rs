@@ -81,7 +81,6 @@ fn shown(events: &[Event]) -> Vec<Violation> {
 type Terms<'a> = BTreeMap<(&'a Arc<str>, u64), &'a str>;
 type Values<'a> = BTreeMap<(&'a Arc<str>, &'a str), u64>;
 
-/// Returns two maps: the leader's value for each term, and the term for each value.
 fn proclaimed(events: &[Event]) -> (Terms<'_>, Values<'_>) {
     let (mut terms, mut values) = (Terms::new(), Values::new());
     for e in events {

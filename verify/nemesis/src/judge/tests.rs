@@ -117,7 +117,6 @@ fn broken(mut log: Vec<Event>) -> Vec<&'static str> {
     judge(&log).iter().map(|v| v.rule).collect()
 }
 
-/// Returns the rules that the log `good` (it breaks no rule) breaks with these additional events.
 fn with(more: Vec<Event>) -> Vec<&'static str> {
     broken([good(), more].concat())
 }

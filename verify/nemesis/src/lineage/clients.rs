@@ -211,7 +211,6 @@ impl Client {
         Ok(())
     }
 
-    /// Tries to get all that the first client has, and repeats all requests, until `end`.
     pub(super) async fn contest(&self, held: &Held, requests: &[Request], end: Instant) {
         let repeated = async {
             for request in requests {
@@ -261,7 +260,6 @@ impl Client {
         }
     }
 
-    /// Waits until this client gets a lock that nobody else wants. Notes the time that takes.
     pub(super) async fn served(&self, within: Duration) {
         let begun = Instant::now();
         let name = format!("after-{}", self.name);

@@ -33,7 +33,6 @@ impl Site {
         Self::beside(0, ttl, log).await
     }
 
-    /// Starts the group, and this number of others.
     async fn beside(others: usize, ttl: Duration, log: &Log) -> Result<Self, Failure> {
         let more = ["--down-after", "3000", "--max-lag", "1"];
         let groups = Groups::up(1 + others, &more).await?;

@@ -174,7 +174,6 @@ impl<'a> Clients<'a> {
         Ok(command.stdin(Stdio::null()).spawn()?)
     }
 
-    /// Kills a client with SIGKILL, and starts it again.
     pub(super) fn crash_one(&mut self, dice: &mut StdRng) -> Result<(), Failure> {
         let at = dice.random_range(0..self.running.len());
         let (child, life) = &mut self.running[at];

@@ -277,7 +277,6 @@ fn tokens_wrong(holds: &[&Hold]) -> Vec<Broken> {
     found
 }
 
-/// Returns the largest number of holds at the same time, and the first time with this number.
 fn most_held(holds: &[Hold]) -> (usize, Nanos) {
     let whole = || holds.iter().filter(|hold| !hold.is_empty());
     // At equal times, an end comes before a beginning.

@@ -140,7 +140,6 @@ impl Fleet {
         Ok(())
     }
 
-    /// Returns all keys with a result on the first server or group.
     pub(super) async fn stored(&self, namespace: &str) -> Result<BTreeSet<String>, Failure> {
         let records = Records::new(&self.operated(1), "", namespace)?;
         let (states, limit) = (vec![KeyState::Stored], Some(KEYS_MAX));
@@ -310,7 +309,6 @@ fn shell(server: &Server, script: &str) -> Result<(), Failure> {
     if out.stderr.is_empty() { Ok(()) } else { Err(words(&out.stderr).into()) }
 }
 
-/// Sends SIGTERM to a server, and waits until the server has ended.
 async fn end(pid: u32) -> Result<(), Failure> {
     signal(pid, "TERM");
     let begun = Instant::now();

@@ -242,7 +242,6 @@ impl Load {
         }
     }
 
-    /// Makes no more requests, waits until each request has an outcome, and stops all tasks.
     pub(super) async fn end(mut self) -> Seen {
         self.enough.store(true, Ordering::Relaxed);
         let begun = Instant::now();
@@ -265,7 +264,6 @@ fn lock(seen: &Mutex<Seen>) -> std::sync::MutexGuard<'_, Seen> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Acquires locks with new names, one after another. Records the time of each grant.
 async fn locks(redlock: Redlock, durability: Durability, seen: Arc<Mutex<Seen>>) {
     for n in 0_u64.. {
         let mutex = redlock

@@ -54,7 +54,6 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// Creates a row from the observations since `t`.
     pub(super) fn of(
         (kind, what): (Kind, Happening),
         of: Request,
@@ -97,7 +96,6 @@ impl Row {
         }
     }
 
-    /// Returns true if the event cost more than what a busy machine explains.
     pub(super) fn costs(&self) -> bool {
         self.parked > 0 || self.no_locks_s > BUSY_S || self.no_new_keys_s > BUSY_S
     }

@@ -264,7 +264,6 @@ impl Task {
         Ok(())
     }
 
-    /// Tries to acquire locks that other clients want or hold.
     async fn rival(mut self) -> io::Result<()> {
         loop {
             let pause = self.millis(5..60);

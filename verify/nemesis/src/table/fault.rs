@@ -56,7 +56,6 @@ impl Fault {
         matches!(self, Self::Handover | Self::HandoverBack)
     }
 
-    /// Returns true if the fault changes nothing at the master.
     pub(super) fn is_quiet(self) -> bool {
         matches!(self, Self::BackedUp | Self::Reset)
     }

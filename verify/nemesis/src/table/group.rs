@@ -68,7 +68,6 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Starts the servers, the ledger and the watcher. Starts no clients.
     pub(super) fn up(shape: Shape, ledger: Shared) -> Result<Self, Failure> {
         let (down_after, max_lag) = (shape.down_after_ms.to_string(), shape.max_lag.to_string());
         let max_lag = if shape.defeat { "0" } else { &max_lag };
@@ -144,7 +143,6 @@ impl Group {
         &self.world.groups[0].servers[n].addr
     }
 
-    /// Returns the clients that stay on the side of the first master during a cut.
     pub(super) fn near(&self) -> Vec<u8> {
         (1..=self.shape.clients / 2).collect()
     }
@@ -258,7 +256,6 @@ impl Group {
         stop.wait(Duration::from_millis(500)).await
     }
 
-    /// Starts a planned handover of the group to another master.
     pub(super) fn hand_over(&self) -> Result<Running, Failure> {
         Running::begin(&self.world, 0, clock_error(self.shape.max_ttl_ms))
     }

@@ -165,7 +165,6 @@ async fn strike(fault: Fault, group: &mut Group, stop: &mut Stop) -> Result<u64,
 }
 
 impl Group {
-    /// Waits until server `n` reports that it is a replica.
     async fn until_replica(&self, n: usize, since: u64, stop: &mut Stop) -> Result<(), Failure> {
         let addr = self.server(n);
         self.until(stop, since, "the old master to be a replica", |events| {

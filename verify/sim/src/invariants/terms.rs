@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use super::{Rule, rule};
 use crate::trace::Event;
 
-/// Returns the rule that each term has one leader.
 pub(super) fn terms() -> Rule {
     // For each term, the owner that a client reported.
     let mut leaders = BTreeMap::<(u16, u64), usize>::new();

@@ -54,7 +54,6 @@ impl Node {
         Some(self.reached()?.set_foreign(key, ttl))
     }
 
-    /// Deletes a value of another program.
     pub(crate) fn delete_foreign(&self, key: &str) {
         if let Some(memory) = self.reached() {
             memory.delete_foreign(key);

@@ -36,7 +36,6 @@ impl Job {
     }
 }
 
-/// Role of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Master,
@@ -91,14 +90,12 @@ impl Server {
         MemoryNode::builder().name(format!("node-{index}")).env(env).quarantined().build()
     }
 
-    /// Creates empty data for a server that is known to be new, so it needs no quarantine.
     pub(super) fn new_memory(index: usize, clock: &Arc<ServerClock>) -> MemoryNode {
         let env = Arc::clone(clock) as Arc<dyn Env>;
         MemoryNode::builder().name(format!("node-{index}")).env(env).build()
     }
 }
 
-/// Calls a `MemoryNode`, whose future is always ready at the first poll.
 pub(super) fn at_once(memory: &MemoryNode, batch: Batch) -> Replies {
     now_or_never(memory.call(batch, Moment::from_nanos(u64::MAX)))
 }

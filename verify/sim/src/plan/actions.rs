@@ -78,7 +78,6 @@ impl Action {
     }
 }
 
-/// The actions of one task of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TaskPlan {
     pub(crate) client: usize,

@@ -141,7 +141,6 @@ impl Plan {
         either_way(d, short, long)
     }
 
-    /// Moves the creation times of the requests of all keys to times shortly after `from`.
     fn born_after(&mut self, d: &mut Dice, from: Ms) {
         for birth in &mut self.orders.births {
             birth.at = from + d.range(0, 200);

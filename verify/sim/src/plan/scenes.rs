@@ -119,7 +119,6 @@ impl Plan {
         }
     }
 
-    /// Sets one task for each client, with these actions in order.
     pub(super) fn set_tasks<const N: usize>(&mut self, tasks: [Vec<Action>; N]) {
         let task = |(client, actions)| TaskPlan { client, actions };
         self.tasks = tasks.into_iter().enumerate().map(task).collect();
