@@ -1,9 +1,6 @@
-//! The collector: the task that reads the state of the nodes, such as their locks and keys. It
-//! reads several times a second while a page of the console is open, and every ten seconds
-//! otherwise. All pages share this one collector. The number of its requests does not depend on the
-//! number of pages, of locks or of keys: each reading has a budget of requests, and the next
-//! readings read what this reading left out. After a reading that sent more requests than usual,
-//! the pause is longer, so that no node receives more than five requests a second.
+//! The collector reads the state of the nodes, several times a second while a page is open, and
+//! every ten seconds otherwise. The number of its requests does not depend on the number of pages,
+//! of locks or of keys: no node receives more than five a second.
 
 pub(crate) mod cron;
 mod elections;

@@ -1,6 +1,4 @@
-//! The pages as JSON, one file for each page. Most pages only read the model, which has the state
-//! of the nodes when the console's collector last read them. A few pages, such as that of a single
-//! lock, ask the nodes themselves.
+//! The pages as JSON, one file for each page. Most only read the model.
 
 pub(crate) mod cron;
 pub(crate) mod elections;

@@ -1,5 +1,5 @@
-//! One attempt to extend a lease (renewal 1, 9). A majority must confirm it before the old validity
-//! ends *and* before the new one ends. Two answers lead to a second request to the same node:
+//! One attempt to extend a lease. A majority must confirm it before the old validity ends *and*
+//! before the new one ends (renewal 1, 9). Two answers lead to a second request to the same node:
 //! - It is in quarantine. The second request names the quarantine, if the holder may (quarantine
 //!   6).
 //! - The request was past its deadline by the node's clock. The clock may have stepped forward and

@@ -1,9 +1,6 @@
-//! Kills a consumer process at each of the five crash points, that is, after each step of the
-//! handling of a message. After each death the demo compares the ledger, the records on the nodes,
-//! and the broker with the expected counts.
-//!
-//! The consumer handles one message at a time and dies at the third message. Then another process
-//! consumes the remaining messages.
+//! Kills a consumer process at its third message, at each of the five crash points. After each
+//! death the demo compares the ledger, the records on the nodes, and the broker with the expected
+//! counts.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;

@@ -1,5 +1,4 @@
-//! One delivery of a Kafka record, and the code that settles it: the code finishes the record, has
-//! it delivered again, or makes it a dead letter.
+//! One delivery of a Kafka record, and how it is settled.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,11 +1,6 @@
-//! A member of a Kafka consumer group, and the member's thread. The thread reads messages from
-//! Kafka.
-//!
-//! If a member does not poll librdkafka, the group has to wait for this member, and removes the
-//! member after a while (`max.poll.interval.ms`). So the thread always polls. If there is no room
-//! for more messages, the thread pauses the partitions. A pause has a cost: librdkafka discards the
-//! messages that it has fetched from a paused partition, and fetches these messages again later. So
-//! the thread pauses the partitions only after some time without room.
+//! A member of a Kafka consumer group, and its thread, which always polls librdkafka
+//! (`max.poll.interval.ms`). Without room for more messages it pauses the partitions, but only
+//! after some time: librdkafka discards what it has fetched from a paused partition.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,4 @@
-//! Cron jobs as the nodes store them: their schedules, and the records of their ticks. A tick is a
-//! time at which the job is due.
+//! Cron jobs as the nodes store them: their schedules, and the records of their ticks.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -1,6 +1,5 @@
-//! Reads the holders of locks and semaphores, and the leaders of elections, with requests of the
-//! handle, the console's client of the nodes. All requests of a reading are sent together, so each
-//! node receives one batch.
+//! Reads the holders of locks and semaphores, and the leaders of elections, in one batch for each
+//! node.
 
 use std::time::Duration;
 

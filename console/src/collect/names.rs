@@ -1,6 +1,5 @@
-//! Names of locks, elections and keys that the scan, which reads all keys of the nodes, has found.
-//! A name counts only if the nodes have a fence, candidates or a record for it. So a key of another
-//! program is scanned, but causes no further requests.
+//! Names that the scan has found. A name counts only if the nodes have a fence, candidates or a
+//! record for it, so a key of another program causes no further requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 -- Changes records of idempotency keys, if they were not changed since they were read. A record
 -- keeps its ballot and loses its owner, so that the node refuses late requests of earlier attempts.
--- KEYS     1 palisade:generation, the marker (src/node/lineage/text.rs), then records
+-- KEYS     1 palisade:generation, the marker, then records
 -- ARGV     1 the change: release, rerun or purge   2 '1' to purge also records without a result
 --          3 the server's time in ms after which the script changes nothing
 --          then for each record the ballot that was read, or '' for no record

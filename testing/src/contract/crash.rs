@@ -1,5 +1,5 @@
-//! Test cases for the quarantine (rules quarantine 1 to 8 in docs/design), with hooks that restart
-//! or empty the server.
+//! Test cases for the rules quarantine 1 to 8 in docs/design, with hooks that restart or empty the
+//! server.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,5 @@
-//! Kafka brokers. They are librdkafka's mock cluster, which supports consumer groups. The mock
-//! cluster lives in this process, but its brokers listen on real sockets. So the consumers can run
-//! in processes of their own. The mock cluster stores nothing on disk. So its brokers are never
-//! killed. Instead, they fail all requests for a while.
+//! Kafka brokers: librdkafka's mock cluster in this process, on real sockets. It stores nothing on
+//! disk, so its brokers are never killed, but fail all requests for a while.
 
 use std::time::Duration;
 

@@ -1,7 +1,4 @@
-//! The part of the inbox that is the same for all databases: the order of the statements in a
-//! transaction, the encoding of a result, and the result of a probe. The statements themselves
-//! differ between databases ([`Rows`]). The statements of PostgreSQL are in `inbox.rs`. The
-//! statements of MariaDB and MySQL are in `mysql/inbox.rs`.
+//! The part of the inbox that is the same for all databases; the statements differ ([`Rows`]).
 
 use std::future::Future;
 use std::time::Duration;
