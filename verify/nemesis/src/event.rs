@@ -1,9 +1,6 @@
-//! Events of a run of the nemesis, the program that injects faults into servers and clients. The
-//! log has one line of JSON for each event, in the order of arrival.
-//!
-//! All processes run on one machine and share `CLOCK_BOOTTIME`, so times of different processes can
-//! be compared exactly. An event is an observation of a client or of the nemesis itself. The
-//! modules of `judge` compare the events with the rules.
+//! Events of a run: lines of JSON in the order of arrival. All processes run on one machine and
+//! share `CLOCK_BOOTTIME`, so their times can be compared exactly. `judge` compares the events with
+//! the rules.
 
 use std::sync::Arc;
 

@@ -1,8 +1,5 @@
-//! Protocol between the clients and the ledger: lines of JSON over a Unix socket. Faults of the
-//! network do not affect this socket.
-//!
-//! Each task of a client has its own connection, so its lines stay in order. If a client is killed,
-//! the ledger still reads the lines that the client wrote before.
+//! Protocol between the clients and the ledger: lines of JSON over a Unix socket, which faults of
+//! the network do not affect. Each task has its own connection, so its lines stay in order.
 
 use std::io;
 use std::path::{Path, PathBuf};

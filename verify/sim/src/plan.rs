@@ -1,8 +1,6 @@
-//! Plan of one run: all decisions of a seed, as a value that can be reduced.
-//!
-//! The plans use swarm testing. The theme of a seed selects kinds of faults that belong together.
-//! Most kinds are off in a single plan. So runs differ in the kinds of their faults, not only in
-//! details.
+//! Plan of one run: all decisions of a seed, as a value that can be reduced. The theme of a seed
+//! selects kinds of faults that belong together; most kinds are off in a single plan (swarm
+//! testing).
 
 mod actions;
 mod clock;

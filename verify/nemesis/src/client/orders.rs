@@ -1,7 +1,5 @@
-//! Orders: work with idempotency keys. The ledger gives each order to clients more than once. Some
-//! handlers die before or after their effect, stall longer than their lease, or are overtaken by
-//! another handler. A probe, which the library calls after an attempt without a result, asks the
-//! ledger for the effect of an order.
+//! Orders: work with idempotency keys, given to clients more than once. Some handlers die before or
+//! after their effect, stall, or are overtaken. A probe asks the ledger for the effect.
 
 use std::io;
 use std::rc::Rc;

@@ -1,8 +1,6 @@
-//! Checks a log of events for broken rules. The rules are those that the library documents. The
-//! check uses only the log. It uses neither the library nor the decisions of the ledger, which
-//! records effects.
-//!
-//! A client that was killed or stopped counts as a holder until the last deadline that it reported.
+//! Checks a log of events for broken rules, without the library and without the decisions of the
+//! ledger. A client that was killed or stopped counts as a holder until the last deadline that it
+//! reported.
 
 mod answers;
 mod batches;

@@ -1,7 +1,5 @@
-//! Tests of the checks of event logs, with hand-written logs. The checks must find each kind of
-//! broken rule, and report no other rule.
-//!
-//! Times are in milliseconds. Each bad log is the good log with one change.
+//! Each bad log is the good log with one change: the checks must find it, and report no other rule.
+//! Times are in milliseconds.
 
 use super::*;
 use crate::event::{Answer, TaskId, Verb};

@@ -1,7 +1,5 @@
-//! Facts about the Sentinel group of one row of the failover table, in the order of time: the
-//! masters that the Sentinels reported, the servers that accepted writes, and the quarantines. They
-//! come from the watcher, a process that uses plain Redis requests. None of these facts comes from
-//! the library.
+//! Facts about the Sentinel group of one row, in the order of time. They come from the watcher,
+//! which uses plain Redis requests, and none from the library.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

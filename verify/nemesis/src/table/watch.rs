@@ -1,8 +1,6 @@
-//! The watcher: a process in the network of the groups. Every few milliseconds it sends plain Redis
-//! requests to each Sentinel and each server, and logs their replies. Of the library it uses only
-//! the name and the format of the marker, the key with a server's data history.
-//!
-//! If a server does not reply within [`PATIENCE`], the watcher asks again on a new connection.
+//! The watcher: every few milliseconds it sends plain Redis requests to each Sentinel and each
+//! server, and logs their replies. Of the library it uses only the name and the format of the
+//! marker.
 
 use std::fs::File;
 use std::io::{self, Write as _};
