@@ -20,8 +20,7 @@ use crate::brokers::Kind;
 use crate::invoices::Invoice;
 use crate::ledger::{LedgerReply, Line};
 
-/// The crash point at which a consumer process aborts itself. Each crash point is named after the
-/// last step of the handling that was done.
+/// Named after the last step of the handling that was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DieAt {
     Fetched,
@@ -32,9 +31,7 @@ pub(crate) enum DieAt {
 }
 
 impl DieAt {
-    /// Returns the byte that a consumer process writes to its output just before it aborts at this
-    /// crash point. Each crash point has its own byte. So the demo's main process can count the
-    /// deaths at each crash point.
+    /// Each crash point has its own byte, so that the main process can count the deaths.
     pub(crate) fn mark(self) -> u8 {
         b'1' + self as u8
     }
@@ -70,8 +67,8 @@ pub(crate) struct Args {
     concurrency: usize,
 }
 
-/// Handler and probe of a consumer. The handler books an invoice in the ledger. The probe asks the
-/// ledger if an invoice is booked. The handler and the probe are the same for all brokers.
+/// The same for all brokers: the handler books an invoice in the ledger, and the probe asks the
+/// ledger for it.
 #[derive(Clone)]
 pub(crate) struct Work {
     ledger: Arc<Line>,
@@ -128,7 +125,6 @@ impl Work {
 }
 
 impl Work {
-    /// Consumes messages until `stop` resolves.
     pub(crate) async fn consume<B: Broker>(
         self,
         broker: B,

@@ -23,10 +23,8 @@ const POINTS: usize = 5;
 /// Maximum number of messages of a consumer before it aborts itself at its crash point. This number
 /// is for a crash point at which no consumer has died yet.
 const SOON: u32 = 20;
-/// Maximum time for a consumer to end after SIGTERM.
 const END: Duration = Duration::from_secs(30);
 
-/// Numbers of deliveries to consumer processes, and of deaths of these processes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FleetCounts {
     pub(crate) delivered: u64,
@@ -44,7 +42,7 @@ impl FleetCounts {
     }
 }
 
-/// The consumer processes of a run. Dead processes are replaced.
+/// Dead processes are replaced.
 pub(crate) struct Fleet {
     args: Vec<String>,
     inner: Mutex<Inner>,

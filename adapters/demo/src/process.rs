@@ -51,7 +51,7 @@ impl Process {
         Ok(())
     }
 
-    /// Waits until the process has ended, and returns its exit status. Fails after `within`.
+    /// Fails after `within`.
     pub(crate) async fn ended(&mut self, within: Duration) -> Result<ExitStatus, Failure> {
         let begun = Instant::now();
         loop {

@@ -24,9 +24,7 @@ const AHEAD: usize = 16;
 /// Maximum time that a fetch (`Session::next`) waits for a message.
 const POLL: Duration = Duration::from_millis(500);
 const TICK: Duration = Duration::from_millis(50);
-/// Time after which the partitions are paused if there is no room for more messages.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Interval at which the offsets of finished messages are passed to librdkafka, which commits them.
 const STORE: Duration = Duration::from_millis(200);
 /// Maximum time for a member to leave the consumer group, including its last commit.
 const GOODBYE: Duration = Duration::from_secs(10);
@@ -134,8 +132,7 @@ fn pump(consumer: &BaseConsumer<Callbacks>, group: &Group, ahead: usize) {
     }
 }
 
-/// Logs an error of a read. A broken connection to one broker is ordinary and is logged at level
-/// `debug`. Any other error is logged as a warning.
+/// A broken connection to one broker is ordinary.
 fn report(error: &KafkaError) {
     if error.rdkafka_error_code() == Some(RDKafkaErrorCode::BrokerTransportFailure) {
         tracing::debug!(target: "palisade::consumer", %error, "nothing was read");

@@ -22,11 +22,8 @@ use crate::message::Message;
 use crate::queue::Queue;
 use crate::topology;
 
-/// Maximum time that a fetch (`Session::next`) waits for a message.
 const POLL: Duration = Duration::from_millis(500);
-/// Maximum time for the broker to reply to a request.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// Maximum time for the broker to confirm a message.
 const CONFIRM: Duration = Duration::from_secs(5);
 /// Bytes of an AMQP frame that are reserved for the properties of a message without its headers.
 /// These properties are at most nine texts of 255 bytes.
@@ -34,7 +31,6 @@ const OTHERS: usize = 2_500;
 /// Bytes of an AMQP frame that are reserved for additional headers. The broker adds these headers
 /// to a message that waits in a delay queue for its next delivery.
 const ADDED: usize = 1 << 10;
-/// Maximum time for closing a connection.
 const GOODBYE: Duration = Duration::from_secs(2);
 
 /// A session with RabbitMQ: a connection with two channels, and lapin's consumer, which receives
@@ -141,8 +137,7 @@ impl Link {
         self.broken.store(true, Ordering::Release);
     }
 
-    /// Puts a copy of a message into a delay queue. After about `wait` the broker moves the copy
-    /// back to the consumed queue.
+    /// After about `wait` the broker moves the copy back to the consumed queue.
     pub(crate) async fn retry(
         &self,
         wait: Duration,

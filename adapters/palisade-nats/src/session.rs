@@ -19,7 +19,6 @@ use crate::error::{failed, no_answer, no_stream};
 use crate::message::Message;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
-/// Maximum time that a pull waits for a message.
 const POLL: Duration = Duration::from_millis(500);
 /// Maximum number of unacknowledged messages of one durable consumer, including delayed ones.
 const MAX_ACK_PENDING: i64 = 65_536;

@@ -141,11 +141,9 @@ impl Session {
         Ok(Self { link: Arc::new(link), wait, claim, cursor: "0-0".to_owned(), new_first: false })
     }
 
-    /// Reads entries that have been pending for too long, or new entries. Returns an empty list if
-    /// there are no entries of either kind. If there are entries of both kinds, the calls return
-    /// the two kinds in turn. The reason is that a message may be held until an operator decides.
-    /// Its entry is pending for too long again and again, and new entries would wait behind it
-    /// (rule consumers 12 in docs/design).
+    /// If there are entries of both kinds, the calls return them in turn: the entry of a held
+    /// message is pending for too long again and again, and new entries would wait behind it (rule
+    /// consumers 12 in docs/design).
     async fn read(&mut self, room: usize) -> RedisResult<Vec<Entry>> {
         if std::mem::take(&mut self.new_first) {
             let new = self.read_new(room, None).await?;

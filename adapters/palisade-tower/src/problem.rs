@@ -281,7 +281,7 @@ fn seconds(wait: Duration) -> u64 {
     wait.as_secs().saturating_add(more).max(1)
 }
 
-/// Returns the error response for this outcome of a call. The handler of the request did not run.
+/// The handler of the request did not run.
 pub(crate) fn problem_of(outcome: &Outcome<StoredResponse>) -> Problem {
     match outcome {
         Outcome::InFlight { retry_after } => Problem::InProgress(*retry_after),
@@ -296,7 +296,6 @@ pub(crate) fn problem_of(outcome: &Outcome<StoredResponse>) -> Problem {
     }
 }
 
-/// Returns the error response for a request whose key is parked, so that its handler does not run.
 fn problem_of_parked(parked: &Parked) -> Problem {
     match parked.reason {
         ParkedReason::Forgotten if parked.undecided => Problem::PastUndecided,

@@ -35,7 +35,7 @@ use crate::problem::{Problem, problem_of};
 use crate::settings::Settings;
 use crate::stored::StoredResponse;
 
-/// Value of `Retry-After` for errors that last until a person changes a setting.
+/// For errors that last until a person changes a setting.
 const MISCONFIGURED: Duration = Duration::from_secs(30);
 
 pub(crate) async fn keyed<S, Q, B>(
@@ -179,8 +179,7 @@ where
         response
     }
 
-    /// Returns the response to a request after `error`. There are three cases: the handler did not
-    /// run, the handler failed, or the nodes have not confirmed the result.
+    /// The handler did not run, or failed, or the nodes have not confirmed the result.
     async fn failed(&mut self, error: &RunError) -> Answer<B, S::Error> {
         let wait = match error.advice() {
             Advice::RetryAfter(wait) => wait,

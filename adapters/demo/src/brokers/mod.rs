@@ -31,7 +31,6 @@ pub(crate) enum Kind {
     Streams,
 }
 
-/// Maximum number of messages that are published at the same time.
 const WINDOW: usize = 100;
 
 async fn publish_all<F, Fut>(letters: &[Letter], publish: F)
@@ -56,15 +55,13 @@ where
     while under_way.join_next().await.is_some() {}
 }
 
-/// A dead letter on the broker, with the key of its message and the reason why the message could
-/// not be handled.
 #[derive(Debug)]
 pub(crate) struct Dead {
     pub(crate) key: String,
     pub(crate) reason: String,
 }
 
-/// A running broker. Dropping the value ends the broker's processes.
+/// Dropping the value ends the broker's processes.
 pub(crate) enum Broker {
     Kafka(Kafka),
     Nats(Nats),
@@ -89,7 +86,6 @@ impl Kind {
         if self == Self::Kafka { 20 } else { 1 }
     }
 
-    /// Consumes messages until `stop` resolves.
     pub(crate) async fn consume(
         self,
         uri: &str,

@@ -20,7 +20,7 @@ const DURABLE: &str = "ledger";
 /// Maximum time for the server to start.
 const START: Duration = Duration::from_secs(30);
 
-/// A NATS server. Dropping the value ends the server's process.
+/// Dropping the value ends the server's process.
 pub(crate) struct Nats {
     dir: PathBuf,
     port: u16,

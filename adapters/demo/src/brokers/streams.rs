@@ -21,7 +21,7 @@ const GROUP: &str = "ledger";
 /// Maximum time for the server to start.
 const START: Duration = Duration::from_secs(30);
 
-/// A Redis server. Dropping the value ends the server's process.
+/// Dropping the value ends the server's process.
 pub(crate) struct Streams {
     dir: PathBuf,
     port: u16,
