@@ -166,6 +166,7 @@ pub(crate) enum EventKind {
     /// library). If the server stops accepting writes, the time of this event is just after the
     /// last accepted write.
     Answers { server: Arc<str>, to_write: WriteReply },
+    /// The server at this address has this run id.
     Process { server: Arc<str>, run_id: Arc<str> },
     /// The marker at this address states that the server grants nothing from `from` to `ends`.
     Quarantine { server: Arc<str>, from: Nanos, ends: Nanos },
