@@ -41,8 +41,7 @@ impl Default for Config {
     }
 }
 
-/// Longer than a failover of the groups that `sentinel-conf` sets up. After a crash of the holder,
-/// others wait at most this long.
+/// Longer than a failover of the groups that `sentinel-conf` sets up.
 const TTL: Duration = Duration::from_secs(15);
 
 /// Default retention of the results of idempotency keys.
@@ -97,7 +96,6 @@ impl Config {
         Ok(())
     }
 
-    /// Below 10 ms, or above `max_ttl`: an error.
     pub(crate) fn check_ttl(&self, ttl: Duration) -> Result<(), ConfigError> {
         if ttl < TTL_MIN {
             return Err(refuse("ttl", ttl, &format!("at least {TTL_MIN:?}")));

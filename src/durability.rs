@@ -1,8 +1,5 @@
-//! Durability levels: the number of replicas that must have a grant before it counts.
-//!
-//! A Redis master answers before its replicas have the write, so a failover can lose a grant. The
-//! quarantine prevents a second grant of the same lock; a durability level prevents the loss itself
-//! (durability 1).
+//! Durability levels. A failover can lose a grant; the quarantine prevents a second grant of the
+//! same lock, a durability level the loss itself (durability 1).
 
 use std::fmt;
 use std::sync::Arc;
@@ -88,8 +85,7 @@ pub struct Achieved {
 }
 
 impl Achieved {
-    /// `k` for `Replicas(k)`, otherwise zero: for a grant or result whose replicas were not
-    /// counted.
+    /// Zero for a grant or result whose replicas were not counted.
     pub(crate) fn at_least(level: Durability) -> Self {
         let replicas = if let Durability::Replicas(k) = level { k } else { 0 };
         Self { level, replicas }
@@ -102,16 +98,14 @@ impl fmt::Display for Achieved {
     }
 }
 
-/// Server process and data history whose writes a barrier confirms. A barrier is a wait until
-/// replicas have the earlier writes of their master. It confirms all writes that this process had
-/// made in this history when the server reported both (in its [`Facts`](crate::op::Facts)).
+/// Server process and data history whose writes a barrier confirms: all that this process had made
+/// in this history when the server reported both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BarrierPoint {
     /// Identity of the server process (`run_id`).
     pub identity: Arc<str>,
-    /// Name that the server gave to its data ([`Facts::replication`](crate::op::Facts)). A master
-    /// that is demoted and promoted again keeps its process, but may lose grants in between. So the
-    /// identity of the process alone is not enough.
+    /// Name that the server gave to its data. A master that is demoted and promoted again keeps its
+    /// process, but may lose grants in between.
     pub replication: u64,
 }
 

@@ -1,7 +1,5 @@
-//! Clocks and randomness, as a trait that a simulator can replace.
-//!
-//! The protocol never reads a clock or a random source directly; it calls an [`Env`]. A program
-//! uses [`SystemEnv`]. A simulator passes its own `Env`, so that a seed determines each run.
+//! Clocks and randomness, as a trait that a simulator can replace, so that a seed determines each
+//! run.
 
 use std::fmt;
 use std::future::Future;
@@ -40,8 +38,8 @@ pub trait Env: Send + Sync + fmt::Debug + 'static {
     }
 }
 
-/// `first`, doubled for each failure, and at most `longest`. The first half is fixed, the second
-/// random (by 16 bits of `random`), so that clients do not retry at the same time.
+/// The first half is fixed, the second random (by 16 bits of `random`), so that clients do not
+/// retry at the same time.
 pub(crate) fn pause(
     random: u128,
     failures: u32,

@@ -1,12 +1,7 @@
-//! Error types. Each error names the failed operation, the faults of the nodes, and the next step.
-//!
-//! A refusal and a fault are different. A refusal is a regular result of an operation ([`Taken`]).
-//! A fault is an error, and the error contains the cause for every node.
-//!
-//! The message of an error is a complete sentence and names the lock, election or key. So a program
-//! may print only the outermost error. [`source`](std::error::Error::source) returns the error of
-//! the server, of the system or of another crate, if it contains no secret. All errors implement
-//! [`Advise`].
+//! Error types. A refusal is a regular result of an operation ([`Taken`]); a fault is an error with
+//! the cause for every node. A message is a complete sentence and names the lock, election or key,
+//! so a program may print only the outermost error. [`source`](std::error::Error::source) contains
+//! no secret.
 
 mod commands;
 mod hand_over;

@@ -1,34 +1,27 @@
-//! Shared tools of the fuzz tests of the parsers: generators of server replies, mutations of valid
-//! replies, and a reader for the files of bad inputs in `tests/corpus`. Only for tests.
-//!
-//! The environment variable `PROPTEST_CASES` sets the number of cases of each test. proptest does
-//! not store failed cases in files; add a failed case to `tests/corpus` by hand.
+//! Tools of the fuzz tests of the parsers. `PROPTEST_CASES` sets the number of cases. Failed cases
+//! are not stored in files; add one to `tests/corpus` by hand.
 
 use proptest::prelude::*;
 use proptest::sample::Index;
 use redis::{RedisError, RedisResult, Value};
 
-/// Returns proptest's default settings, without files of failed cases.
 pub(crate) fn config() -> ProptestConfig {
     ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }
 }
 
-/// Returns the settings of [`config`] with ten times as many cases. They are for the parser that
-/// reads every byte that a server sends.
+/// For the parser that reads every byte that a server sends.
 pub(crate) fn many() -> ProptestConfig {
     let usual = config();
     ProptestConfig { cases: usual.cases.saturating_mul(10), ..usual }
 }
 
-/// Parses a corpus file. A line that begins with `#` is a comment; every other line is JSON.
-/// Returns each value with its line number.
+/// Each line is JSON, or a comment that begins with `#`. With the line number.
 pub(crate) fn corpus(text: &str) -> impl Iterator<Item = (usize, serde_json::Value)> {
     let lines = text.lines().enumerate().filter(|(_, l)| !l.is_empty() && !l.starts_with('#'));
     lines
         .map(|(n, l)| (n + 1, serde_json::from_str(l).unwrap_or_else(|e| panic!("{}: {e}", n + 1))))
 }
 
-/// Converts JSON to a server's reply. A JSON object becomes a map.
 pub(crate) fn value(json: &serde_json::Value) -> Value {
     use serde_json::Value as Json;
     match json {
@@ -41,8 +34,7 @@ pub(crate) fn value(json: &serde_json::Value) -> Value {
     }
 }
 
-/// Converts `{"error": "CODE text"}` to a server's error, and other JSON to a reply, as [`value`]
-/// does.
+/// `{"error": "CODE text"}` is a server's error.
 pub(crate) fn answer(json: &serde_json::Value) -> RedisResult<Value> {
     match json.get("error").and_then(serde_json::Value::as_str) {
         Some(words) => Err(error(words)),
@@ -50,18 +42,17 @@ pub(crate) fn answer(json: &serde_json::Value) -> RedisResult<Value> {
     }
 }
 
-/// Makes a server's error. `words` are the code and the text of the error.
+/// `words` are the code and the text.
 pub(crate) fn error(words: &str) -> RedisError {
     let (code, detail) = words.split_once(' ').unwrap_or((words, ""));
     redis::make_extension_error(code.to_owned(), Some(detail.to_owned()))
 }
 
-/// Makes a server's reply with this text.
 pub(crate) fn text(text: &str) -> Value {
     Value::BulkString(text.as_bytes().to_vec())
 }
 
-/// Generates numbers, often near the limits of the parsed number types.
+/// Often near the limits of the parsed types.
 pub(crate) fn any_number() -> impl Strategy<Value = i64> {
     const EDGES: &[i64] = &[
         -9,
@@ -91,7 +82,7 @@ pub(crate) fn any_number() -> impl Strategy<Value = i64> {
     prop_oneof![proptest::sample::select(EDGES), any::<i64>(), 0_i64..100_000]
 }
 
-/// Generates bytes, often words that the parsers expect.
+/// Often words that the parsers expect.
 pub(crate) fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
     const WORDS: &[&str] = &[
         "",
@@ -122,7 +113,6 @@ pub(crate) fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Generates any server reply, including nested replies.
 pub(crate) fn any_value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         4 => any_bytes().prop_map(Value::BulkString),
@@ -144,7 +134,6 @@ pub(crate) fn any_value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Mutation at one place of a reply.
 #[derive(Clone, Debug)]
 enum Harm {
     Replace(Value),
@@ -156,7 +145,6 @@ enum Harm {
     Lose(Index),
 }
 
-/// Generates replies of `valid` with one to three mutations each, at random places.
 pub(crate) fn mutated(valid: impl Strategy<Value = Value>) -> impl Strategy<Value = Value> {
     let at = any::<Index>;
     let harm = prop_oneof![
@@ -184,8 +172,7 @@ fn nodes(value: &Value) -> usize {
     }
 }
 
-/// Mutates the value at index `left` of the reply, in depth-first order. Returns true if this call
-/// has reached that value and mutated it.
+/// The value at index `left`, in depth-first order. True if it was reached and mutated.
 fn hurt(value: &mut Value, left: &mut usize, harm: &Harm) -> bool {
     if *left == 0 {
         harm_here(value, harm);

@@ -1,9 +1,6 @@
-//! Checks of names, and the keys on the nodes that are made from names.
-//!
-//! A lock's main key is the prefix followed by the name exactly as given, so that palisade and
-//! other clients of that key exclude each other. Its other keys contain the main key as hash tag,
-//! so that a cluster keeps all in one slot. Keys of elections, records and semaphores have a label
-//! after the prefix, which no lock's name or prefix may contain: so two resources never share a
+//! Checks of names, and the keys on the nodes. A lock's other keys contain the main key as hash
+//! tag, so that a cluster keeps all in one slot. Keys of elections, records and semaphores have a
+//! label after the prefix, which no lock's name or prefix may contain: two resources never share a
 //! key.
 
 use std::sync::Arc;
@@ -52,7 +49,7 @@ pub fn check_name(field: &'static str, name: &str) -> Result<(), ConfigError> {
     check_text(field, name)
 }
 
-/// White space and characters of no width.
+/// Also characters of no width.
 fn is_blank(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\u{200b}'..='\u{200d}' | '\u{2060}' | '\u{feff}')
 }
@@ -118,7 +115,6 @@ pub fn check_namespace(namespace: &str) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Also refuses a name whose key could be that of an election, a record or a semaphore.
 pub(crate) fn check_lock(name: &str, keys: &LockKeys) -> Result<(), ConfigError> {
     check_name("name", name)?;
     let first = LABELS.into_iter().find(|kind| name.starts_with(kind));
@@ -167,8 +163,7 @@ pub fn of_key(prefix: &str, key: &str) -> Option<Resource> {
     check_lock(name, &keys).ok().map(|()| Resource::Lock(name.into()))
 }
 
-/// The label at a place where a key could have it: at the beginning, or after a character that is
-/// neither letter nor digit.
+/// At the beginning, or after a character that is neither letter nor digit.
 fn kind_in(text: &str) -> Option<&'static str> {
     let begins = |kind: &str, head: &str| {
         head.strip_suffix(kind).is_some_and(|before| !before.ends_with(char::is_alphanumeric))
@@ -189,8 +184,8 @@ pub fn of_record<'a>(prefix: &str, key: &'a str) -> Option<(&'a str, &'a str)> {
     key.strip_prefix(prefix)?.strip_prefix(RECORD)?.split_once(':')
 }
 
-/// Refuses a key to which other locks or the node itself would write: a side key of another lock, a
-/// key with the same side keys, or one that nodes use for all locks together.
+/// Refuses a side key of another lock, a key with the same side keys, or one that nodes use for all
+/// locks together.
 fn check_key(field: &'static str, key: &str) -> Result<(), ConfigError> {
     if [MARKER, NOTE, BARRIER, SETTLED].contains(&key) {
         let rule = "is a key that servers keep for all locks together; use another name or prefix";
@@ -234,7 +229,7 @@ struct Parts {
     text: Box<str>,
     /// End offsets in `text` of the main key, the `:fence` key and the `:queue` key.
     ends: [usize; 3],
-    /// Of the other names, if several locks are acquired together.
+    /// If several locks are acquired together.
     more: Box<[LockKeys]>,
 }
 
@@ -260,7 +255,6 @@ impl LockKeys {
         self.beside(CANDIDATES).into()
     }
 
-    /// In a cluster it is in the slot of the name's main key.
     fn beside(&self, what: &str) -> String {
         let lock = self.lock();
         if has_hash_tag(lock) { format!("{lock}:{what}") } else { format!("{{{lock}}}:{what}") }

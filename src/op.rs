@@ -1,8 +1,6 @@
-//! All messages between the quorum core and a node: an [`Op`] is a request, a [`Reply`] its answer.
-//!
-//! Each op is atomic on its node, and idempotent because of its owner token. The doc of each op
-//! defines what a node must do. `MemoryNode` is the reference, the Lua files implement the same
-//! rules on Redis, and the contract suite of `palisade-testing` tests them on every kind of node.
+//! All messages between the quorum core and a node. Each op is atomic on its node, and idempotent
+//! because of its owner token. The doc of each op defines what a node must do; `MemoryNode` is the
+//! reference.
 
 mod batch;
 mod began;
@@ -101,7 +99,7 @@ pub enum Op {
         keys: LockKeys,
         /// Owner token of the request.
         owner: OwnerToken,
-        /// Fencing token of the grant, which a majority of the nodes must store as their fence.
+        /// Fencing token of the grant, which a majority of the nodes must store.
         token: FencingToken,
         /// Slot of the owner if the grant is a permit; the fence of this slot is set (semaphore 3).
         slot: Option<u16>,
@@ -109,12 +107,11 @@ pub enum Op {
     /// Extends the owner's lock, or creates it again if the key is absent, and sets `fence :=
     /// max(fence, token)`. `meta`, if given, replaces the holder's metadata. In quarantine the
     /// answer is `Quarantined` unless `reassert` names the quarantine, even if the lock is on the
-    /// node. The reason: the node may have lost a grant to another attempt, or a server that the
-    /// node replaced may still grant the lock from an older copy of the data.
+    /// node (quarantine 6).
     ///
-    /// A shared extension also turns the owner's exclusive grant into a shared one (a downgrade),
-    /// and then wakes the readers that wait before the first exclusive waiter. An exclusive
-    /// extension is refused if the lock has shared grants (readers 6).
+    /// A shared extension also turns the owner's exclusive grant into a shared one, and then wakes
+    /// the readers that wait before the first exclusive waiter. An exclusive extension is refused
+    /// if the lock has shared grants (readers 6).
     ///
     /// An extension of a slot is refused if another owner has that slot. Otherwise the owner has
     /// this slot afterwards, and no other slot (semaphore 4).
@@ -131,11 +128,9 @@ pub enum Op {
         token: FencingToken,
         /// Metadata that the holder publishes; the node keeps them as long as the lock.
         meta: Option<Arc<[u8]>>,
-        /// Identifier of the node's quarantine. The holder names the quarantine to keep its lock in
-        /// spite of it. That is allowed only if this node has confirmed the lease until a moment
-        /// later than the end of the quarantine minus `max_ttl`, even if that moment has passed
-        /// (quarantine 6). Then neither this server nor the server that it replaced can have
-        /// granted the lock to another owner since.
+        /// Identifier of the node's quarantine, in spite of which the holder keeps its lock.
+        /// Allowed only if this node has confirmed the lease until a moment later than the end of
+        /// the quarantine minus `max_ttl`, even if that moment has passed (quarantine 6).
         reassert: Option<QuarantineId>,
     },
     /// Deletes the lock if the owner has it. If the lock is free afterwards, even if there was
@@ -171,10 +166,9 @@ pub enum Op {
     },
     /// Writes, extends or removes a candidate's entry in a list of candidates, and reads the list.
     /// The answer is `Candidates`. If the list has [`MAX_LISTED`] other entries, this entry is left
-    /// out. The list does not decide who holds the lock, so a node in quarantine, which grants
-    /// nothing, answers, too. If a node has lost an entry, the owner of the entry writes it again.
+    /// out. A node in quarantine answers, too.
     Enlist(Enlist),
-    /// Claims an idempotency key to run its handler (phase 1 of consensus on the key's result).
+    /// Claims an idempotency key to run its handler.
     Claim(Claim),
     /// Sets the promised ballot of a record to `token`, the ballot of the claim. This is like
     /// `Raise` for a lock. The node refuses the op if a higher ballot was promised, or if the
@@ -184,8 +178,7 @@ pub enum Op {
         key: RecordKey,
         /// Owner token of the request.
         owner: OwnerToken,
-        /// Ballot of the claim, which a majority of the nodes must have promised (stored as the
-        /// highest ballot).
+        /// Ballot of the claim, which a majority of the nodes must have promised.
         token: FencingToken,
     },
     /// Extends a claim's lease, if no higher ballot was promised. In quarantine the answer is
@@ -200,9 +193,8 @@ pub enum Op {
         /// Identifier of the node's quarantine, if the holder may extend the claim in spite of it.
         reassert: Option<QuarantineId>,
     },
-    /// Stores the result of a key (phase 2 of the consensus). The node accepts it if its promised
-    /// ballot is below `token`, or is `token` and the last owner is `owner`. It refuses if the
-    /// record has another fingerprint.
+    /// Stores the result of a key. The node accepts it if its promised ballot is below `token`, or
+    /// is `token` and the last owner is `owner`. It refuses if the record has another fingerprint.
     Complete {
         /// Ballot of the claim.
         ballot: Ballot,
@@ -317,8 +309,7 @@ impl Op {
     }
 }
 
-/// Identifier of one quarantine of one node: a time after a possible loss of data in which the node
-/// grants nothing.
+/// Identifier of one quarantine of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QuarantineId {
     /// Identifier of the data history that began with the quarantine, as in [`Facts::history_id`].
@@ -355,12 +346,12 @@ pub enum Reply {
     Queued {
         /// Time until the lock expires; `None` without an expiry. If only the places ahead of the
         /// caller are the reason for the refusal, the time until none of these places is fresh any
-        /// more (its client has not asked for 3 s).
+        /// more.
         remaining: Option<Duration>,
         /// True if the lock's key has another program's value.
         foreign: bool,
-        /// Ticket of the caller on this node, which orders fair callers, and the number of fair
-        /// callers ahead that have asked lately.
+        /// Ticket of the caller on this node, and the number of fair callers ahead that have asked
+        /// lately.
         queued: Queued,
     },
     /// Answer to `Acquire`, `Claim` and `Raise`: the node is in quarantine and grants nothing.
@@ -369,10 +360,9 @@ pub enum Reply {
     Quarantined {
         /// Time until the node grants again.
         remaining: Duration,
-        /// Identifier of this quarantine, which a holder names in `reassert` to extend its lease in
-        /// the quarantine.
+        /// Identifier of this quarantine, which a holder names in `reassert`.
         id: QuarantineId,
-        /// Origin of the node's data: a new node, or a loss of earlier data.
+        /// Origin of the node's data.
         began: Began,
     },
     /// Answer to `Raise`, `Extend`, `RaiseClaim`, `ExtendClaim`, `Complete`, `Steps`, `Release` and
@@ -398,8 +388,7 @@ pub enum Reply {
         fence: u64,
         /// Number of claims of this key that count on this node, including this one.
         attempt: u32,
-        /// Result of the key that this node already stores; only for a claim with `force` (which is
-        /// granted in spite of a result).
+        /// Result of the key that this node already stores; only for a claim with `force`.
         record: Option<StoredRecord>,
         /// Finished steps of the handler that this node stores, if there is no result yet.
         steps: Option<StoredSteps>,
@@ -436,11 +425,9 @@ pub enum Reply {
         losses: Vec<Loss>,
     },
     /// Answer to `Claim`, `RaiseClaim`, `ExtendClaim`, `Lookup`, `Inspect` and `Enlist`: the op was
-    /// not executed and has to be sent again. Its answer would contain stored data (a result,
-    /// steps, metadata or a list), and the answer to this batch has as many bytes of stored data as
-    /// the node sends at once. An answer contains the stored data of at least one op, whatever
-    /// their length, so no op waits for ever. Callers never receive this reply, because the node
-    /// queue sends the op again, in a later batch, until its deadline.
+    /// not executed, because the answer to this batch has as many bytes of stored data as the node
+    /// sends at once. The node queue sends the op again, until its deadline. An answer contains the
+    /// stored data of at least one op, so no op waits for ever.
     Deferred,
 }
 
@@ -452,8 +439,8 @@ impl Reply {
         )
     }
 
-    /// Replicas must have what the reply confirms: a grant or a stored result. A result may have
-    /// been stored without them, and must not be lost once a caller has seen it (idempotency 1).
+    /// A result may have been stored without replicas, and must not be lost once a caller has seen
+    /// it (idempotency 1).
     pub(crate) fn must_last(&self) -> bool {
         match self {
             Self::Completed(_) => true,

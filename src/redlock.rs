@@ -1,5 +1,4 @@
-//! [`Redlock`], the handle over several nodes, from which locks, elections and idempotency keys are
-//! made.
+//! [`Redlock`], the handle over several nodes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -234,7 +233,6 @@ impl Redlock {
 pub struct RedlockBuilder {
     nodes: Vec<Arc<dyn LockNode>>,
     config: Config,
-    /// `None` for the value of `ttl`.
     max_ttl: Option<Duration>,
     /// `None` for a value that is derived from `max_ttl`.
     clock_error: Option<Duration>,

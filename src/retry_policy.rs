@@ -1,7 +1,5 @@
-//! Pauses between the attempts of one caller to acquire a lock.
-//!
-//! Normally a hint ends the wait; if none arrives, the pause does. The seed of the random part is
-//! an argument, so that tests can repeat the pauses.
+//! Pauses between the attempts of one caller. The seed of the random part is an argument, so that
+//! tests can repeat the pauses.
 
 use std::time::Duration;
 
@@ -73,9 +71,8 @@ impl Iterator for Delays {
 impl TryFrom<backoff::ExponentialBackoff> for RetryPolicy {
     type Error = ConfigError;
 
-    /// Uses the initial interval, the multiplier and the largest interval of a `backoff` policy.
-    /// The limit of the elapsed time in the policy is not used; set the lock's `acquire_timeout`
-    /// instead. The random part of the policy is not used either; this crate adds its own.
+    /// The limit of the elapsed time is not used; set the lock's `acquire_timeout` instead. Nor is
+    /// the random part; this crate adds its own.
     fn try_from(b: backoff::ExponentialBackoff) -> Result<Self, ConfigError> {
         let ceiling = b.max_interval.min(Duration::from_secs(60));
         Self::exponential(b.initial_interval, ceiling, b.multiplier as f32)

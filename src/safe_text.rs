@@ -1,7 +1,5 @@
-//! Makes text from outside safe to show: a message of a server or a Sentinel, an address or a name
-//! in it, or the name of a lock. Passwords and user names that were sent to servers are replaced,
-//! characters that could move a cursor, hide text or begin a line are escaped, and long texts are
-//! cut.
+//! Makes text from outside safe to show: secrets that were sent to servers are replaced, characters
+//! that could move a cursor, hide text or begin a line are escaped, and long texts are cut.
 
 use std::fmt::{self, Write as _};
 use std::ops::Range;
@@ -14,8 +12,7 @@ pub const SENTENCE_MAX: usize = 2_000;
 const MARK: &str = "***";
 /// In bytes, of the pieces of a password that are searched for in a text from outside.
 const PART: usize = 4;
-/// In bytes, in a sentence of palisade's own: longer, because these and many passwords contain the
-/// same short words.
+/// Longer: palisade's own sentences and many passwords contain the same short words.
 const LONG_PART: usize = 8;
 /// Bytes that are searched for secrets. The rest is cut.
 const LOOK: usize = 16 * 1024;
@@ -27,7 +24,6 @@ pub struct Secrets(Arc<Vec<Secret>>);
 
 #[derive(Clone, PartialEq, Eq)]
 enum Secret {
-    /// All occurrences of it or of a part are replaced.
     Password(Box<str>),
     /// Replaced only where it is a whole word.
     User(Box<str>),
@@ -71,7 +67,6 @@ impl Secrets {
     }
 }
 
-/// Only the name of the type, and no secret.
 impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secrets")
@@ -79,15 +74,13 @@ impl fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// For each byte, true if it belongs to a secret. Pieces of a password shorter than `part` are
-    /// not replaced.
+    /// Pieces of a password shorter than `part` are not replaced.
     fn hidden(&self, text: &str, part: usize) -> Vec<bool> {
         let text = &text.as_bytes()[..text.len().min(LOOK)];
         let mut hidden = vec![false; text.len()];
         for secret in self.0.iter() {
             let (all, words, part) = match secret {
-                // A password shorter than `PART` may occur inside many words, so only a whole word
-                // is replaced.
+                // A short password may occur inside many words.
                 Secret::Password(p) => (p.as_bytes(), p.len() < PART, part.min(p.len())),
                 Secret::User(name) => (name.as_bytes(), true, name.len()),
             };
@@ -103,17 +96,15 @@ impl Secrets {
     }
 }
 
-/// No letter or digit is next to `place`.
 fn is_word(text: &[u8], place: &Range<usize>) -> bool {
     let within = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
     let before = place.start.checked_sub(1).and_then(|at| text.get(at));
     !within(before) && !within(text.get(place.end))
 }
 
-/// Cut to `most` characters, with the number of bytes that were cut off at the end.
+/// With the number of bytes that were cut off at the end.
 fn shown(text: &str, hidden: &[bool], most: usize) -> String {
     let (mut out, mut length) = (String::new(), 0);
-    // Room for the number of bytes cut off.
     let room = most.saturating_sub(32);
     let mut fits = (0, 0);
     let mut in_secret = false;
@@ -140,8 +131,7 @@ fn shown(text: &str, hidden: &[bool], most: usize) -> String {
     out
 }
 
-/// Escaped if it is invisible, changes the direction of the text after it, or joins with the text
-/// before it; with `quoted`, also double quotes and backslashes.
+/// With `quoted`, also double quotes and backslashes.
 fn plain(c: char, quoted: bool) -> impl Iterator<Item = char> {
     // These characters are letters by their Unicode category, but are invisible.
     let blank = matches!(c, '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}');
@@ -157,7 +147,7 @@ pub(crate) fn is_plain(text: &str) -> bool {
     text.chars().all(|c| plain(c, false).eq([c]))
 }
 
-/// Escaped and between quotes. Not cut, because it comes from the user.
+/// Not cut, because it comes from the user.
 pub(crate) struct Quoted<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Quoted<'_> {

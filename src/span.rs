@@ -1,8 +1,5 @@
-//! The `tracing` span of one call, with the target `palisade::verb`. At its end it records the
-//! fencing token, the number of attempts and the outcome.
-//!
-//! Without a subscriber it costs one comparison. Its fields have names, tokens, numbers and words
-//! of this crate; no stored values and no secrets.
+//! The `tracing` span of one call, with the target `palisade::verb`. Its fields have names, tokens,
+//! numbers and words of this crate; no stored values and no secrets.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

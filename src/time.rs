@@ -1,7 +1,5 @@
-//! Time as values: moments that the caller passes in, and the definition of a lease's validity.
-//!
-//! No code here reads a clock. A [`Moment`] is a reading of a local clock by the caller. The clock
-//! is monotonic, and continues while the machine is suspended (`CLOCK_BOOTTIME` on Linux).
+//! Time as values. No code here reads a clock: a [`Moment`] is the caller's reading of a monotonic
+//! clock that continues while the machine is suspended (`CLOCK_BOOTTIME` on Linux).
 
 mod utc;
 
@@ -68,7 +66,6 @@ impl Drift {
         self.0
     }
 
-    /// The largest time by which `span` may end too early on a fast clock, rounded up.
     pub(crate) fn of(self, span: Duration) -> Duration {
         let nanos = span.as_nanos() * u128::from(self.0);
         Duration::from_nanos(u64::try_from(nanos.div_ceil(1_000_000)).unwrap_or(u64::MAX))
@@ -82,17 +79,15 @@ pub(crate) const EXPIRY_PRECISION: Duration = Duration::from_millis(2);
 /// Added to every bound on fencing tokens, because parts of it are in whole milliseconds.
 pub(crate) const FENCE_SLACK: Duration = Duration::from_secs(1);
 
-/// 4E: the largest lead of a token, a time in µs, over any clock with an error of at most E. A
-/// granted token is at most 2E ahead of the node's own clock (2E if it is the floor, else E; in the
-/// quarantine of a new floor nothing is granted). Another 2E, because that clock may be E ahead of
-/// true time, and the other E behind.
+/// 4E: the largest lead of a token over any clock with an error of at most E. A granted token is at
+/// most 2E ahead of the node's own clock, which may be E ahead of true time, and the other E
+/// behind.
 pub(crate) const fn token_lead(clock_error: Duration) -> Duration {
     clock_error.saturating_mul(4)
 }
 
-/// 6E and a second: the largest lead over a node's clock to which its fence may be raised. A client
-/// accepts tokens up to 4E and a second ahead of its own clock, which may be 2E ahead of the
-/// node's. With a larger fence, only tokens of the far future could take the lock.
+/// The largest lead over a node's clock to which its fence may be raised. A client accepts tokens
+/// up to 4E and a second ahead of its own clock, which may be 2E ahead of the node's.
 pub(crate) const fn raise_lead(clock_error: Duration) -> Duration {
     clock_error.saturating_mul(6).saturating_add(FENCE_SLACK)
 }
@@ -101,7 +96,7 @@ pub(crate) const fn raise_lead(clock_error: Duration) -> Duration {
 pub(crate) struct NodeClock {
     /// In microseconds since 1970.
     pub(crate) micros: u64,
-    /// When the answer arrived. The node took the reading before.
+    /// The node took the reading before.
     pub(crate) read: Moment,
 }
 
@@ -115,13 +110,12 @@ impl NodeClock {
     }
 }
 
-/// `ttl · (1 − drift) − 2 ms`, or zero if that is negative.
+/// Zero if that is negative.
 pub(crate) fn validity(ttl: Duration, drift: Drift) -> Duration {
     ttl.saturating_sub(drift.of(ttl)).saturating_sub(EXPIRY_PRECISION)
 }
 
-/// Counts from the moment **before** the request was sent: a delay in the network or on the node
-/// can only make the expiry on the node later.
+/// A delay in the network or on the node can only make the expiry on the node later.
 pub(crate) fn valid_until(sent: Moment, ttl: Duration, drift: Drift) -> Moment {
     sent + validity(ttl, drift)
 }

@@ -1,5 +1,4 @@
-//! TLS: checks before a connection is made, and the causes of failed handshakes, with the setting
-//! to change.
+//! TLS: checks before a connection is made, and the causes of failed handshakes.
 
 #[cfg(feature = "tls")]
 mod handshake;
@@ -30,8 +29,7 @@ pub(crate) fn hint(e: &(dyn Error + 'static), tls: bool) -> Option<&'static str>
     dropped.contains(&kind).then_some(text)
 }
 
-/// Among an error and its causes. Searches inside an `io::Error` or an `Arc`, whose `source` skips
-/// what it contains.
+/// Searches inside an `io::Error` or an `Arc`, whose `source` skips what it contains.
 pub(crate) fn inside<'a, T: Error + 'static>(e: &'a (dyn Error + 'static)) -> Option<&'a T> {
     let mut next = Some(e);
     while let Some(e) = next {

@@ -1,5 +1,4 @@
-//! Access to the console: which requests are accepted, and which role a visitor has. The roles are
-//! `read` and `act`.
+//! Which requests the console accepts, and the role of a visitor.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -23,12 +22,11 @@ const OWN_HEADER: &str = "x-palisade-console";
 const SESSION: &str = "palisade_console";
 /// Time after which a session ends.
 const SESSION_LIFE: Duration = Duration::from_secs(12 * 3_600);
-/// Maximum number of sessions. If there would be more, the oldest session ends.
+/// The oldest session ends.
 const SESSIONS: usize = 1_024;
 /// The address at which the console listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
-    /// A TCP address.
     Tcp(SocketAddr),
     /// The path of a unix socket, which only the user of this process may use.
     Unix(PathBuf),
@@ -72,8 +70,6 @@ impl std::fmt::Debug for Tokens {
     }
 }
 
-/// Access rules of one console: from where requests are accepted, how visitors log in, and the open
-/// sessions.
 #[derive(Debug)]
 pub(crate) struct Access {
     listen: Listen,
@@ -100,7 +96,6 @@ impl Access {
         Self { listen, proxy, read, act, hosts, sessions: Mutex::default() }
     }
 
-    /// Returns the way in which visitors log in.
     pub(crate) fn login(&self) -> &'static str {
         match (&self.proxy, self.has_tokens()) {
             (Some(_), _) => "proxy",
@@ -113,7 +108,6 @@ impl Access {
         self.read.is_some() || self.act.is_some()
     }
 
-    /// Returns true if connections of this peer are accepted.
     pub(crate) fn accepts(&self, peer: &Peer) -> bool {
         match (&self.proxy, peer) {
             (Some(proxy), Peer::Tcp(at)) => at.ip().to_canonical() == proxy.address.to_canonical(),
@@ -173,8 +167,8 @@ impl Access {
         Ok(())
     }
 
-    /// Returns the address of a visitor, for the audit (the log of actions). The proxy names the
-    /// visitor's own address as the last one of `X-Forwarded-For`.
+    /// Returns the address of a visitor, for the audit. The proxy names the visitor's own address
+    /// as the last one of `X-Forwarded-For`.
     pub(crate) fn origin(&self, peer: &Peer, headers: &HeaderMap) -> String {
         let named = headers.get_all("x-forwarded-for").iter().next_back();
         let named = named.and_then(|all| all.to_str().ok()?.rsplit(',').next());
@@ -267,7 +261,6 @@ impl Access {
         }
     }
 
-    /// Begins a session, and returns the value of the header that sets its cookie.
     pub(crate) fn sign_in(&self, token: &str) -> Result<String, Refusal> {
         let role = self.role_of(token).ok_or_else(bad_token)?;
         let id = format!("{:032x}", rand::random::<u128>());
@@ -282,7 +275,6 @@ impl Access {
         Ok(self.cookie(&id, SESSION_LIFE))
     }
 
-    /// Ends the session of a request, and returns the value of the header that removes its cookie.
     pub(crate) fn sign_out(&self, headers: &HeaderMap) -> String {
         if let Some(id) = self.session(headers) {
             self.sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
@@ -297,7 +289,6 @@ impl Access {
         }
     }
 
-    /// Returns the id of the session in the cookies.
     fn session<'a>(&self, headers: &'a HeaderMap) -> Option<&'a str> {
         let own = self.cookie_name();
         let all = headers.get_all(COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
@@ -323,7 +314,6 @@ fn bad_token() -> Refusal {
     Refusal::new(StatusCode::UNAUTHORIZED, "bad_token", "this is no token of this console")
 }
 
-/// Returns the host and port in the Host header.
 fn authority(headers: &HeaderMap) -> Option<Authority> {
     headers.get(HOST)?.to_str().ok()?.parse().ok()
 }

@@ -1,6 +1,5 @@
 //! Actions of operators, such as taking a lock from its holder. The console refuses an action
-//! without permission, and writes each request to the audit (its log of actions), even one that it
-//! refused.
+//! without permission, and writes each request to the audit, even one that it refused.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -36,11 +35,8 @@ const WAIT: Duration = Duration::from_secs(25);
 /// Maximum time for which an action waits for the beginning of a job's run.
 const BEGINS: Duration = Duration::from_secs(10);
 
-/// Answer to an action if its target (such as a lock) has changed since the visitor's page showed
-/// the target.
 const CHANGED: &str = "it has changed since the page showed it; look again";
 
-/// A visitor's request for an action.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Request {
     #[serde(flatten)]
@@ -113,7 +109,6 @@ impl Act {
         }
     }
 
-    /// Returns the name that the visitor has to type to confirm the action.
     fn name(&self) -> &str {
         match self {
             Self::ForceRelease { name } | Self::StepDown { name } => name,
@@ -121,13 +116,11 @@ impl Act {
             | Self::Release { key, .. }
             | Self::Purge { key, .. }
             | Self::Resolve { key, .. } => key,
-            // Of several losses the last one is typed.
             Self::Decide { loss, .. } => loss.rsplit(',').next().unwrap_or(loss),
             Self::RunNow { job } => job,
         }
     }
 
-    /// Returns the target of the action for the audit (the log of actions), with its namespace.
     fn target(&self) -> String {
         match self {
             Self::Rerun { namespace, key }
@@ -141,8 +134,8 @@ impl Act {
 }
 
 impl Act {
-    /// Returns, for the audit (the log of actions), the parts of the request that decide about its
-    /// effect. Results may be secret, so only the digest of a result is written.
+    /// Returns, for the audit, the parts of the request that decide about its effect. Results may
+    /// be secret, so only the digest of a result is written.
     fn detail(&self, expect: Option<&str>) -> String {
         let shown = expect.map(|expect| format!("shown: {expect}"));
         let more = match self {
@@ -178,7 +171,7 @@ pub(crate) fn refused(shared: &Shared, role: Option<Role>) -> Option<Refusal> {
     None
 }
 
-/// Performs an action, and writes it to the audit (the log of actions).
+/// Performs an action, and writes it to the audit.
 pub(crate) async fn act(
     shared: &Arc<Shared>,
     visitor: &Visitor,
@@ -206,8 +199,7 @@ pub(crate) async fn act(
         }
     };
     let name = act.name().to_owned();
-    // This entry of the console's history makes the pages of other visitors read the audit log
-    // again and show that the action has begun.
+    // So that the pages of other visitors read the audit log again.
     let begins = format!("{} of {name:?} by {} begins", line.action, line.by);
     let id = shared.audits.begun(line);
     shared.happened(Entry::of(Level::Info, "action", &name, begins));
@@ -349,8 +341,7 @@ async fn force_release(
             Ended::new("failed", "no majority of the nodes names a holder")
         });
     };
-    // The visitor wants to take the lock from the holder that the page showed. If the holder
-    // changes after this check, `take_over` fails: it takes the lock from this holder only.
+    // If the holder changes after this check, `take_over` fails.
     if expect.is_some_and(|expect| expect != holder.owner) {
         return Ok(Ended::new("refused", CHANGED));
     }
@@ -381,8 +372,7 @@ async fn force_release(
     );
     tokio::spawn(async move {
         tokio::time::sleep(taken.closed_for).await;
-        // The guard's lease ends now, so the lock becomes free even without a release. The release
-        // only wakes the waiters a little sooner.
+        // The release only wakes the waiters a little sooner.
         drop(taken.guard.release().await);
     });
     let left = span(left.as_millis() as u64);
@@ -403,8 +393,8 @@ async fn step_down(
     let election = shared.redlock.election(name).build()?;
     let reason = format!("{} ({})", audit.reason(), audit.by());
     let asked = match expect.map(str::parse::<u64>) {
-        // The request names the term (one leadership) that the page showed, so a later leader does
-        // not obey the request.
+        // The request names the term that the page showed, so a later leader does not obey the
+        // request.
         Some(Ok(term)) => election.step_down_from(FencingToken::new(term), &reason, WAIT).await,
         Some(Err(_)) => return Err(Refusal::bad_request("expect: the number of a term")),
         None => election.step_down(&reason, WAIT).await,

@@ -98,7 +98,6 @@ mod tests {
         assert!(FILES.iter().all(|(name, _)| kind(name) != "application/octet-stream"));
     }
 
-    /// Returns each text of a file that is between `before` and the next quotation mark.
     fn named<'a>(text: &'a str, before: &'a str) -> impl Iterator<Item = &'a str> {
         text.split(before).skip(1).filter_map(|rest| rest.split('"').next())
     }

@@ -12,11 +12,9 @@ use tokio::time::{Instant, timeout};
 
 use crate::history::now_ms;
 
-/// Number of lines that the console keeps for the page of the audit (the log of actions).
 const KEPT: usize = 200;
 /// Maximum number of refused requests that are written within `WINDOW`.
 const REFUSED: u32 = 30;
-/// Time over which refused requests are counted.
 const WINDOW: Duration = Duration::from_secs(60);
 
 /// One action: who, when, what, why, from where, and the result. An action that is performed has
@@ -77,11 +75,10 @@ impl fmt::Display for AuditLine {
 /// Function that receives each line of the audit, for example to write it to a file.
 pub type Sink = Arc<dyn Fn(&AuditLine) + Send + Sync>;
 
-/// The audit (log of actions) of one console.
+/// The audit of one console.
 pub(crate) struct Audits {
     sink: Option<Sink>,
     kept: Mutex<VecDeque<AuditLine>>,
-    /// Actions that are under way, by number.
     running: watch::Sender<BTreeMap<u64, AuditLine>>,
     last: Mutex<u64>,
     /// Beginning of the present period of length `WINDOW`, and the number of refused requests since
@@ -99,7 +96,6 @@ impl Audits {
         Self { sink, kept: Mutex::default(), running, last, refused: Mutex::default() }
     }
 
-    /// Writes the line which reports that an action begins, and returns the action's number.
     pub(crate) fn begun(&self, mut line: AuditLine) -> u64 {
         let id = {
             let mut last = locked(&self.last);
@@ -187,7 +183,6 @@ impl Audits {
         kept.push_front(line);
     }
 
-    /// Returns the last lines of the audit, the latest first.
     pub(crate) fn latest(&self) -> Vec<Value> {
         locked(&self.kept).iter().map(AuditLine::to_json).collect()
     }

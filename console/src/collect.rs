@@ -1,9 +1,6 @@
-//! The collector: the task that reads the state of the nodes, such as their locks and keys. It
-//! reads several times a second while a page of the console is open, and every ten seconds
-//! otherwise. All pages share this one collector. The number of its requests does not depend on the
-//! number of pages, of locks or of keys: each reading has a budget of requests, and the next
-//! readings read what this reading left out. After a reading that sent more requests than usual,
-//! the pause is longer, so that no node receives more than five requests a second.
+//! The collector reads the state of the nodes, several times a second while a page is open, and
+//! every ten seconds otherwise. The number of its requests does not depend on the number of pages,
+//! of locks or of keys: no node receives more than five a second.
 
 pub(crate) mod cron;
 mod elections;
@@ -34,7 +31,7 @@ const REQUEST: Duration = Duration::from_millis(220);
 /// requests to a node.
 pub(crate) const EVERY: Duration = Duration::from_millis(440);
 /// Interval of readings of the nodes while no page is open. These readings only ask which nodes
-/// vote (grant locks).
+/// vote.
 const SLOW: Duration = Duration::from_secs(10);
 /// Interval at which the collector reads the votes, that is, which nodes grant locks. After an
 /// event of a node the votes are read at once.
@@ -42,18 +39,17 @@ const VOTES: Duration = Duration::from_millis(1_900);
 /// Interval of the event `tick`, which shows a browser that its stream of server-sent events is
 /// alive.
 const TICK: Duration = Duration::from_secs(2);
-/// Interval at which the incidents (losses of data about which an operator decides) are counted.
+/// Interval at which the incidents are counted.
 const INCIDENTS: Duration = Duration::from_secs(30);
 /// Time-out for each request of the survey, which reads the nodes' keys. It is shorter than that of
 /// the command line, so that a frozen node does not hold up the others.
 pub(crate) const SURVEY: Duration = Duration::from_millis(900);
 
-/// State of the collector (the task that reads the nodes) that no page needs.
+/// State of the collector that no page needs.
 struct Collector {
     shared: Arc<Shared>,
     survey: Survey,
     names: Names,
-    /// Number of readings of the nodes.
     count: u64,
     votes_at: Option<Instant>,
     tick_at: Option<Instant>,
@@ -103,9 +99,9 @@ impl Collector {
             self.votes_at = None;
         }
         let shared = Arc::clone(&self.shared);
-        // Reading the votes (which nodes grant locks) costs one more request to each node. If the
-        // survey, which reads the nodes' keys, found new names, it has already sent an additional
-        // request, so the votes are read less often then.
+        // Reading the votes costs one more request to each node. If the survey, which reads the
+        // nodes' keys, found new names, it has already sent an additional request, so the votes are
+        // read less often then.
         let found_new = is_watched && self.survey().await;
         let every = if found_new { 2 * VOTES } else { VOTES };
         let asks_votes = !is_watched || self.votes_at.is_none_or(|at| at.elapsed() >= every);
@@ -138,7 +134,6 @@ impl Collector {
         self.publish().await;
     }
 
-    /// Sends the pages that are watched, and the event `tick`, to the browsers' event streams.
     async fn publish(&mut self) {
         self.shared.recent.forget_names();
         for topic in Topic::ALL {

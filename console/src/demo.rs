@@ -14,7 +14,7 @@ pub use self::servers::ServerError;
 use self::servers::Servers;
 
 /// Lease of the demo's locks. It is short, because a server grants nothing for about a lease after
-/// its restart (its quarantine).
+/// its restart.
 const TTL: Duration = Duration::from_secs(4);
 /// Time until the first restart of a server, and the pause between two restarts.
 const RESTART: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(75));

@@ -1,4 +1,4 @@
-//! Results of actions: the word for the audit (the log of actions), and the sentence for people.
+//! Results of actions: the word for the audit, and the sentence for people.
 
 use palisade::idempotency::{Decided, Decision};
 use palisade::node::Loss;
@@ -6,7 +6,7 @@ use palisade_ops::{KeyChange, NodeChange};
 
 /// Result of an action.
 pub(crate) struct Ended {
-    /// The word for the audit (the log of actions), such as `done` or `refused`.
+    /// The word for the audit, such as `done` or `refused`.
     pub(crate) word: &'static str,
     pub(crate) text: String,
 }
@@ -34,7 +34,6 @@ pub(crate) fn of_decision(all: &[(Loss, &Decided, bool)], decision: Decision) ->
     Ended::new("partly", format!("decided about loss {new} and not about all of them: {stands}"))
 }
 
-/// Returns the result of a change to a key.
 pub(crate) fn of_change(changed: &KeyChange) -> Ended {
     let unreached = |(_, change): &&(_, NodeChange)| matches!(change, NodeChange::Unreachable(_));
     let unreached = changed.nodes.iter().filter(unreached).count();

@@ -1,7 +1,6 @@
-//! Server-sent events for browsers. The collector, the task that reads the nodes, sends each event
-//! once, as text, and all streams share this text. Only the newest text of each page is kept. A
-//! stream that is too slow receives the event `lagged`, and then the newest pages, so that it
-//! always learns that events are missing.
+//! Server-sent events for browsers. All streams share the text of an event, and only the newest
+//! text of each page is kept. A stream that is too slow receives `lagged`, and then the newest
+//! pages.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -31,11 +30,9 @@ const KEEP: Duration = Duration::from_secs(10);
 /// Age from which the stored page is too old: no event stream begins with it, and a request for the
 /// page waits for a newer one.
 pub(crate) const FRESH: Duration = Duration::from_millis(2_500);
-/// Time for which a topic (one page of the console) counts as watched after one request for its
-/// page.
+/// Time for which a topic counts as watched after one request for its page.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// A page, as a topic of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Topic {
     Overview,
@@ -70,13 +67,11 @@ impl Topic {
         }
     }
 
-    /// Returns the topic of this name.
     pub(crate) fn named(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|topic| topic.word() == word)
     }
 }
 
-/// One event for all streams.
 #[derive(Clone, Debug)]
 enum Message {
     /// The page of this topic has changed. The message does not contain the page, so that event
@@ -85,7 +80,6 @@ enum Message {
     Other(&'static str, Arc<str>),
 }
 
-/// The newest page of a topic.
 #[derive(Clone, Debug)]
 struct Page {
     /// Version of the page: the number of changes until this text.
@@ -97,7 +91,6 @@ struct Page {
     at: Instant,
 }
 
-/// Watchers of a topic, and its newest page.
 #[derive(Debug, Default)]
 struct Looking {
     streams: usize,
@@ -109,7 +102,6 @@ struct Looking {
     newest: Option<Page>,
 }
 
-/// The event streams of one console.
 pub(crate) struct Hub {
     sender: broadcast::Sender<Message>,
     topics: Mutex<BTreeMap<Topic, Looking>>,
@@ -162,7 +154,6 @@ impl Hub {
         self.topics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns true if a page or a program looks at this topic.
     pub(crate) fn is_watched(&self, topic: Topic) -> bool {
         let now = Instant::now();
         self.topics().get(&topic).is_some_and(|looking| {
@@ -170,12 +161,10 @@ impl Hub {
         })
     }
 
-    /// Returns true if any topic is watched.
     pub(crate) fn is_any_watched(&self) -> bool {
         Topic::ALL.into_iter().any(|topic| self.is_watched(topic))
     }
 
-    /// Returns the number of open streams.
     pub(crate) fn streams(&self) -> usize {
         self.streams.load(Ordering::Relaxed)
     }
@@ -210,12 +199,11 @@ impl Hub {
         looking.newest = Some(Page { number, text, shown, at: Instant::now() });
         drop(topics);
         if is_new {
-            // The result is ignored: an error only means that no stream is open.
+            // An error only means that no stream is open.
             let _ = self.sender.send(Message::Changed(topic));
         }
     }
 
-    /// Sends an event to all streams.
     pub(crate) fn send(&self, event: &'static str, data: &serde_json::Value) {
         if self.streams() > 0 {
             let _ = self.sender.send(Message::Other(event, data.to_string().into()));

@@ -6,10 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-/// Number of entries that are kept.
 const KEPT: usize = 1_000;
 
-/// Returns the wall clock in ms since 1970.
 pub(crate) fn now_ms() -> u64 {
     millis(SystemTime::now())
 }
@@ -20,7 +18,6 @@ pub(crate) fn millis(at: SystemTime) -> u64 {
     u64::try_from(since).unwrap_or(u64::MAX)
 }
 
-/// Severity of an entry of the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
     Info,
@@ -47,12 +44,10 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Creates an entry about a lock, an election, a job or a key.
     pub(crate) fn of(level: Level, kind: &'static str, name: &str, text: String) -> Self {
         Self { level, kind, node: None, name: Some(name.to_owned()), text }
     }
 
-    /// Creates an entry about a node.
     pub(crate) fn node(level: Level, kind: &'static str, node: &str, text: String) -> Self {
         Self { level, kind, node: Some(node.to_owned()), name: None, text }
     }
@@ -64,12 +59,10 @@ struct Kept {
     entries: VecDeque<(u64, u64, Entry)>,
 }
 
-/// The history of one console: its entries.
 #[derive(Default)]
 pub(crate) struct History(Mutex<Kept>);
 
 impl History {
-    /// Adds an entry, and returns it as JSON.
     pub(crate) fn add(&self, entry: Entry) -> Value {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.next += 1;

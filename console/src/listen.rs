@@ -1,7 +1,5 @@
-//! Accepts connections and limits them: their number, the time and size of a request's head, and
-//! the time for which a connection may do nothing. A client that sends nothing or sends slowly does
-//! not block other clients: if all connections are in use, a new one replaces the one that has been
-//! idle for the longest time.
+//! Accepts connections and limits them. A client that sends nothing or sends slowly does not block
+//! others: a new connection replaces the one that has been idle for the longest time.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +22,6 @@ use crate::access::{Access, Listen};
 use crate::stall::Stalls;
 use crate::visitor::Peer;
 
-/// Maximum number of connections at the same time.
 const CONNECTIONS: usize = 256;
 /// Maximum time for a request's head, and for a TLS handshake.
 const HEAD: Duration = Duration::from_secs(5);
@@ -34,7 +31,6 @@ const IDLE: Duration = Duration::from_secs(30);
 const STALL: Duration = Duration::from_secs(30);
 /// Maximum size of a request's head and of the buffered part of a response, in bytes.
 const BUFFER: usize = 16 << 10;
-/// Maximum number of headers.
 const HEADERS: usize = 64;
 /// Pause after `accept` failed, for example because no file descriptor was free.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -47,7 +43,6 @@ pub(crate) enum Bound {
     Unix(UnixListener, u32),
 }
 
-/// Activity of one connection.
 #[derive(Debug)]
 pub(crate) struct Activity {
     /// Number of requests whose answers are not complete. Requests of visitors who are not signed
@@ -85,7 +80,6 @@ impl Activity {
 }
 
 impl Connection {
-    /// Marks the connection as busy, for as long as the returned value lives.
     pub(crate) fn busy(&self) -> Busy {
         self.activity.busy.fetch_add(1, Ordering::Relaxed);
         Busy(Arc::clone(&self.activity))
@@ -122,10 +116,8 @@ pub(crate) async fn bind(listen: &Listen) -> io::Result<Bound> {
     }
 }
 
-/// TLS of the connections.
 #[cfg(feature = "tls")]
 pub(crate) type Tls = Option<tokio_rustls::TlsAcceptor>;
-/// TLS of the connections, which this build does not have.
 #[cfg(not(feature = "tls"))]
 pub(crate) type Tls = ();
 
@@ -186,7 +178,7 @@ enum Stream {
     Unix(tokio::net::UnixStream),
 }
 
-/// The open connections. Dropping this value ends all of them.
+/// Dropping this value ends all of them.
 #[derive(Default)]
 struct OpenConnections(Vec<Open>);
 

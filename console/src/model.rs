@@ -1,5 +1,5 @@
-//! The state of the deployment (its votes, locks, keys and so on) as the console read it last. The
-//! collector, the task that reads the nodes, writes the state. The pages read it.
+//! The state of the deployment as the console read it last. The collector, the task that reads the
+//! nodes, writes the state. The pages read it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -20,11 +20,10 @@ const SHORT: Duration = Duration::from_secs(30);
 pub(crate) struct Model {
     /// Time of the last complete reading of the nodes.
     pub(crate) at: Option<u64>,
-    /// Number of nodes that form a majority.
     pub(crate) needed: usize,
     pub(crate) votes: Vec<Vote>,
     /// Time until locks can be acquired; and time until new keys can be claimed by calls that have
-    /// no birth (the time at which the call's request was made).
+    /// no birth.
     pub(crate) abilities: Option<(Ability, Ability)>,
     pub(crate) locks: BTreeMap<LockId, LockRow>,
     pub(crate) elections: BTreeMap<String, ElectionRow>,
@@ -36,13 +35,11 @@ pub(crate) struct Model {
     /// Numbers of locks, elections and keys that were found but are not kept, because there are too
     /// many.
     pub(crate) left_out: LeftOut,
-    /// Number of lock names that an earlier round of the scan (the reading of all keys) found and
-    /// that were never checked.
+    /// Number of lock names that an earlier round of the scan found and that were never checked.
     pub(crate) locks_unchecked: usize,
     pub(crate) failovers: VecDeque<Failover>,
     pub(crate) markers: Vec<NodeData>,
-    /// Time of the last reading of the markers (the nodes' records of their data history); 0 before
-    /// the first one.
+    /// Time of the last reading of the markers; 0 before the first one.
     pub(crate) markers_at: u64,
     pub(crate) doctor: Examination,
     /// Nodes that the console could not read in its last reading, with the reasons.
@@ -52,8 +49,8 @@ pub(crate) struct Model {
     pub(crate) scan: ScanProgress,
     /// Requests that the console sent to each node in the last seconds, per second.
     pub(crate) rate: f64,
-    /// Number of incidents (losses of data) that waited for a decision when they were read last;
-    /// `None` if they were not read yet.
+    /// Number of incidents that waited for a decision when they were read last; `None` if they were
+    /// not read yet.
     pub(crate) incidents: Option<usize>,
 }
 
@@ -84,9 +81,9 @@ impl VoteState {
 pub(crate) struct Vote {
     pub(crate) node: String,
     pub(crate) state: VoteState,
-    /// The reason for which the node does not vote (grant locks).
+    /// The reason for which the node does not vote.
     pub(crate) why: Option<String>,
-    /// Time at which the node votes (grants locks) again, if it is known.
+    /// Time at which the node votes again, if it is known.
     pub(crate) until: Option<u64>,
     /// Time since which the console has seen the node in this state.
     pub(crate) since: u64,
@@ -95,12 +92,10 @@ pub(crate) struct Vote {
     pub(crate) latency: Option<Duration>,
     pub(crate) latencies: VecDeque<Duration>,
     pub(crate) losses: Vec<Loss>,
-    /// True if an event of the node came after its vote (whether it grants locks) was read. Then
-    /// the vote is read again.
+    /// True if an event of the node came after its vote was read. Then the vote is read again.
     pub(crate) is_changed: bool,
 }
 
-/// A lock or a semaphore.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LockId {
     pub(crate) name: String,
@@ -114,11 +109,9 @@ pub(crate) enum View {
     Semaphore(SemaphoreInspection),
 }
 
-/// One lock or semaphore.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LockRow {
     pub(crate) view: Option<View>,
-    /// Time of the reading of `view`.
     pub(crate) at: u64,
     /// The waiters, the longest wait first; `None` if no node could be read.
     pub(crate) waiters: Option<Vec<Waiter>>,
@@ -128,7 +121,7 @@ pub(crate) struct LockRow {
     pub(crate) ends: BTreeMap<String, u64>,
 }
 
-/// A term (one leadership of an election) that the console saw.
+/// A term that the console saw.
 #[derive(Clone, Debug)]
 pub(crate) struct Term {
     /// Fencing token of the leadership.
@@ -138,11 +131,10 @@ pub(crate) struct Term {
     pub(crate) value: String,
     pub(crate) from: u64,
     pub(crate) to: Option<u64>,
-    /// False if the console has not seen the beginning of the term (leadership).
+    /// False if the console has not seen the beginning of the term.
     pub(crate) seen_from_start: bool,
 }
 
-/// One election.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ElectionRow {
     pub(crate) leader: Option<Leader>,
@@ -158,14 +150,13 @@ pub(crate) struct ElectionRow {
     pub(crate) round: u64,
 }
 
-/// One cron job.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct JobRow {
     pub(crate) schedule: String,
     pub(crate) zone: String,
     /// Time since which the job has its schedule, in seconds since 1970.
     pub(crate) since: i64,
-    /// The last ticks (times at which the job was due), the latest first.
+    /// The last ticks, the latest first.
     pub(crate) ticks: Vec<TickReport>,
     /// The last requested runs, the latest first.
     pub(crate) requested: Vec<(RunRequest, TickState)>,
@@ -175,7 +166,6 @@ pub(crate) struct JobRow {
     pub(crate) unknown: Option<String>,
 }
 
-/// One idempotency key.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyRow {
     /// State of the key at the last reading; `None` before the first one.
@@ -194,7 +184,7 @@ pub(crate) struct Step {
     pub(crate) text: String,
 }
 
-/// A time in which a node did not vote (grant locks), as the console saw it.
+/// A time in which a node did not vote, as the console saw it.
 #[derive(Clone, Debug)]
 pub(crate) struct Failover {
     pub(crate) id: u64,
@@ -234,7 +224,6 @@ pub(crate) struct LeftOut {
 }
 
 impl LeftOut {
-    /// Returns the larger number of locks, of elections and of keys.
     pub(crate) fn max(self, other: Self) -> Self {
         Self {
             locks: self.locks.max(other.locks),
@@ -244,19 +233,16 @@ impl LeftOut {
     }
 }
 
-/// Progress of the scan that finds names.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ScanProgress {
     /// Number of complete rounds of the scan, each of which reads all keys.
     pub(crate) rounds: u64,
-    /// Duration of the last complete scan (reading of all keys of the nodes).
+    /// Duration of the last complete scan.
     pub(crate) round: Option<Duration>,
-    /// Number of keys that the present round of the scan (the reading of all keys) has read, by
-    /// node.
+    /// Number of keys that the present round of the scan has read, by node.
     pub(crate) progress: BTreeMap<String, u64>,
-    /// Number of keys that the last complete scan (reading of all keys) has read, by node.
+    /// Number of keys that the last complete scan has read, by node.
     pub(crate) totals: BTreeMap<String, u64>,
-    /// Number of names that are known.
     pub(crate) names: usize,
 }
 
@@ -270,7 +256,6 @@ impl Model {
         self.scan.rounds > 0 && is_short && left_out == 0 && majority
     }
 
-    /// Returns the number of nodes that vote (grant locks).
     pub(crate) fn voting(&self) -> usize {
         self.votes.iter().filter(|vote| vote.state == VoteState::Votes).count()
     }

@@ -1,6 +1,4 @@
-//! The pages as JSON, one file for each page. Most pages only read the model, which has the state
-//! of the nodes when the console's collector last read them. A few pages, such as that of a single
-//! lock, ask the nodes themselves.
+//! The pages as JSON, one file for each page. Most only read the model.
 
 pub(crate) mod cron;
 pub(crate) mod elections;
@@ -26,12 +24,9 @@ use crate::recent::Recent;
 use crate::refusal::Refusal;
 use crate::start::Shared;
 
-/// Maximum length of a list in one answer.
 const LIMIT: usize = 500;
-/// Length of a list if the request names no length.
 const PAGE: usize = 100;
 
-/// Sentence about an election or job whose name was found and whose state was not read yet.
 const NOT_READ: &str = "it has not been read yet";
 
 /// The last readings for those pages of the console that ask the nodes themselves.
@@ -40,16 +35,16 @@ pub(crate) struct Readings {
     locks: Recent<LockId, Option<(View, u64)>>,
     /// Records of keys, by namespace and key.
     keys: Recent<(String, String), Result<keys::KeyNow, Refusal>>,
-    /// The incidents (losses of data), by the retention of keys and by the namespace. An empty
-    /// namespace stands for all namespaces.
+    /// The incidents, by the retention of keys and by the namespace. An empty namespace stands for
+    /// all namespaces.
     incidents: Recent<(Duration, String), Result<incidents::Seen, Refusal>>,
 }
 
 impl Default for Readings {
     fn default() -> Self {
         let second = Duration::from_secs(1);
-        // A reading of incidents (losses of data) sends several requests for each namespace. So
-        // only one runs at a time, and its result is used for ten seconds.
+        // A reading of incidents sends several requests for each namespace. So only one runs at a
+        // time, and its result is used for ten seconds.
         let (locks, keys) = (Recent::new(second, 4), Recent::new(second, 4));
         Self { locks, keys, incidents: Recent::new(10 * second, 1) }
     }
@@ -93,7 +88,6 @@ impl Params {
     }
 }
 
-/// Returns the page of this name, which is a part of the request's path.
 pub(crate) async fn answer(shared: &Shared, name: &str, params: &Params) -> Result<Value, Refusal> {
     if let Some(topic) = Topic::named(name) {
         shared.hub.look(topic, FRESH).await;
@@ -116,7 +110,6 @@ pub(crate) async fn answer(shared: &Shared, name: &str, params: &Params) -> Resu
     }
 }
 
-/// Returns the page of a topic.
 pub(crate) async fn answer_of(
     shared: &Shared,
     topic: Topic,
@@ -138,7 +131,6 @@ pub(crate) async fn answer_of(
     Ok(head(shared, &model, page))
 }
 
-/// Adds the fields that every page has.
 fn head(shared: &Shared, model: &Model, mut page: Value) -> Value {
     let unread = model.unread.iter().map(|(node, why)| json!({ "node": node, "why": why }));
     page["now_ms"] = now_ms().into();
@@ -148,8 +140,8 @@ fn head(shared: &Shared, model: &Model, mut page: Value) -> Value {
     page
 }
 
-/// Returns the state of the task that reads the nodes (the collector), such as the progress of its
-/// scan of all keys.
+/// Returns the state of the task that reads the nodes, such as the progress of its scan of all
+/// keys.
 pub(crate) fn poll(shared: &Shared, model: &Model) -> Value {
     let scan = &model.scan;
     let progress = scan.progress.keys().chain(scan.totals.keys());
@@ -178,7 +170,6 @@ pub(crate) fn clock(ms: u64) -> String {
     time.map_or_else(|| text.clone(), |time| format!("{time} UTC"))
 }
 
-/// Returns a length of time as text, in one unit.
 pub(crate) fn span(ms: u64) -> String {
     match ms / 1_000 {
         0..10 => format!("{:.1} s", ms as f64 / 1_000.0),
@@ -201,14 +192,12 @@ pub(crate) fn clean_sentence(text: &str) -> String {
     Secrets::default().sentence(text, SENTENCE_MAX)
 }
 
-/// Returns true if both names mean the same node. `surveyed` is its name in a survey (a reading of
-/// the nodes' keys), `name` is its name in the console's `Redlock` handle. The survey calls a
-/// server `node` and its address.
+/// Returns true if both names mean the same node. `surveyed` is its name in a survey, `name` is its
+/// name in the console's `Redlock` handle. The survey calls a server `node` and its address.
 pub(crate) fn is_node(surveyed: &str, name: &str) -> bool {
     surveyed == name || surveyed.strip_prefix("node ") == Some(name)
 }
 
-/// Returns a loss of data as JSON.
 pub(crate) fn loss(loss: &Loss) -> Value {
     let length = loss.length().map(|length| length.as_millis() as u64);
     json!({ "from_ms": length.map(|_| loss.from), "to_ms": loss.to, "length_ms": length,

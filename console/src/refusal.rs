@@ -21,7 +21,6 @@ impl Refusal {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", text)
     }
 
-    /// Returns the refusal of a request for which too few nodes answered.
     pub(crate) fn nodes(text: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "nodes", text)
     }

@@ -50,7 +50,6 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 
 type Of = State<Arc<Shared>>;
 
-/// Returns the routes of a console.
 pub(crate) fn router(shared: &Arc<Shared>) -> Router {
     let api = Router::new()
         .route("/session", get(session).post(sign_in).delete(sign_out))
@@ -98,7 +97,6 @@ async fn host(State(shared): Of, request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// Writes to the audit (the log of actions) that a request to act was refused before it was read.
 fn audit_refused(shared: &Shared, visitor: Option<&Visitor>, from: String, refusal: &Refusal) {
     shared.audits.refused(AuditLine {
         at: now_ms(),
@@ -111,7 +109,6 @@ fn audit_refused(shared: &Shared, visitor: Option<&Visitor>, from: String, refus
     });
 }
 
-/// Checks the origin and the visitor of a request to the API, and adds the visitor to the request.
 async fn guard(
     State(shared): Of,
     Extension(connection): Extension<Connection>,
@@ -172,8 +169,6 @@ async fn asset(State(shared): State<()>, method: Method, uri: Uri, headers: Head
     assets::file(uri.path(), &headers).unwrap_or_else(|| not_found().into_response())
 }
 
-/// Returns the values that a page needs about its visitor (such as the role) and about the console
-/// (such as its version).
 fn hello(shared: &Shared, who: &Result<Visitor, Refusal>) -> Value {
     let visitor = who.as_ref().ok();
     let role = visitor.map(|visitor| visitor.role);

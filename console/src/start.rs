@@ -105,7 +105,6 @@ impl From<ConfigError> for StartError {
     }
 }
 
-/// The parts of a console that all requests and the collector share.
 pub(crate) struct Shared {
     pub(crate) redlock: Redlock,
     pub(crate) deployment: Deployment,
@@ -115,14 +114,12 @@ pub(crate) struct Shared {
     pub(crate) is_demo: bool,
     pub(crate) keys_per_second: usize,
     pub(crate) keys: usize,
-    /// Time at which this console began to watch.
     pub(crate) since: u64,
     pub(crate) hub: Arc<Hub>,
     pub(crate) history: History,
     pub(crate) audits: Audits,
     pub(crate) recent: Readings,
-    /// Survey (connections to the nodes) with which the pages of single keys read records. The
-    /// collector (the task that reads all nodes) has its own survey.
+    /// Survey with which the pages of single keys read records. The collector has its own survey.
     pub(crate) survey: tokio::sync::Mutex<Survey>,
     /// Number of requests that surveys, which read keys, have sent to each node.
     pub(crate) requests: AtomicU64,
@@ -134,13 +131,11 @@ impl Shared {
         self.model.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an entry to the history and sends it to all streams.
     pub(crate) fn happened(&self, entry: Entry) {
         let entry = self.history.add(entry);
         self.hub.send("happened", &entry);
     }
 
-    /// Adds several entries to the history and sends them to all streams.
     pub(crate) fn all_happened(&self, entries: impl IntoIterator<Item = Entry>) {
         for entry in entries {
             self.happened(entry);

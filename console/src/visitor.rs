@@ -22,7 +22,7 @@ impl Role {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Visitor {
     pub(crate) role: Role,
-    /// Name of the user, for the audit (the log of actions).
+    /// Name of the user, for the audit.
     pub(crate) user: String,
 }
 

@@ -35,7 +35,6 @@ fn force(name: &str) -> Value {
     json!({ "action": "force-release", "name": name, "confirm": name, "reason": "it hangs" })
 }
 
-/// Returns true if the lock is still held by its first owner.
 async fn is_held(redlock: &Redlock, name: &str, owner: &str) -> bool {
     let seen = redlock.mutex(name).build().unwrap().inspect().await.unwrap();
     seen.holder().is_some_and(|holder| holder.owner == owner)

@@ -62,8 +62,7 @@ async fn an_incident_has_one_decision() {
     assert_eq!((&none["incidents"], &none["whole"]), (&json!([]), &json!(true)), "{none:#}");
     world.servers[0].restart();
     let page = loop {
-        // The console refuses the page of incidents (losses of data) until the server answers
-        // again.
+        // The console refuses the page of incidents until the server answers again.
         let answer = world.request("GET", "incidents", &[], "").await;
         match answer.json()["incidents"].as_array().map(Vec::len) {
             Some(1..) => break answer.json(),
@@ -190,7 +189,7 @@ async fn an_action_changes_only_what_the_page_showed() {
     assert_eq!(refused.count(), 6);
     let detail = |n: usize| lines["lines"][n]["detail"].as_str().unwrap().to_owned();
     assert!(detail(0).starts_with("shown: done:"), "{}", detail(0));
-    // The audit (log of actions) has the digest of the result `9`, and not the result itself.
+    // The audit has the digest of the result `9`, and not the result itself.
     let digest =
         "SHA-256 of the value: 19581e27de7ced00ff1ce50b2047e7a567c76b1cbaebabe5ef03f7c3017bb5b7";
     assert_eq!(detail(1), format!("{digest}; shown: {}", parked["shown"].as_str().unwrap()));
@@ -286,8 +285,7 @@ async fn a_loss_of_all_records_waits_for_a_decision() {
             _ => tokio::time::sleep(Duration::from_millis(300)).await,
         }
     };
-    // Wait until two more rounds of the scan (the console's reading of all keys) have found no
-    // record.
+    // Wait until two more rounds of the scan have found no record.
     let rounds = |page: &Value| page["poll"]["scan"]["rounds"].as_u64().unwrap();
     let before = rounds(&world.get("overview").await);
     world.until("keys", |page| page["total"] == 0 && rounds(page) > before + 1).await;
@@ -373,9 +371,9 @@ async fn a_job_runs_now_once_for_each_request_although_its_leader_goes() {
         // Within the same ten seconds, the second request counts as the first one: `unchanged`. If
         // the next ten seconds have begun, it is a new request: `done`.
         assert!(again["result"] == "done" || again["result"] == "unchanged", "{again}");
-        // Stop the leader. In the first round it closes its handle (client), and in the second
-        // round its task is aborted. Then the other process must continue. On a busy machine it is
-        // possible that there is no leader for a moment.
+        // Stop the leader. In the first round it closes its handle, and in the second round its
+        // task is aborted. Then the other process must continue. On a busy machine it is possible
+        // that there is no leader for a moment.
         let leads = async {
             loop {
                 match two.iter().position(|(cron, _, _)| cron.term().is_some()) {

@@ -1,6 +1,5 @@
-//! Keeps the backlog of a server, so that the server does not rename its data while no replica
-//! follows it. Most servers prove that such a rename lost nothing (rule quarantine 19 in
-//! docs/design). The others begin a quarantine with it.
+//! Keeps the backlog of a server, so that it does not rename its data while no replica follows it
+//! (rule quarantine 19 in docs/design).
 
 use super::Deployment;
 use super::gather::conn::{Conn, fields};
@@ -8,17 +7,16 @@ use super::{marking, masters};
 use palisade::internal::Endpoint;
 use palisade::internal::lineage::Process;
 
-/// The setting after how many seconds without replicas a server drops its backlog and renames its
-/// data; 0: never.
+/// After this many seconds without replicas a server drops its backlog and renames its data; 0:
+/// never.
 pub(crate) const TTL: &str = "repl-backlog-ttl";
 
-/// Returns true if a server with these counters can prove that a rename lost nothing.
 pub(super) fn proves_renames(process: &Process) -> bool {
     process.inputs.is_some() && !process.was_reset
 }
 
-/// Keeps the backlog where a rename would cost a quarantine. Returns a sentence for the operator if
-/// the setting was changed, or should be and could not.
+/// Where a rename would cost a quarantine. Returns a sentence for the operator if the setting was
+/// changed, or should be and could not.
 pub(super) async fn keep(conn: &Conn, process: &Process) -> Option<String> {
     if proves_renames(process) {
         return None;
@@ -40,7 +38,6 @@ pub(super) async fn keep(conn: &Conn, process: &Process) -> Option<String> {
     })
 }
 
-/// Keeps the backlog of the server that goes on after a handover, and says so by `tell`.
 pub(super) async fn keep_at(
     (at, target): (&str, &Endpoint),
     deployment: &Deployment,

@@ -69,12 +69,9 @@ use palisade::ConfigError;
 use palisade::internal::lineage::Marker;
 use palisade::internal::{Endpoint, default_clock_error};
 
-/// Interval between two checks of a handover's progress.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
-/// Longest wait until all replicas have the mark by which the server refuses requests.
 const REPLICAS: Duration = Duration::from_millis(1_500);
-/// Time that is reserved for the last steps of a handover. The wait for a promotion ends this much
-/// before the closed server opens by itself.
+/// The wait for a promotion ends this much before the closed server opens by itself.
 const LAST_STEPS: Duration = Duration::from_secs(2);
 
 /// A planned handover of one node.
@@ -84,8 +81,7 @@ pub struct Handover {
     pub(super) deployment: Deployment,
     closed_for: Duration,
     clock_error: Duration,
-    /// Progress of the handover while a server is closed (refuses all requests).
-    /// [`give_up`](Self::give_up) reads the progress.
+    /// While a server is closed; for [`give_up`](Self::give_up).
     shut: Arc<Mutex<Option<Shut>>>,
 }
 
@@ -104,8 +100,7 @@ pub enum HandedOver {
     /// accepts requests again by itself when its closed time ends. The text has the reason and an
     /// instruction.
     Refused(String),
-    /// The handover failed. Another server may be the master now. It begins with a quarantine, in
-    /// which it grants nothing.
+    /// The handover failed. Another server may be the master now. It begins with a quarantine.
     FellBack(String),
     /// The last step of the handover was not answered. Either the new server continues the old
     /// server's data history without a loss of data, or the handover failed.
@@ -143,25 +138,22 @@ impl fmt::Display for HandedOver {
     }
 }
 
-/// Reason for which the new server did not confirm that it continues the old server's data history.
 enum Unfinished {
     Failed(String),
-    /// The new server did not answer. It may have continued the old server's data history
-    /// (sequence of writes) all the same.
+    /// The new server may have continued the data history all the same.
     Unknown(String),
 }
 
-/// A server that is closed (refuses all requests): the master, or the replica that was promoted.
+/// The master, or the replica that was promoted.
 #[derive(Clone, Debug)]
 pub(super) struct Closed {
-    /// Address of the server, `host:port`.
+    /// `host:port`.
     at: String,
     target: Endpoint,
-    /// True for a replica that was promoted.
+    /// A replica that was promoted.
     is_new: bool,
-    /// The marker that closes the server.
     pub(super) marker: Marker,
-    /// E: the own one, or the one by which clients go if that is larger.
+    /// The own E, or the one by which clients go if that is larger.
     clock_error: Duration,
     allows_eviction: bool,
     since: Instant,
@@ -175,9 +167,8 @@ impl Handover {
         Self { deployment, closed_for: Duration::from_secs(20), clock_error, shut: Arc::default() }
     }
 
-    /// Sets D: the time after which a closed server opens by itself, one second to ten minutes.
-    /// While a server is closed, it refuses all requests. D must be longer than the failover or the
-    /// restart plus twice `clock_error`.
+    /// Sets D: the time after which a closed server opens by itself, one second to ten minutes. D
+    /// must be longer than the failover or the restart plus twice `clock_error`.
     pub fn closed_for(mut self, span: Duration) -> Self {
         self.closed_for = span;
         self
@@ -198,9 +189,9 @@ impl Handover {
     /// group. Failures of the servers are in the result.
     ///
     /// # Cancellation safety
-    /// If the future is dropped at an await, the closed master (it refuses requests) opens again by
-    /// itself after `closed_for`. If a replica was promoted before that, the promotion counts as an
-    /// ordinary failover, with a quarantine (a time without grants).
+    /// If the future is dropped at an await, the closed master opens again by itself after
+    /// `closed_for`. If a replica was promoted before that, the promotion counts as an ordinary
+    /// failover, with a quarantine.
     pub async fn group(&self, tell: impl Fn(&str)) -> Result<HandedOver, ConfigError> {
         let access = self.deployment.access()?;
         self.check(access.groups.len() == 1 && access.lone.is_empty(), "group")?;
@@ -247,9 +238,9 @@ impl Handover {
         Ok(done)
     }
 
-    /// Hands a lone server over to itself: closes the server (it then refuses all requests), awaits
-    /// `restart`, and lets the server continue its data history. `restart` has to restart the
-    /// server with its data. Calls `tell` after each step, with a description of the step.
+    /// Hands a lone server over to itself: closes the server, awaits `restart`, and lets the server
+    /// continue its data history. `restart` has to restart the server with its data. Calls `tell`
+    /// after each step, with a description of the step.
     ///
     /// # Errors
     /// [`ConfigError`] if a setting is invalid, or if the deployment does not name exactly one lone
@@ -321,14 +312,12 @@ impl Handover {
         Ok(())
     }
 
-    /// Returns the latest time for a promotion or restart. After a later promotion or restart, the
-    /// last steps of the handover would have too little time.
+    /// After a later promotion or restart, the last steps would have too little time.
     pub(super) fn until(&self, closed: &Closed) -> Instant {
         closed.since + self.closed_for.saturating_sub(least(closed.clock_error))
     }
 
-    /// Closes the master: a script writes a mark into its marker, and the master then refuses all
-    /// requests. Waits until every replica has the mark.
+    /// Waits until every replica has the mark.
     async fn close(&self, master: &Master, allows_eviction: bool) -> Result<Closed, String> {
         if let Some(why) = &master.evicts {
             return Err(why.clone());
@@ -363,8 +352,6 @@ impl Handover {
         format!("; if it is closed, it opens by itself within {:?}", self.closed_for)
     }
 
-    /// Opens the closed master again after a failure, so that it accepts requests. Returns the
-    /// result of the handover, with the state of the master.
     async fn open(&self, master: &Master, closed: &Closed, why: String) -> HandedOver {
         let at = &master.at;
         let conn = match master.open(&self.deployment).await {
@@ -398,7 +385,7 @@ impl Handover {
         })
     }
 
-    /// Returns true if a new process runs at the master's address and has loaded its data.
+    /// A new process, which has loaded its data.
     async fn is_another(&self, master: &Master) -> bool {
         let Ok(conn) = master.open(&self.deployment).await else { return false };
         let facts = conn.query("INFO", "INFO", info).await.unwrap_or_default();
@@ -406,14 +393,13 @@ impl Handover {
         facts.contains_key("run_id") && !is("run_id", &master.run_id) && !is("loading", "1")
     }
 
-    /// Lets the server continue its data history (so that nothing counts as lost) as soon as the
-    /// server accepts writes. Returns the time for which the server was closed. If no answer
+    /// As soon as the server accepts writes. Returns the time for which it was closed. If no answer
     /// arrives, sends the request again: an earlier write of it is recognised.
     async fn finish(&self, closed: &Closed, epoch: Option<u64>) -> Result<Duration, Unfinished> {
         let at = &closed.at;
         let apart = u64::try_from((2 * closed.clock_error).as_millis()).unwrap_or(u64::MAX);
         let under = (epoch, apart, closed.allows_eviction);
-        // True after a write without an answer, because the server may have executed it.
+        // The server may have executed a write without an answer.
         let mut sent = false;
         loop {
             let why = match masters::open(&closed.target, &self.deployment).await {
@@ -428,8 +414,7 @@ impl Handover {
                         Err(Refusal { kind: Kind::Changed, why }) if sent => {
                             return Err(Unfinished::Unknown(why));
                         }
-                        // A new master refuses writes until a replica follows it. So the loop sends
-                        // the request again.
+                        // A new master refuses writes until a replica follows it.
                         Err(Refusal { kind: Kind::Failed, why }) => why,
                         Err(refusal) => {
                             // The closing is still there, or was gone before the first write.
@@ -440,9 +425,8 @@ impl Handover {
                 }
                 Err(why) => why,
             };
-            // If a request may have been executed, the loop repeats the request for some seconds
-            // after the server has opened by itself. An answer of the script then shows if the
-            // first request was executed.
+            // For some seconds after the server has opened by itself an answer shows if an earlier
+            // request was executed.
             let over = closed.since.elapsed().saturating_sub(self.closed_for);
             if sent && over > LAST_STEPS {
                 return Err(Unfinished::Unknown(why));
@@ -453,7 +437,6 @@ impl Handover {
         }
     }
 
-    /// Returns the result for a server that did not confirm that it continues the data history.
     /// Opens the server if it is still closed.
     async fn ended(&self, at: &str, why: Unfinished) -> HandedOver {
         match why {
@@ -475,7 +458,6 @@ impl Handover {
     }
 }
 
-/// Returns the time for which a server has to be closed at least if this is E.
 fn least(clock_error: Duration) -> Duration {
     2 * clock_error + LAST_STEPS
 }
@@ -485,7 +467,6 @@ fn not_one(what: &'static str) -> ConfigError {
     ConfigError::new(what, "another number", rule)
 }
 
-/// Returns the master of the only node of the deployment.
 fn only(found: Vec<Found>) -> Result<Master, HandedOver> {
     let Some(found) = found.into_iter().next() else {
         let why = "no node was named: name a group or a lone server";

@@ -1,5 +1,4 @@
-//! Lists the locks, elections and permits that are held on the nodes now. The functions only read
-//! (`SCAN`).
+//! Lists the locks, elections and permits that are held on the nodes now. Only reads.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,11 +19,9 @@ use palisade::internal::{self, check_prefix, is_ownerless, of_key};
 use palisade::node::spi::{Holder, LockKeys, OwnerToken};
 
 const READ: &str = include_str!("lua/held.lua");
-/// Number of names in one request. The metadata that the holders of these names have stored fit
-/// into one answer.
+/// In one request. The metadata of these names' holders fit into one answer.
 const PAGE: usize = 64;
-/// Number of semaphores in one request. It is smaller than `PAGE`, because a semaphore has up to
-/// 256 permits.
+/// Smaller than `PAGE`, because a semaphore has up to 256 permits.
 const SEMAPHORES: usize = 16;
 
 /// The locks, elections and permits that are held on the nodes.
@@ -55,8 +52,8 @@ pub struct Held {
     /// The owner, in the form of [`LockHolder::owner`](palisade::LockHolder::owner). If several
     /// readers hold the lock, one of the readers whose grant ends last on a node.
     pub owner: String,
-    /// Largest fence (last fencing token of the name) on the nodes that grant the name to the
-    /// owner. The owner's fencing token is this number or a smaller one.
+    /// Largest fence on the nodes that grant the name to the owner. The owner's fencing token is
+    /// this number or a smaller one.
     pub fence: FencingToken,
     /// Number of nodes that grant the name to the owner, or have readers. If this is no majority,
     /// the name is not held: an attempt is under way, or a release has not reached every node.
@@ -72,11 +69,9 @@ pub struct Held {
     pub note: Option<String>,
 }
 
-/// A lock, an election or a permit that owners hold, on any node: the key of its name, the slot
-/// (number) of the permit, and true if it is held for reading.
+/// Key, slot, and true if it is held for reading.
 type Thing = (String, Option<u16>, bool);
 
-/// One node's answer about a lock, an election or a permit that is held.
 #[derive(Clone, Debug)]
 struct Seen {
     owner: OwnerToken,
@@ -123,12 +118,9 @@ pub async fn held(deployment: &Deployment, prefix: &str) -> Result<HeldList, Con
     Ok(HeldList { held: held.collect(), nodes, unread })
 }
 
-/// Combines the answers of the nodes that grant a lock, an election or a permit. `n` is the number
-/// of all nodes.
 fn together(of: Resource, seen: &[Seen], n: usize) -> Held {
-    // Readers hold a lock together, so all of them count.
+    // Readers hold a lock together.
     let by = |owner| seen.iter().filter(move |s| s.owner == owner || s.readers > 0);
-    // A name is listed only if a node has it, so `seen` is not empty.
     let owner = seen.iter().map(|s| s.owner).max_by_key(|owner| (by(*owner).count(), *owner));
     let owner = owner.unwrap_or(OwnerToken::from_random(0));
     let mut left: Vec<_> = by(owner).map(|s| s.left).collect();
@@ -154,7 +146,6 @@ fn together(of: Resource, seen: &[Seen], n: usize) -> Held {
     Held { of, slot, readers, owner: digest(owner), fence, on, remaining, leader, note }
 }
 
-/// Reads the locks, elections and permits with this prefix that are held on one server.
 async fn read(
     deployment: &Deployment,
     master: &Master,
@@ -183,7 +174,7 @@ async fn read(
     Ok(all)
 }
 
-/// Reads the grants of each key in `page`. The keys are those of locks, or all of semaphores.
+/// The keys are those of locks, or all of semaphores.
 async fn grants(conn: &Conn, page: &[String], is_semaphore: u8) -> Result<Vec<Vec<Value>>, String> {
     let mut command = redis::cmd("EVAL");
     command.arg(READ).arg(3 * page.len());
@@ -203,8 +194,7 @@ fn seen(found: Value) -> Option<Seen> {
     Some(Seen {
         owner: OwnerToken::parse(&owner).filter(|owner| !is_ownerless(*owner))?,
         fence: Some(fence).filter(|fence| *fence < 1 << 53)?,
-        // A script may return a negative number. A negative number must not become a huge unsigned
-        // one.
+        // A negative number must not become a huge unsigned one.
         left: Duration::from_millis(u64::try_from(left).ok()?),
         meta: (!meta.is_empty()).then(|| meta.into()),
         slot: u16::try_from(slot).ok(),
@@ -228,9 +218,8 @@ mod tests {
     }
 
     fn of(cells: &str) -> Held {
-        // A word of `cells` is a letter for the owner, and the seconds until the lease ends. A
-        // capital letter means that readers hold the lock; the number is then also the number of
-        // readers.
+        // A letter for the owner, and the seconds until the lease ends; a capital letter for that
+        // number of readers.
         let seen = |cell: &str| {
             let (letter, number) = (cell.as_bytes()[0], cell[1..].parse().unwrap());
             Seen {

@@ -1,6 +1,5 @@
-//! Losses of data after which nodes cannot tell if an idempotency key was used (the key is
-//! *forgotten*), and the decisions of operators about such losses
-//! (rule idempotency 20 in docs/design).
+//! Losses of data after which keys are forgotten, and the decisions of operators about them (rule
+//! idempotency 20 in docs/design).
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,7 +12,7 @@ use palisade::idempotency::{Decided, Decision, Idempotency, RunError};
 use palisade::internal::{self, Record, ask_each};
 use palisade::node::spi::{Loss, Reply};
 
-/// Longest time in milliseconds between two losses of data that count as one incident.
+/// In milliseconds.
 const APART: u64 = 60_000;
 
 /// A loss of data on one node: the writes of a span of time.
@@ -32,8 +31,7 @@ pub struct NodeLoss {
 pub struct Incident {
     /// The losses of data, ordered by the time at which the node continued without the lost writes.
     pub losses: Vec<NodeLoss>,
-    /// Time for which keys without a birth (`created_at`, the time of the request) still count as
-    /// forgotten because of the incident.
+    /// Time for which keys without `created_at` still count as forgotten because of the incident.
     pub remaining: Duration,
 }
 
@@ -41,7 +39,7 @@ pub struct Incident {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Incidents {
-    /// The incidents (losses of data that belong together). The latest incident is the last.
+    /// The latest incident is the last.
     pub incidents: Vec<Incident>,
     /// Nodes that gave no answer, with the errors. Losses of data on these nodes are missing from
     /// `incidents`.
@@ -75,8 +73,7 @@ impl fmt::Display for OtherLosses {
     }
 }
 
-/// Result of an operator's decision to run or to park (not run) the keys that nodes have forgotten
-/// because of one loss of data.
+/// Result of an operator's decision about one loss of data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use = "another decision may stand"]
@@ -104,9 +101,7 @@ pub async fn incidents(keys: &Idempotency) -> Incidents {
             Ok((losses, remaining)) => {
                 let last = losses.iter().map(|loss| loss.to).max().unwrap_or_default();
                 all.extend(losses.into_iter().map(|loss| {
-                    // Keys count as forgotten for `remaining` because of the latest loss of data on
-                    // the node. An earlier loss ended earlier, so its time is shorter by the same
-                    // amount.
+                    // An earlier loss ended earlier, so its time is shorter by the same amount.
                     let rest = remaining.saturating_sub(Duration::from_millis(last - loss.to));
                     (NodeLoss { node: Arc::clone(&node), loss }, rest)
                 }));
@@ -117,10 +112,9 @@ pub async fn incidents(keys: &Idempotency) -> Incidents {
     Incidents { incidents: together(all), unread, nodes }
 }
 
-/// Joins losses of data that overlap, or that follow each other within `APART`, to incidents. If
-/// the beginning of a loss is not known (`from` is 0), only the end of the loss counts.
+/// If the beginning of a loss is not known (`from` is 0), only its end counts.
 fn together(mut all: Vec<(NodeLoss, Duration)>) -> Vec<Incident> {
-    // If the server's clock was set back, the loss ends (`loss.to`) before it begins (`loss.from`).
+    // If the clock was set back, the loss ends before it begins.
     let begin = |loss: &Loss| if loss.from == 0 { loss.to } else { loss.from.min(loss.to) };
     all.sort_by_key(|(one, _)| (begin(&one.loss), one.loss.to));
     let (mut joined, mut end) = (Vec::<Incident>::new(), 0);
@@ -189,7 +183,7 @@ impl Incident {
         Loss { from, began, to }
     }
 
-    /// Returns the losses of data without duplicates, because two nodes can have the same loss.
+    /// Two nodes can have the same loss.
     fn distinct(&self) -> Vec<Loss> {
         let mut losses: Vec<Loss> = self.losses.iter().map(|one| one.loss).collect();
         losses.dedup_by_key(|loss| (loss.from, loss.began));
@@ -216,10 +210,9 @@ impl Incident {
     }
 
     /// Decides about all losses of the incident. The decision applies to all forgotten keys of the
-    /// namespace, in every process that uses the namespace. Messages of such keys wait at their
-    /// broker, and requests are parked (refused, until a decision). Within seconds after the
-    /// decision, each process runs the messages and requests that come again, or parks them for
-    /// good. The decision is written to the log, with its author and reason.
+    /// namespace, in every process that uses it. Within seconds each process runs the messages and
+    /// requests of such keys that come again, or parks them for good. The decision is written to
+    /// the log, with its author and reason.
     ///
     /// The first decision is valid. A later call with another decision changes nothing and returns
     /// the first decision. Only a decision to park can be replaced, by a decision to run
@@ -302,9 +295,7 @@ impl Incident {
     }
 }
 
-/// Returns, for each node, the losses because of which keys without a birth (`created_at`) count as
-/// forgotten, and the time until the latest loss has no such effect any more. Returns the error of
-/// a node that failed.
+/// For keys without `created_at`, with the time until the latest loss has no effect any more.
 async fn losses(keys: &Idempotency) -> Vec<(Arc<str>, Result<(Vec<Loss>, Duration), NodeError>)> {
     let losses = |answer| match answer {
         Ok(Reply::Record { losses, unsure, .. }) => Ok((losses, unsure)),
@@ -315,7 +306,6 @@ async fn losses(keys: &Idempotency) -> Vec<(Arc<str>, Result<(Vec<Loss>, Duratio
     answers.map(|(node, answer)| (node, losses(answer))).collect()
 }
 
-/// Returns the number of nodes that have stored the decision.
 async fn copies(keys: &Idempotency, loss: Loss, decided: &Decided) -> usize {
     for nth in 0..8 {
         let has = |(_, answer): &(_, Result<Reply, _>)| match answer {
@@ -338,8 +328,7 @@ impl fmt::Display for Incident {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nodes: BTreeSet<&str> = self.losses.iter().map(|one| &*one.node).collect();
         let nodes: Vec<&str> = nodes.into_iter().collect();
-        // Each loss of data is printed on its own. One range over several losses would contain
-        // writes that no node lost.
+        // One range over several losses would contain writes that no node lost.
         let losses: Vec<String> = self.distinct().iter().map(Loss::to_string).collect();
         let (name, losses) = (self.name(), losses.join("; "));
         write!(f, "loss {name}: {losses} on {}", nodes.join(", "))
@@ -405,13 +394,11 @@ mod tests {
         for (now, is_same) in [
             (&[a, b][..], true),
             (&[b, a, ("c", 1_000, 4_000)], true),
-            // One followed in the same second, and one is that of a node that was not read before.
             (&[a, b, ("c", 2_000, 4_002)], false),
             (&[a, ("c", 2_000, 4_002)], false),
             (&[a, b, later], false),
             (&[a], false),
             (&[], false),
-            // What is another incident is not meant, and needs no refusal.
             (&[a, b, ("a", 9 * m, 9 * m + 1)], true),
         ] {
             match seen(now).named(&name) {
@@ -423,7 +410,6 @@ mod tests {
                 }
             }
         }
-        // Losses of several incidents are decided about together, and some of one incident alone.
         let all = seen(&[a, b, ("a", 9 * m, 9 * m + 1)]);
         let name = names(&all).join(",");
         assert_eq!(all.named(&name).unwrap().name(), name);
@@ -441,11 +427,9 @@ mod tests {
         assert_eq!(joined(&[(1_000, 2_000), (1_500, 3_000)]), [[2_000, 3_000]]);
         assert_eq!(joined(&[(1_000, 2_000), (2_000 + m, 3_000 + m)]), [[2_000, 3_000 + m]]);
         assert_eq!(joined(&[(1_000, 2_000), (2_001 + m, 3_000 + m)]).len(), 2);
-        // Two nodes were emptied, one soon after the other. The third loss of data is much older.
         let long_ago = (1_000, 2_000);
         let emptied = joined(&[(0, 9 * m), long_ago, (0, 9 * m + 5_000)]);
         assert_eq!(emptied, [vec![2_000], vec![9 * m, 9 * m + 5_000]]);
-        // Two short losses of data are within a long loss.
         assert_eq!(joined(&[(1, 9 * m), (2 * m, 3 * m), (7 * m, 8 * m)]), [[3 * m, 8 * m, 9 * m]]);
     }
 }

@@ -1,26 +1,17 @@
 //! Marks the nodes of a deployment as new. Marked nodes grant at once, and their idempotency keys
 //! do not count as forgotten.
 //!
-//! A server without palisade's marker (the key `palisade:generation`) is new, or it lost its data.
-//! palisade cannot distinguish the two cases. So the server grants nothing for one quarantine, and
-//! every idempotency key that the server does not have counts as forgotten. Only the operator can
-//! know that the server is new. `init` writes the marker. `init` refuses a server that was
-//! initialised or used before, for example a server with a key from earlier use. Every client
-//! writes the marker before any other key, so no client can write a key between the check and the
-//! marker of `init`.
+//! A server without a marker is new, or it lost its data; only the operator can know. `init`
+//! refuses a server that was initialised or used before. Every client writes the marker before any
+//! other key, so no client can write a key between the check and the marker of `init`. The marker
+//! also names the deployment and the vote (rule quarantine 14 in docs/design).
 //!
-//! The marker also gives the data a name: an id of the deployment, and one of the vote. By it a
-//! client recognises another deployment's data (rule quarantine 14 in docs/design).
+//! Applications may have connected before `init`. Such a server has a marker with the loss of all
+//! earlier data. During the first quarantine `init` replaces that marker, because the server has
+//! granted no lock. Afterwards `init` only removes that loss and adds a name.
 //!
-//! Applications may have connected to the new server before `init`. Such a server has a marker with
-//! the loss of all earlier data. During the first quarantine `init` replaces that marker, because
-//! the server has granted no lock. After the first quarantine `init` only removes that loss from
-//! the marker. The other fields stay, because the server has granted locks under them; a name is
-//! added.
-//!
-//! A server that was replaced or emptied while other nodes have data is not new. It has lost keys
-//! that it had confirmed, and must not report these keys as unused. So `init` examines all nodes
-//! together.
+//! A server that was replaced or emptied while other nodes have data is not new: it has lost keys
+//! that it had confirmed. So `init` examines all nodes together.
 
 use std::fmt;
 
@@ -62,7 +53,7 @@ pub enum Init {
     Already {
         /// Address of the server, `host:port`.
         at: String,
-        /// A sentence about the origin of the server's marker (`palisade:generation`).
+        /// A sentence about the origin of the server's marker.
         note: String,
     },
     /// Nothing was written to this server, because another node was refused.
@@ -71,8 +62,7 @@ pub enum Init {
         at: String,
     },
     /// Nothing was written. Another node has data, so the deployment is not new, and this server
-    /// was replaced or emptied. The server grants by itself after one quarantine (a time without
-    /// grants).
+    /// was replaced or emptied. The server grants by itself after one quarantine.
     Replaced {
         /// Address of the server, `host:port`.
         at: String,
@@ -81,8 +71,8 @@ pub enum Init {
     Refused(String),
     /// The server could not be reached.
     Unreachable(String),
-    /// The server is marked as new, but not all its replicas have the marker
-    /// (`palisade:generation`). The text has an instruction.
+    /// The server is marked as new, but not all its replicas have the marker. The text has an
+    /// instruction.
     Doubtful(String),
 }
 
@@ -157,22 +147,20 @@ const REPLACED: &str = "other nodes have data, so it was replaced or emptied: do
 const DELETED: &str = "it has deleted keys because its memory was full, and nothing shows which \
                        ones; if none were palisade's, restart it empty";
 const DECIDED: &str = "an operator has decided about keys that it lost";
-/// Advice to an operator who is sure that the lost data cannot be restored.
 const LOST: &str = "`palisade idem incidents` shows for which loss keys wait; if everything was \
                     lost and cannot be restored, `--lost-everything` marks it all the same: \
                     keys used before then count as new, so they may run again";
 
-/// Marks all nodes of a new deployment: records in each node's marker (`palisade:generation`) that
-/// the node is new. If one node must not be marked, marks no node.
+/// Marks all nodes of a new deployment: records in each node's marker that the node is new. If one
+/// node must not be marked, marks no node.
 ///
 /// Name all nodes in one call. A server that was replaced or emptied while the other nodes have
-/// data must not be marked. Such a server grants by itself after one quarantine (a time without
-/// grants). If all nodes are marked already, the call changes nothing and succeeds. The call
-/// replaces a marker that applications wrote before, if the node is still in its first quarantine.
-/// The call refuses a node that has a key with `prefix`. If `prefix` is empty, the call refuses a
-/// node that has a key of palisade's form, such as a lock's fence or an idempotency record. The
-/// replicas of a group must be connected: Redis 6.2 begins a quarantine when the first of them
-/// connects later.
+/// data must not be marked. Such a server grants by itself after one quarantine. If all nodes are
+/// marked already, the call changes nothing and succeeds. The call replaces a marker that
+/// applications wrote before, if the node is still in its first quarantine. The call refuses a node
+/// that has a key with `prefix`. If `prefix` is empty, the call refuses a node that has a key of
+/// palisade's form, such as a lock's fence or an idempotency record. The replicas of a group must
+/// be connected: Redis 6.2 begins a quarantine when the first of them connects later.
 ///
 /// # Errors
 /// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
@@ -201,8 +189,7 @@ pub async fn init_lost(deployment: &Deployment) -> Result<Initialised, ConfigErr
     mark_all(deployment, None).await
 }
 
-/// Marks all nodes as new, or none. A server with a key that begins with `prefix` is not new.
-/// `None` means that all earlier data are lost, so no key is examined.
+/// `None`: all earlier data are lost, so no key is examined.
 async fn mark_all(
     deployment: &Deployment,
     prefix: Option<&str>,
@@ -220,8 +207,7 @@ async fn mark_all(
     let looks = join_all(looks).await;
     let has_data = |look: &Result<(), Not>| matches!(look, Err(Not::New(_) | Not::Marked(_)));
     let in_use = looks.iter().any(has_data);
-    // If this call is made after a loss of all data, an earlier run may have marked some nodes as
-    // new already. These nodes are not changed, and the other nodes are marked as new.
+    // An earlier run may have marked some nodes as new already.
     let is_lost = prefix.is_none();
     let all_new =
         looks.iter().all(|look| look.is_ok() || is_lost && matches!(look, Err(Not::Marked(_))));
@@ -257,8 +243,7 @@ async fn mark_all(
     Ok(Initialised { nodes })
 }
 
-/// Returns the result for a node if one of the nodes has the data of another deployment than the
-/// settings name. `other` is the id of this node's data, if it is that node.
+/// `other` is the id of this node's data, if it is that node.
 fn of_other(master: Result<Master, Absent>, other: Option<u64>) -> Init {
     match (master, other) {
         (Ok(master), Some(id)) => Init::Refused(format!(
@@ -271,24 +256,19 @@ fn of_other(master: Result<Master, Absent>, other: Option<u64>) -> Init {
     }
 }
 
-/// Returns the id of the deployment in a node's marker.
 async fn deployment_of(deployment: &Deployment, found: &Found) -> Option<u64> {
     let conn = found.master.as_ref().ok()?.open(deployment).await.ok()?;
     Some(marking::look(&conn).await.ok()?.shown.marker?.deployment)
 }
 
-/// Reason for which a server is not marked as new.
 enum Not {
-    /// The server is marked as new already.
     Marked(Init),
-    /// The server has data, so it is not new.
     New(String),
-    /// The server cannot be marked as new at this time.
     Now(Init),
 }
 
-/// Checks that the server may be marked as new. An unused server must not have a key of palisade. A
-/// used server must not have a record that is older than the beginning of the server's data.
+/// An unused server must not have a key of palisade, and a used one no record that is older than
+/// the beginning of its data.
 async fn look(deployment: &Deployment, master: &Master, prefix: Option<&str>) -> Result<(), Not> {
     let unreachable = |why: String| Not::Now(Init::Unreachable(format!("{}: {why}", master.at)));
     let conn = master.open(deployment).await.map_err(unreachable)?;
@@ -303,8 +283,7 @@ async fn look(deployment: &Deployment, master: &Master, prefix: Option<&str>) ->
     let used = used(&looked, prefix.is_none()).map_err(refusal)?;
     let used = used.map_or_else(String::new, |began| began.to_string());
     let Some(prefix) = prefix else { return Ok(()) };
-    // The key of a lock's fence (`{name}:fence`) begins with a brace, before the prefix. So the
-    // pattern begins with `*`.
+    // `{name}:fence` begins with a brace, before the prefix.
     let pattern = (!prefix.is_empty()).then(|| format!("*{}*", escaped(prefix)));
     let mut scan = Scan::new(deployment, master, pattern);
     while let Some((conn, keys)) = scan.next().await.map_err(unreachable)? {
@@ -329,8 +308,7 @@ async fn look(deployment: &Deployment, master: &Master, prefix: Option<&str>) ->
     Ok(())
 }
 
-/// Returns when the data of a server began that has granted something; `None` if it has granted
-/// nothing yet. Refuses a server that must not be marked as new.
+/// `None` if it has granted nothing yet.
 fn used(looked: &Looked, is_lost: bool) -> Result<Option<u64>, Refusal> {
     let refuse = |kind, why: &str| Err(Refusal { kind, why: why.to_owned() });
     let shown = &looked.shown;
@@ -357,15 +335,13 @@ fn used(looked: &Looked, is_lost: bool) -> Result<Option<u64>, Refusal> {
                    connect, and run this again";
         return refuse(Kind::Changed, why);
     }
-    // A server that lost its data may have forgotten leases that are still held, so its quarantine
-    // stays.
+    // A server that lost its data may have forgotten leases that are still held.
     let granted = looked.now() >= marker.quarantine_end();
     let first = marker.losses.first().map(|first| first.began);
     Ok(first.filter(|_| is_lost || granted || marker.losses.iter().count() != 1))
 }
 
-/// Returns the marker of a server that is new, or that lost everything for good. A data history
-/// keeps its name, so that programs that have connected before go on.
+/// A data history keeps its name, so that programs that have connected before go on.
 fn marked(looked: &Looked, used: Option<u64>, names: (u64, u64), epoch: Option<u64>) -> Marker {
     let shown = &looked.shown;
     let (deployment, vote) = names;
@@ -385,8 +361,7 @@ fn marked(looked: &Looked, used: Option<u64>, names: (u64, u64), epoch: Option<u
     marker
 }
 
-/// Returns the first of these keys that has a record from before `began`, the time when the
-/// server's data began.
+/// `began` is when the server's data began.
 async fn older(conn: &Conn, keys: Vec<Vec<u8>>, began: &str) -> Result<Option<Vec<u8>>, String> {
     if keys.is_empty() {
         return Ok(None);
@@ -397,15 +372,12 @@ async fn older(conn: &Conn, keys: Vec<Vec<u8>>, began: &str) -> Result<Option<Ve
     Ok(Some(key).filter(|key| !key.is_empty()))
 }
 
-/// Returns true for the key of an operator's decision about a loss of data. Such a key shows that
-/// the deployment had data before.
+/// Such a key shows that the deployment had data before.
 fn is_decision(key: &[u8]) -> bool {
     String::from_utf8_lossy(key).contains(&format!("idem:{DECISIONS}:"))
 }
 
-/// Returns true if the key belongs to a deployment with this prefix. If the prefix is empty,
-/// returns true if the key has a form that palisade uses. Returns false for the marker
-/// (`palisade:generation`), because the script examines the marker.
+/// With an empty prefix, any key of palisade's form. Not the marker, which the script examines.
 fn is_palisades(key: &[u8], prefix: &str) -> bool {
     let key = String::from_utf8_lossy(key);
     if [MARKER, NOTE].contains(&&*key) {
@@ -419,7 +391,6 @@ fn is_palisades(key: &[u8], prefix: &str) -> bool {
     side || key.starts_with("idem:") || key.contains(":idem:")
 }
 
-/// Marks one server, as one of the deployment `id`.
 async fn mark(deployment: &Deployment, master: &Master, is_lost: bool, id: u64) -> Init {
     let conn = match master.open(deployment).await {
         Ok(conn) => conn,
@@ -432,7 +403,7 @@ async fn mark(deployment: &Deployment, master: &Master, is_lost: bool, id: u64) 
     });
     let ((used, process), few) = match written.await {
         Ok(written) => written,
-        // Another call marked the server after the check of `look`.
+        // Another call was faster.
         Err(Refusal { kind: Kind::Marked, why }) => {
             return Init::Already { at: master.at.clone(), note: why };
         }

@@ -1,53 +1,47 @@
-//! The logins at servers, and the `redis-cli` command lines for them. Command lines contain no
-//! password.
+//! The logins at servers, and the `redis-cli` command lines for them, without passwords.
 
 use std::time::Duration;
 
 use super::facts::{host_of, is_plain};
 use palisade::internal::Endpoint;
 
-/// A lone server and its login.
 #[derive(Clone)]
 pub(crate) struct Lone {
-    /// Address of the server: `host:port`, or the path of a socket.
+    /// `host:port`, or the path of a socket.
     pub(crate) at: String,
-    /// Beginning of a `redis-cli` command line to the server.
     pub(crate) hand: String,
     pub(crate) target: Endpoint,
-    /// True if the settings accept that the server deletes keys when its memory is full.
     pub(crate) allows_eviction: bool,
-    /// Failover window by the settings.
+    /// By the settings.
     pub(crate) window: Duration,
 }
 
-/// Login and TLS settings for servers whose addresses are found at run time.
+/// For servers whose addresses are found at run time.
 #[derive(Clone)]
 pub(crate) struct Login {
     pub(crate) like: Endpoint,
-    /// Further options that `redis-cli` needs for TLS.
+    /// For TLS.
     pub(crate) more: String,
 }
 
 impl Login {
-    /// Returns the endpoint of the server `host:port`, with this login.
     pub(crate) fn at(&self, at: &str) -> Endpoint {
         let port = at.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(0);
         Endpoint::at(host_of(at), port, &self.like)
     }
 
-    /// Returns how a person reaches these servers.
     pub(crate) fn hand(&self) -> Hand {
         Hand::of(&self.like, &self.more)
     }
 }
 
-/// How a person reaches servers by `redis-cli`. Without a password: `redis-cli` prompts for it.
+/// Without a password: `redis-cli` prompts for it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hand {
     pub(crate) user: Option<String>,
     pub(crate) has_password: bool,
     pub(crate) tls: bool,
-    /// Further options for TLS.
+    /// For TLS.
     pub(crate) more: String,
 }
 
@@ -58,7 +52,6 @@ impl Hand {
         Self { user, has_password, tls: server.is_tls(), more }
     }
 
-    /// Returns the beginning of a command line to `host:port`, or to a socket's path.
     pub(crate) fn to(&self, at: &str) -> String {
         let mut command = if at.contains('/') {
             format!("redis-cli -s {}", quoted(at))
@@ -84,7 +77,6 @@ impl Hand {
     }
 }
 
-/// Returns a word quoted for a shell.
 fn quoted(word: &str) -> String {
     if is_plain(word) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }

@@ -16,12 +16,11 @@ use palisade::ConfigError;
 use palisade::internal::AtMost;
 use palisade::internal::lineage::Lowering;
 
-/// Time after which the marker is looked at again. A handle that has nothing to do sends a batch
-/// every two seconds, and raises the marker with it.
+/// A handle that has nothing to do sends a batch every two seconds, and raises the marker with it.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
-/// Time after which a server that did not answer is asked again, once the wait is over.
+/// Once the wait is over.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// Time after the wait for which a server may be silent.
+/// After the wait.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Lowers the settings that all clients of the nodes share, and an epoch above that of the group's
@@ -78,9 +77,9 @@ struct Begun<'a> {
     master: &'a Master,
     window: Duration,
     lowering: Lowering,
-    /// Longest quarantine in ms that a client with the new settings asks for.
+    /// In ms, for a client with the new settings.
     longest: u64,
-    /// End of the wait by this machine's clock, as the server said last.
+    /// By this machine's clock, as the server said last.
     over: Instant,
 }
 
@@ -239,9 +238,8 @@ impl Lower {
         Ok(Begun { master, window: place.window, lowering, longest, over })
     }
 
-    /// Waits until no lease and no token of the old settings can be in use. A node whose marker was
-    /// changed is not waited for. One that does not answer is asked again, until it has had
-    /// `PATIENCE` more than the wait takes.
+    /// A node whose marker was changed is not waited for. One that does not answer is asked again,
+    /// until it has had `PATIENCE` more than the wait takes.
     async fn wait(&self, begun: &mut [Result<Begun<'_>, NodeLowered>], tell: &impl Fn(&str)) {
         loop {
             let looks = begun.iter().map(|one| async move {
@@ -272,8 +270,7 @@ impl Lower {
         }
     }
 
-    /// Returns the time until no lease and no token of the old settings can be in use; zero if the
-    /// marker was changed. An error if the server does not answer.
+    /// Zero if the marker was changed. An error if the server does not answer.
     async fn left(&self, one: &Begun<'_>) -> Result<Duration, String> {
         let looked = match look(&self.deployment, one.master).await {
             Ok(looked) => looked,
@@ -332,7 +329,7 @@ impl Lower {
     }
 }
 
-/// Takes in what the servers said at `now`. Returns the causes of those that are asked again.
+/// At `now`. Returns the causes of those that are asked again.
 fn heard(
     begun: &mut [Result<Begun<'_>, NodeLowered>],
     looks: Vec<Result<Duration, String>>,
@@ -360,12 +357,12 @@ fn heard(
     silent
 }
 
-/// Returns the end of the longest wait; `now` if there is none.
+/// `now` if there is none.
 fn over(begun: &[Result<Begun<'_>, NodeLowered>], now: Instant) -> Instant {
     begun.iter().flatten().map(|one| one.over).max().unwrap_or(now)
 }
 
-/// Whole milliseconds, rounded up, as a client counts them.
+/// Rounded up, as a client counts them.
 fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

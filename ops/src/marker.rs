@@ -1,5 +1,4 @@
-//! A server's marker: the key `palisade:generation`, the record in which palisade stores the
-//! history of the server's data. By its values a node grants or refuses.
+//! A server's marker, as operators read it.
 
 use std::time::Duration;
 
@@ -7,8 +6,8 @@ use palisade::FencingToken;
 use palisade::internal::lineage::{Marker, Note};
 use palisade::node::spi::{Began, Loss};
 
-/// The values in a server's marker (`palisade:generation`) by which a node grants or refuses. Times
-/// are in milliseconds since 1970, by the server's clock.
+/// The values in a server's marker by which a node grants or refuses. Times are in milliseconds
+/// since 1970, by the server's clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeptData {
@@ -18,17 +17,14 @@ pub struct KeptData {
     pub vote: Option<u64>,
     /// The name of the data when the marker was written (the server's `master_replid`).
     pub history: String,
-    /// Time when the data history began (a restart, a promotion or a loss of data begins one);
-    /// `None` if the server never lost data.
+    /// Time when the data history began; `None` if the server never lost data.
     pub since: Option<u64>,
-    /// Age of the server's data history (sequence of writes), if there were no keys of palisade
-    /// when the history began; else `None`.
+    /// Age of the data history, if there were no keys of palisade when it began; else `None`.
     pub empty_for: Option<Duration>,
     /// True if the server lost all data: its history began empty, although a client had seen
     /// earlier data.
     pub lost_everything: bool,
-    /// Length of a quarantine: a node grants nothing for this time after a restart or a change of
-    /// the master.
+    /// Length of a quarantine.
     pub quarantine: Duration,
     /// Largest error of any clock that a client has stated.
     pub clock_error: Duration,
@@ -45,27 +41,24 @@ pub struct KeptData {
 }
 
 impl KeptData {
-    /// Returns the end of the last quarantine (a time without grants) in ms since 1970; `None` if
-    /// there was no quarantine.
+    /// Returns the end of the last quarantine in ms since 1970; `None` if there was none.
     pub fn quarantine_until(&self) -> Option<u64> {
         let length = u64::try_from(self.quarantine.as_millis()).unwrap_or(u64::MAX);
         self.since.map(|since| since.saturating_add(length))
     }
 
-    /// Returns the time until the quarantine (a time without grants) ends; zero if there is no
-    /// quarantine now.
+    /// Returns the time until the quarantine ends; zero if there is none now.
     pub fn quarantine_left(&self) -> Duration {
         Duration::from_millis(self.quarantine_until().unwrap_or(0).saturating_sub(self.now))
     }
 
-    /// Returns the age of `note`, the last time of the server's clock that was written to the
-    /// marker (the key with the server's data history).
+    /// Returns the age of `note`.
     pub fn note_age(&self) -> Duration {
         Duration::from_millis(self.now.saturating_sub(self.note))
     }
 
-    /// Returns the latest loss of data, and the time for which keys with this `retention` count as
-    /// forgotten because of the loss. Returns `None` if that time is over.
+    /// With the time for which keys with this `retention` count as forgotten because of the loss.
+    /// `None` if that is over.
     pub(crate) fn loss(&self, retention: Duration) -> Option<(Loss, Duration)> {
         let loss = *self.losses.last()?;
         let until = Duration::from_millis(loss.to).saturating_add(retention);
@@ -73,8 +66,7 @@ impl KeptData {
         (!left.is_zero()).then_some((loss, left))
     }
 
-    /// Parses a marker, the value of `palisade:generation`, beside the note of the same server;
-    /// `now_ms` is the server's time in ms.
+    /// `now_ms` is the server's time.
     pub(crate) fn parse(text: &str, note: Option<&str>, now_ms: u64) -> Option<Self> {
         let marker = Marker::parse(text, now_ms)?;
         let note = note
@@ -99,8 +91,7 @@ impl KeptData {
     }
 }
 
-/// Returns the loss of data for the writes from `from` to `to`, as after a restart: no replaced
-/// master could still grant.
+/// As after a restart: no replaced master could still grant.
 #[cfg(test)]
 pub(crate) fn between(from: u64, to: u64) -> Loss {
     Loss { from, began: to, to }
@@ -132,7 +123,6 @@ mod tests {
         let left = |ms| read.loss(Duration::from_millis(ms));
         assert_eq!(left(100_000), Some((read.losses[1], Duration::from_millis(9))));
         assert_eq!(left(99_991), None);
-        // A note of another history is none.
         let other = Note { history: 4, ..note };
         assert_eq!((of(&marker, Some(&other)).note, of(&marker, None).note), (9, 9));
         let empty = of(&Marker { began: Began::Empty, since: 95_000, ..marker }, None);

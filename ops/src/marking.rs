@@ -1,5 +1,4 @@
-//! Reads a server's marker and writes another one in its place, if nobody has changed it meanwhile.
-//! What the new marker says is decided by the library's own rules.
+//! Reads a server's marker and writes another one in its place, by the library's own rules.
 
 use std::time::Duration;
 
@@ -15,27 +14,23 @@ use palisade::internal::{MARKER, NOTE, SETTLED};
 const SHOW: &str = include_str!("lua/show.lua");
 const SWAP: &str = include_str!("lua/swap.lua");
 
-/// Longest wait until all replicas have the marker that the master received.
 const REPLICAS: Duration = Duration::from_millis(1_500);
-/// Longest time between the look at a marker and the write in its place, in ms (quarantine 1).
+/// Between the look at a marker and the write in its place, in ms (quarantine 1).
 const JUDGED: u64 = 2_000;
-/// How often a marker is written that another writer changes each time.
 const TRIES: u8 = 5;
 
-/// A server's marker, as it was read.
 pub(super) struct Looked {
     pub(super) text: String,
     pub(super) shown: Shown,
 }
 
 impl Looked {
-    /// The server's clock in ms.
+    /// In ms.
     pub(super) fn now(&self) -> u64 {
         self.shown.micros / 1_000
     }
 }
 
-/// Reads the marker of a master.
 pub(super) async fn look(conn: &Conn) -> Result<Looked, Refusal> {
     let command = redis::cmd("EVAL").arg(SHOW).arg(2).arg(MARKER).arg(NOTE).take();
     let parts = run(conn, &command).await?;
@@ -62,8 +57,7 @@ pub(super) async fn look(conn: &Conn) -> Result<Looked, Refusal> {
     Ok(Looked { text: marker, shown })
 }
 
-/// Writes `marker` in the place of the one that was looked at, until the server's clock shows
-/// `last`, in ms. `settles`: a planned handover ends with it.
+/// Until the server's clock shows `last`, in ms. `settles`: a planned handover ends with it.
 pub(super) async fn swap(
     conn: &Conn,
     looked: &Looked,
@@ -77,9 +71,8 @@ pub(super) async fn swap(
     run(conn, &command).await.map(|_| ())
 }
 
-/// Writes what `marker_of` makes of a master's marker, by `conn`, anew if another writer was
-/// faster. Then waits until the master's replicas have it. Returns the other result of `marker_of`,
-/// and how many replicas have the marker if not all of them have it.
+/// Writes what `marker_of` makes of a master's marker, anew if another writer was faster. Returns
+/// its other result, and how many replicas have the marker if not all of them have it.
 pub(super) async fn rewrite<T>(
     conn: &Conn,
     (deployment, master): (&Deployment, &Master),

@@ -1,5 +1,4 @@
-//! Finds the server of each node that an operation may write to: the master, if the node has no
-//! fault.
+//! Finds the server of each node that an operation may write to.
 
 use std::collections::BTreeSet;
 
@@ -14,15 +13,12 @@ use palisade::error::NodeFault;
 use palisade::internal::Endpoint;
 use palisade::internal::{SENTENCE_MAX, Secrets, objection, unsupported};
 
-/// A node and its master, or the reason for which no server may be written to.
 pub(super) struct Found {
     /// The name of the group, or `node` and the address of the server.
     pub(super) node: String,
-    /// The server that may be written to, or the reason for which no server may be written to.
     pub(super) master: Result<Master, Absent>,
 }
 
-/// Reason for which no server may be written to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Absent {
     Unreachable(String),
@@ -36,7 +32,7 @@ impl Absent {
         }
     }
 
-    /// Removes secrets and control characters, because the text may contain text from servers.
+    /// The text may contain text from servers.
     fn clean(self, secrets: &Secrets) -> Self {
         let clean = |text: &str| secrets.sentence(text, SENTENCE_MAX);
         match self {
@@ -46,43 +42,38 @@ impl Absent {
     }
 }
 
-/// A server that may be written to.
 #[derive(Clone, Debug)]
 pub(super) struct Master {
-    /// Address of the server, `host:port`. In a group, the address that the Sentinels report.
+    /// `host:port`. In a group, the address that the Sentinels report.
     pub(super) at: String,
     pub(super) target: Endpoint,
-    /// Addresses of the replicas that follow this server: by [`find`] all that are known.
+    /// That follow this server: by [`find`] all that are known.
     pub(super) replicas: Vec<String>,
-    /// True if the server gets a new replication id as soon as its first replica connects.
+    /// It gets a new replication id as soon as its first replica connects.
     pub(super) without_backlog: bool,
-    /// Run id of the server process.
     pub(super) run_id: String,
-    /// Configuration epoch in which a majority of the Sentinels names the server; `None` for a lone
-    /// server.
+    /// In which a majority of the Sentinels names the server; `None` for a lone server.
     pub(super) epoch: Option<u64>,
-    /// Addresses at which the known Sentinels are reached, each once; none of a lone server.
+    /// Each known Sentinel once; none of a lone server.
     pub(super) sentinels: Vec<String>,
-    /// Number of known Sentinels, also of those without an address here.
+    /// Also those without an address here.
     pub(super) known: usize,
-    /// Beginning of a `redis-cli` command line to the server.
     pub(super) hand: String,
-    /// Why this server or a replica may delete locks and keys when its memory is full, or a replica
-    /// did. [`find`] looks at the replicas, too.
+    /// Why this server or a replica may delete locks and keys, or a replica did. [`find`] looks at
+    /// the replicas, too.
     pub(super) evicts: Option<String>,
-    /// True if the server has no append-only file, so that its last writes are only in memory.
+    /// Its last writes are only in memory.
     pub(super) appends_nothing: bool,
-    /// True if the server's settings show that the server is empty after a restart.
+    /// By its settings the server is empty after a restart.
     pub(super) keeps_nothing: bool,
 }
 
-/// Finds the master of each node. The replicas of a group must be connected and online.
+/// The replicas of a group must be connected and online.
 pub(super) async fn find(deployment: &Deployment) -> Result<(Access, Vec<Found>), ConfigError> {
     find_with(deployment, true).await
 }
 
-/// Returns each node and its master, or the reason for which the node has none. Replicas may be
-/// missing.
+/// Replicas may be missing.
 pub(super) async fn find_masters(
     deployment: &Deployment,
 ) -> Result<Vec<(String, Result<Master, String>)>, ConfigError> {
@@ -204,8 +195,7 @@ async fn find_with(
     Ok((access, found))
 }
 
-/// Returns the server that a majority of the Sentinels report as the master. The server must report
-/// the role of a master itself, and must not be down.
+/// The server must report the role of a master itself, and must not be down.
 fn of_group(group: &Group) -> Result<&Server, Absent> {
     let heard: Vec<&Sentinel> = group.heard().collect();
     if heard.is_empty() {
@@ -236,15 +226,14 @@ fn of_group(group: &Group) -> Result<&Server, Absent> {
     Ok(server)
 }
 
-/// Returns the number of Sentinels of the group, also of those that nobody can reach.
+/// Also those that nobody can reach.
 fn known(group: &Group) -> usize {
     let others = group.heard().filter_map(|s| s.counts().ok()).map(|(_, others)| others);
     let reported = others.max().map_or(0, |others| usize::try_from(others).unwrap_or(usize::MAX));
     reported.saturating_add(1).max(group.sentinels.len())
 }
 
-/// Returns the addresses of the group's Sentinels. One that was named by two addresses is at the
-/// first.
+/// One that was named by two addresses is at the first.
 fn sentinels(group: &Group, deployment: &Deployment) -> Vec<String> {
     let mut ids = BTreeSet::new();
     let once =
@@ -254,22 +243,19 @@ fn sentinels(group: &Group, deployment: &Deployment) -> Vec<String> {
     once.map(reached).collect()
 }
 
-/// Returns the configuration epochs of the Sentinels that name this master.
 fn epochs(group: &Group, at: &str) -> Vec<u64> {
     let naming = group.heard().filter(|s| s.master_at().as_deref() == Some(at));
     let fields = naming.filter_map(|s| s.master.as_ref().ok());
     fields.filter_map(|fields| fields.get("config-epoch")?.parse().ok()).collect()
 }
 
-/// Returns the configuration epoch that a majority of the `known` Sentinels reports, as clients
-/// decide (sentinel 1).
+/// As clients decide (sentinel 1).
 pub(super) fn agreed_epoch(epochs: &[u64], known: usize) -> Option<u64> {
     let voices = |epoch| epochs.iter().filter(|other| **other == epoch).count();
     epochs.iter().copied().find(|epoch| voices(*epoch) > known / 2)
 }
 
-/// Returns why one of these servers may delete locks and keys, also at its promotion, or why a
-/// replica counts as one that did. A promotion sets no counter back.
+/// Also at its promotion, which sets no counter back.
 fn evicting(servers: &[Server]) -> Option<String> {
     servers.iter().find_map(|server| {
         if matches!(server.role, Ok(Role::Replica { .. }))
@@ -291,11 +277,9 @@ fn evicting(servers: &[Server]) -> Option<String> {
     })
 }
 
-/// Refuses a server that clients refuse.
 pub(super) fn is_usable(server: &Server) -> Result<(), Absent> {
     let unreachable = |why: &str| Absent::Unreachable(format!("{}: {why}", server.at));
     server.reached.as_ref().map_err(|why| unreachable(why))?;
-    // The script of every client needs INFO.
     let info = match (&server.info, server.info_text()) {
         (Err(Unread::Failed(why)), _) => return Err(unreachable(why)),
         (_, Err(why)) => {
@@ -325,12 +309,10 @@ fn is_master(server: &Server) -> Result<(), Absent> {
     }
 }
 
-/// Returns every replica that a Sentinel reports.
 fn known_replicas(group: &Group) -> BTreeSet<String> {
     group.heard().filter_map(|s| s.replicas.as_ref().ok()).flatten().filter_map(place).collect()
 }
 
-/// Returns the addresses of the replicas that follow the server now.
 fn online(server: &Server) -> Vec<String> {
     let mut online = Vec::new();
     for line in server.replica_lines() {
@@ -342,8 +324,7 @@ fn online(server: &Server) -> Vec<String> {
     online
 }
 
-/// Returns the addresses of the server's replicas. Fails if a replica is not online, or if a
-/// Sentinel reports a replica that is not connected to the server.
+/// Fails if a replica is not online, or if a Sentinel reports one that is not connected.
 fn following(server: &Server, known: &BTreeSet<String>) -> Result<Vec<String>, Absent> {
     let refused = |why: String| Err(Absent::Refused(format!("{}: {why}", server.at)));
     for line in server.replica_lines() {
@@ -386,13 +367,11 @@ fn master(server: &Server, target: Endpoint, replicas: Vec<String>) -> Master {
 }
 
 impl Master {
-    /// Opens a connection to the server. All requests of the connection end after the deployment's
-    /// time-out.
     pub(super) async fn open(&self, deployment: &Deployment) -> Result<Conn, String> {
         open(&self.target, deployment).await
     }
 
-    /// Returns when the append-only file reaches the disk; `None` if that could not be read.
+    /// `None` if that could not be read.
     async fn appendfsync(&self, deployment: &Deployment) -> Option<String> {
         let conn = self.open(deployment).await.ok()?;
         let setting = conn.query("CONFIG GET appendfsync", "CONFIG", fields).await.ok()?;
@@ -400,8 +379,7 @@ impl Master {
     }
 }
 
-/// Opens a connection to a server. All requests of the connection end after the deployment's
-/// time-out.
+/// All requests of the connection end after the deployment's time-out.
 pub(super) async fn open(target: &Endpoint, deployment: &Deployment) -> Result<Conn, String> {
     let until = tokio::time::Instant::now() + deployment.within;
     Conn::open(target, until).await

@@ -1,6 +1,4 @@
-//! The marker of each node (the key `palisade:generation`), as text for operators: the data
-//! history, the quarantine, the smallest fencing token, and the losses of data. The functions only
-//! read.
+//! The marker of each node, as text for operators. Only reads.
 
 use std::fmt;
 
@@ -11,13 +9,11 @@ use palisade::ConfigError;
 use palisade::internal::SENTENCE_MAX;
 use palisade::internal::{AtMost, until_utc};
 
-/// Instruction to an operator for a server that lost all data.
 pub(super) const LOST_EVERYTHING: &str = "keys used before the loss wait or are parked: list it \
     by `palisade idem incidents`, and decide about it by `palisade idem decide`; only where no \
     such key can come again, mark all nodes as new by `palisade init --lost-everything`";
 
-/// The marker of one node (the key `palisade:generation`). `Display` writes some lines for people,
-/// with times in UTC.
+/// The marker of one node. `Display` writes some lines for people, with times in UTC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeData {
@@ -26,18 +22,16 @@ pub struct NodeData {
     /// Address of the server that was read, `host:port`. In a group, that is the master. Empty if
     /// no server was read.
     pub server: String,
-    /// The fields of the server's marker (`palisade:generation`), or the reason for which the
-    /// marker could not be read. `None` if the server has no palisade data.
+    /// The fields of the marker, or the reason for which it could not be read. `None` if the server
+    /// has no palisade data.
     pub kept: Result<Option<KeptData>, String>,
-    /// The server's present data history (`master_replid`), if the server has palisade data. If the
-    /// marker (the key `palisade:generation`) has another history, the server may have lost data.
-    /// Then the next request of a client begins a quarantine, in which the server grants nothing,
-    /// and records the loss of data in the marker.
+    /// The server's present `master_replid`, if the server has palisade data. If the marker has
+    /// another, the server may have lost data; the next request of a client then begins a
+    /// quarantine.
     pub history_now: String,
 }
 
-/// Reads the marker of each node: the key `palisade:generation`, with the history of the node's
-/// data.
+/// Reads the marker of each node.
 ///
 /// # Errors
 /// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.

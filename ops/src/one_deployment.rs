@@ -97,7 +97,7 @@ fn marker_of(looked: &Looked) -> Result<Marker, String> {
 async fn name(deployment: &Deployment, master: &Master, id: u64) -> Result<bool, String> {
     let at = &master.at;
     let conn = master.open(deployment).await.map_err(|why| format!("{at}: {why}"))?;
-    // A marker that has the id already is written, too, because the replicas may lack it.
+    // The replicas may lack it even if the master has the id.
     let written = marking::rewrite(&conn, (deployment, master), |looked| {
         let refused = |why| Refusal { kind: Kind::Refused, why };
         let mut marker = marker_of(looked).map_err(refused)?;

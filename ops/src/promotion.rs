@@ -21,10 +21,8 @@ use palisade::internal::MARKER;
 #[cfg(test)]
 mod tests;
 
-/// Longest wait until all servers follow the new master.
 const TOGETHER: Duration = Duration::from_secs(30);
 
-/// The promotion of a replica of a group.
 pub(super) struct Promotion<'a> {
     pub(super) of: &'a Handover,
     pub(super) group: &'a GroupLogin,
@@ -32,9 +30,8 @@ pub(super) struct Promotion<'a> {
 }
 
 impl Promotion<'_> {
-    /// Checks that the login's user may run the steps of a handover after the master is closed, so
-    /// that a handover does not stop half-way. The check needs `ACL DRYRUN`; without an answer the
-    /// step counts as allowed.
+    /// So that a handover does not stop half-way. Without an answer of `ACL DRYRUN` a step counts
+    /// as allowed.
     pub(super) async fn rights(&self) -> Result<(), String> {
         let at = &self.master.at;
         let conn = self.master.open(&self.of.deployment).await?;
@@ -43,8 +40,7 @@ impl Promotion<'_> {
         for step in ["MULTI", "EXEC", "REPLICAOF 127.0.0.1 1", "CONFIG REWRITE"] {
             let question = format!("ACL DRYRUN {user} {step}");
             let answer = conn.query(&question, "ACL DRYRUN", text).await.ok();
-            // Servers before 7.0 have no `ACL DRYRUN`. If the server does not answer it, the
-            // command `step` counts as allowed.
+            // Servers before 7.0 have no `ACL DRYRUN`.
             if let Some(why) = answer.filter(|answer| answer != "OK") {
                 let why = conn.secrets().clean(&why);
                 let step = step.split(" 127").next().unwrap_or_default();
@@ -56,8 +52,7 @@ impl Promotion<'_> {
         Ok(())
     }
 
-    /// Returns the Sentinels that would act on a request. A Sentinel in tilt accepts a failover and
-    /// begins it half a minute later, so the master must not be closed for it.
+    /// A Sentinel in tilt accepts a failover and begins it half a minute later.
     pub(super) async fn able(&self) -> Result<Vec<String>, String> {
         let (mut able, mut reasons) = (Vec::new(), Vec::new());
         for at in &self.group.sentinels {
@@ -77,8 +72,6 @@ impl Promotion<'_> {
         Ok(able)
     }
 
-    /// Makes one of these Sentinels promote a replica. Returns the address of the replica as soon
-    /// as the replica reports the role of a master.
     pub(super) async fn promoted(
         &self,
         able: &[String],
@@ -108,8 +101,7 @@ impl Promotion<'_> {
         }
     }
 
-    /// Requests a failover from one Sentinel after the other, until a Sentinel accepts the request.
-    /// Returns the address of that Sentinel.
+    /// One Sentinel after the other, until one accepts; returns its address.
     async fn ask_for_failover(&self, able: &[String]) -> Result<String, String> {
         let mut reasons = Vec::new();
         for at in able {
@@ -133,15 +125,12 @@ impl Promotion<'_> {
         masters::open(&self.group.sentinel.at(at), &self.of.deployment).await
     }
 
-    /// Returns the endpoint of a server of the group.
     pub(super) fn target(&self, at: &str) -> Endpoint {
         self.group.data.at(self.of.deployment.reach(at))
     }
 
-    /// Makes the old master a replica of the new one. The same transaction reads the old master's
-    /// marker key, in which a mark closed the old master. If this mark is gone, the old master may
-    /// have answered requests since, and the function returns an error. Returns a note for the
-    /// operator, or an empty text.
+    /// The same transaction reads the old master's mark. If it is gone, the old master may have
+    /// answered requests since: an error. Returns a note for the operator, or an empty text.
     pub(super) async fn demote(&self, new: &str, closed: &Closed) -> Result<String, String> {
         let old = &self.master.at;
         let doubt = |why: String| format!("{old}: {why}");
@@ -167,7 +156,7 @@ impl Promotion<'_> {
             let why = "it was opened and may have been used after it was closed";
             return Err(doubt(why.to_owned()));
         }
-        // The server saves its configuration file, so that it is still a replica after a restart.
+        // So that it is still a replica after a restart.
         Ok(match conn.query("CONFIG REWRITE", "CONFIG REWRITE", |_| Some(())).await {
             Ok(()) => String::new(),
             Err(why) => format!(
@@ -177,15 +166,14 @@ impl Promotion<'_> {
         })
     }
 
-    /// Waits until a majority of the known Sentinels names the new master in a later configuration
-    /// epoch, about a second after the promotion, and returns that epoch. Clients hear it before
-    /// they use the new master: a marker below it would begin a quarantine, and one above it would
-    /// hide a later promotion (quarantine 16). `None` if the Sentinels show no epochs.
+    /// Returns the epoch in which a majority of the known Sentinels names the new master, about a
+    /// second after the promotion. A marker below it would begin a quarantine, and one above it
+    /// would hide a later promotion (quarantine 16). `None` if the Sentinels show no epochs.
     pub(super) async fn epoch(&self, new: &str, until: Instant) -> Result<Option<u64>, String> {
         let Master { sentinels, known, epoch: Some(before), .. } = self.master else {
             return Ok(None);
         };
-        // Each Sentinel's last word: one that was asked between two promotions says more later.
+        // One that was asked between two promotions says more later.
         let mut heard = BTreeMap::new();
         let majority = async {
             let ask = |at: &String, pause| {
@@ -227,7 +215,6 @@ impl Promotion<'_> {
         })
     }
 
-    /// Returns the address and the configuration epoch that a Sentinel names now.
     async fn names(&self, at: &str) -> Option<(String, u64)> {
         let conn = self.sentinel(at).await.ok()?;
         let conn = &conn;
@@ -235,15 +222,14 @@ impl Promotion<'_> {
             let command = redis::cmd("SENTINEL").arg(what).arg(&self.group.name).take();
             conn.execute(&command, "SENTINEL").await.ok()
         };
-        // In this order, so that no epoch is later than its address.
+        // So that no epoch is later than its address.
         let epoch: u64 = fields(&ask("MASTER").await?)?.get("config-epoch")?.parse().ok()?;
         let Value::Array(address) = ask("GET-MASTER-ADDR-BY-NAME").await? else { return None };
         let [host, port] = address.as_slice() else { return None };
         Some((join(&text(host)?, &text(port)?), epoch))
     }
 
-    /// Waits until every Sentinel reports the new master and all servers follow the new master, for
-    /// at most `TOGETHER`.
+    /// For at most `TOGETHER`.
     pub(super) async fn together(&self, new: &str, tell: &impl Fn(&str)) {
         let until = Instant::now() + TOGETHER;
         loop {

@@ -25,7 +25,7 @@ pub async fn run_now(
     let requested = cron.request_run(job, audit.by(), audit.reason(), wait).await;
     let stored = match &requested {
         Ok(Requested::Begun { .. } | Requested::Waits { .. }) => "true",
-        // Some nodes may have stored the request, so the job may still run.
+        // Some nodes may have stored the request.
         Ok(Requested::Undecided) | Err(CronError::NotConfirmed { .. }) => "unknown",
         _ => "false",
     };

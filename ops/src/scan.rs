@@ -4,15 +4,13 @@ use super::Deployment;
 use super::gather::conn::Conn;
 use super::masters::Master;
 
-/// Number of keys that one page requests.
 const PAGE: usize = 1_000;
 
-/// A reading of all keys of a server that match a pattern, page by page.
 pub(super) struct Scan<'a> {
     deployment: &'a Deployment,
     master: &'a Master,
     pattern: Option<String>,
-    /// Cursor of the next page; `None` after the last page.
+    /// `None` after the last page.
     cursor: Option<String>,
 }
 
@@ -25,11 +23,10 @@ impl<'a> Scan<'a> {
         Self { deployment, master, pattern, cursor: Some("0".to_owned()) }
     }
 
-    /// Returns the next page and the connection that read it; `None` after the last page.
+    /// With the connection that read the page.
     pub(super) async fn next(&mut self) -> Result<Option<(Conn, Vec<Vec<u8>>)>, String> {
         let Some(cursor) = self.cursor.take() else { return Ok(None) };
-        // The time-out covers all requests of a connection, so each page has a connection of its
-        // own.
+        // The time-out covers all requests of a connection.
         let conn = self.master.open(self.deployment).await?;
         let mut command = redis::cmd("SCAN");
         command.arg(cursor).arg("COUNT").arg(PAGE);
@@ -42,7 +39,6 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Escapes the characters that are special in a pattern of `MATCH`.
 pub(super) fn escaped(prefix: &str) -> String {
     let special = |c: char| "*?[]^\\-".contains(c);
     prefix.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()

@@ -1,31 +1,26 @@
-//! The Lua scripts of operators' commands. Each script runs atomically on its server, and returns
-//! `ok` or the reason of a refusal.
+//! The Lua scripts of operators' commands. Each returns `ok` or the reason of a refusal.
 
 use super::gather::conn::Conn;
 
 pub(super) const OLDER: &str = include_str!("lua/older.lua");
 
-/// A refusal or failure of a script, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) kind: Kind,
     pub(super) why: String,
 }
 
-/// Kind of a script's refusal or failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The script refused, because a condition is not met.
+    /// A condition is not met.
     Refused,
-    /// The script refused, because the server was marked as new or was used before.
+    /// The server was marked as new or was used before.
     Marked,
-    /// The script refused, because a client found the server's earlier data missing.
+    /// A client found the server's earlier data missing.
     Lost,
-    /// The script refused, because the marker (`palisade:generation`) is not the expected one. An
-    /// earlier run may have changed the marker.
+    /// Another marker than the expected one: an earlier run may have changed it.
     Changed,
-    /// The server refused the command or did not answer. Without an answer, the server may have
-    /// executed the script.
+    /// Without an answer, the server may have executed the script.
     Failed,
 }
 
@@ -35,8 +30,7 @@ impl Refusal {
     }
 }
 
-/// Waits until `replicas` replicas have all writes of this connection, for at most `within`.
-/// Returns the number of replicas that have them.
+/// Returns the number of replicas that have all writes of this connection.
 pub(super) async fn wait(conn: &Conn, replicas: usize, within: std::time::Duration) -> usize {
     let ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX).max(1);
     let command = redis::cmd("WAIT").arg(replicas).arg(ms).take();

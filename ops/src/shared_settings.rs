@@ -1,6 +1,5 @@
-//! The settings that all clients of a node share: how long a quarantine is (the longest `max_ttl`
-//! and failover window) and the largest clock error. Clients raise them in the node's marker, the
-//! key `palisade:generation`, and never lower them.
+//! The settings that all clients of a node share. Clients raise them in the node's marker, and
+//! never lower them.
 
 use std::fmt;
 use std::time::Duration;
@@ -21,8 +20,8 @@ pub(super) const UNMARKED: &str = "it has no marker, so no client has asked for 
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SharedSettings {
-    /// Length of a quarantine: after a restart or a failover the node grants nothing for this time.
-    /// It is the longest `max_ttl` and failover window that any client has asked for.
+    /// Length of a quarantine: the longest `max_ttl` and failover window that any client has asked
+    /// for.
     pub quarantine: Duration,
     /// Failover window of the node, by its address and by the settings of a group's servers; zero
     /// for a lone server whose address has none.
@@ -82,7 +81,7 @@ pub(super) struct Place {
     pub(super) node: String,
     pub(super) master: Result<Master, String>,
     pub(super) window: Duration,
-    /// Longest failover window that a client asks for, which may not have read what it depends on.
+    /// For a client that may not have read what it depends on.
     pub(super) longest_window: Duration,
 }
 
@@ -143,7 +142,6 @@ impl fmt::Display for NodeSettings {
                 of.clock_error.as_secs_f64(),
             )?;
         }
-        // The marker of a server that is new has not been written at a time.
         if of.since > 0 {
             write!(f, "\n  since        {} at the latest", until_utc(of.since))?;
         }

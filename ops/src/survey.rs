@@ -1,6 +1,5 @@
-//! A continuous survey of all nodes, for programs that show the locks and keys on the nodes: one
-//! connection to each node, and each reading is one round trip to each node. The functions only
-//! read.
+//! A continuous survey of all nodes: one connection to each, one round trip to each for a reading.
+//! Only reads.
 
 use std::time::Duration;
 
@@ -16,12 +15,11 @@ use palisade::ConfigError;
 use palisade::node::spi::LockKeys;
 
 const QUEUES: &str = include_str!("lua/queues.lua");
-/// Shortest time between two searches for the masters, which cost many requests.
+/// A search costs many requests.
 const SEARCH: Duration = Duration::from_secs(2);
-/// Number of requests that a search for the masters sends to a server: the login, `ROLE` and
-/// `INFO`.
+/// The login, `ROLE` and `INFO`.
 const SEARCH_REQUESTS: u64 = 3;
-/// Length of one waiter in a queue's value, in bytes.
+/// In bytes.
 const WAITER: usize = 48;
 
 /// A survey of the nodes of a deployment: connections that read locks and keys repeatedly.
@@ -30,18 +28,15 @@ pub struct Survey {
     deployment: Deployment,
     nodes: Vec<Surveyed>,
     searched: Option<Instant>,
-    /// Number of requests to each node since the last call of `take_sent`, with the requests of the
-    /// searches for the masters.
+    /// To each node, since the last call of `take_sent`, with those of the searches.
     sent: u64,
 }
 
-/// One node of a survey (a repeated reading of all nodes), with its connection.
 #[derive(Debug)]
 struct Surveyed {
     node: String,
     master: Result<Master, String>,
     conn: Option<Conn>,
-    /// Cursor of the next page of `SCAN`.
     cursor: String,
 }
 
@@ -51,8 +46,8 @@ pub struct Ask<'a> {
     /// Approximate number of keys of the next page of `SCAN`; `None` asks for no page. After the
     /// last page of a node, the next request begins again with the first page.
     pub scan: Option<usize>,
-    /// Main keys of locks (the keys that store the owners). For each lock, the request reads if its
-    /// key exists, and its queue of waiting clients.
+    /// Main keys of locks. For each lock, the request reads if its key exists, and its queue of
+    /// waiting clients.
     pub locks: &'a [&'a str],
     /// Keys of a namespace, whose records are read.
     pub keys: Option<(&'a Records, &'a [String])>,
@@ -92,15 +87,14 @@ pub struct Scanned {
 pub struct LockQueue {
     /// True if there is a value under the lock's key.
     pub is_there: bool,
-    /// The handles (clients) that wait for the lock. The handle that has waited longest is the
-    /// first.
+    /// The handles that wait for the lock. The one that has waited longest is the first.
     pub waiters: Vec<Waiter>,
 }
 
-/// A client that waits for a lock in a node's queue: the `Redlock` handle of a process.
+/// A handle that waits for a lock in a node's queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiter {
-    /// Number of the handle (client), as 16 hexadecimal digits. It is the same on every node.
+    /// Number of the handle, as 16 hexadecimal digits. It is the same on every node.
     pub handle: String,
     /// Start of the wait in ms since 1970, by the node's clock.
     pub since: u64,
@@ -171,8 +165,7 @@ impl Survey {
         Ok(answers)
     }
 
-    /// Finds the masters if the master of a node is not known. Each call of [`read`](Self::read)
-    /// calls this function once.
+    /// Once in each call of [`read`](Self::read).
     async fn search(&mut self) -> Result<(), ConfigError> {
         self.sent += 1;
         let missing = self.nodes.is_empty() || self.nodes.iter().any(|node| node.master.is_err());
@@ -199,8 +192,7 @@ impl Survey {
 }
 
 impl Surveyed {
-    /// Sends the commands for `ask` on the node's connection, within the deployment's time-out. If
-    /// a part fails, the next request finds the master again.
+    /// Within the deployment's time-out. If a part fails, the next request finds the master again.
     async fn request(&mut self, deployment: &Deployment, ask: &Ask<'_>) -> Parts {
         let mut commands = redis::pipe();
         let mut what = Vec::new();
@@ -229,8 +221,7 @@ impl Surveyed {
         let queues = (!ask.locks.is_empty()).then(|| next().and_then(|all| queues(all, ask)));
         let records = ask.keys.map(|(_, keys)| next().and_then(|all| records(all, keys.len())));
         if let Some(scan) = &scan {
-            // After a failure the cursor may be that of another server, so the reading of all keys
-            // begins again.
+            // After a failure the cursor may be that of another server.
             scan.as_ref().map_or("0", |(_, cursor)| cursor).clone_into(&mut self.cursor);
         }
         let parts = Parts { scan, queues, records };
@@ -240,7 +231,7 @@ impl Surveyed {
         parts
     }
 
-    /// Sends commands in one write. Returns the answer to each of them.
+    /// In one write.
     async fn send(
         &mut self,
         deployment: &Deployment,
@@ -263,16 +254,16 @@ impl Surveyed {
     }
 }
 
-/// One node's answers to the parts of a request; `None` for a part that was not asked for.
+/// `None` for a part that was not asked for.
 struct Parts {
-    /// Keys of the page of `SCAN`, and the cursor of the next page.
+    /// With the cursor of the next page.
     scan: Option<Result<(Vec<String>, String), String>>,
     queues: Option<Result<Vec<LockQueue>, String>>,
     records: Option<Result<NodeRecords, String>>,
 }
 
 impl Parts {
-    /// Returns the reason for which a part of the request failed; `None` if no part failed.
+    /// `None` if no part failed.
     fn failed(&self) -> Option<String> {
         let scan = self.scan.as_ref().and_then(|part| part.as_ref().err());
         let queues = self.queues.as_ref().and_then(|part| part.as_ref().err());
@@ -281,21 +272,19 @@ impl Parts {
     }
 }
 
-/// Reads an answer to `SCAN`: the keys that are UTF-8, and the next cursor.
+/// The keys that are UTF-8, and the next cursor.
 fn page(answer: Value) -> Result<(Vec<String>, String), String> {
     let (cursor, keys): (String, Vec<Vec<u8>>) =
         redis::from_redis_value(answer).map_err(|_| "SCAN: answer not understood".to_owned())?;
     Ok((keys.into_iter().filter_map(|key| String::from_utf8(key).ok()).collect(), cursor))
 }
 
-/// Reads an answer of `queues.lua`.
 fn queues(answer: Value, ask: &Ask<'_>) -> Result<Vec<LockQueue>, String> {
     let all: Vec<(i64, Vec<u8>)> = redis::from_redis_value(answer).map_err(|_| strange())?;
     let is_whole = all.len() == ask.locks.len();
     is_whole.then(|| all.into_iter().map(queue).collect()).ok_or_else(strange)
 }
 
-/// Reads an answer of `records.lua` about `n` keys.
 fn records(answer: Value, n: usize) -> Result<NodeRecords, String> {
     let all: Vec<Value> = redis::from_redis_value(answer).map_err(|_| strange())?;
     records_of(all, n).map(|(_, records)| records).ok_or_else(strange)
@@ -305,13 +294,12 @@ fn strange() -> String {
     "EVAL: answer not understood".to_owned()
 }
 
-/// Reads one answer of `queues.lua`.
 fn queue((left, value): (i64, Vec<u8>)) -> LockQueue {
     let waiters = value.get(1..).unwrap_or_default().chunks_exact(WAITER);
     LockQueue { is_there: left != -2, waiters: waiters.filter_map(waiter).collect() }
 }
 
-/// Parses the entry of one client in a lock's queue of waiters; `None` if another program wrote it.
+/// `None` if another program wrote it.
 fn waiter(text: &[u8]) -> Option<Waiter> {
     let text = std::str::from_utf8(text).ok()?;
     let (since, kind, handle) = (text.get(..16)?, text.get(16..17)?, text.get(17..33)?);
@@ -327,7 +315,6 @@ mod tests {
 
     #[tokio::test]
     async fn searches_count_as_requests() {
-        // Nothing listens at port 1, so the master is missing.
         let mut survey = Survey::new(&Deployment::new().node("redis://127.0.0.1:1"));
         let sent = async |survey: &mut Survey| {
             let ask = Ask { scan: Some(10), ..Ask::default() };

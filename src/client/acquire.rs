@@ -1,9 +1,6 @@
-//! Attempts to acquire a lock: those of `acquire`, of a takeover and of an election campaign.
-//!
-//! Cancellation: before the first request is sent, an [`Undo`] is made. If the attempt loses or its
-//! future is dropped, the [`Undo`] releases what nodes may have granted. Where attempts take the
-//! lock from another owner, the call that makes them decides what is released, because an earlier
-//! holder may still rely on the lock (locks 13).
+//! Attempts to acquire a lock. Before the first request an [`Undo`] is made: if the attempt loses
+//! or its future is dropped, it releases what nodes may have granted. A takeover decides itself
+//! what is released (locks 13).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,10 +40,8 @@ pub(crate) struct LockAttempt<'a> {
     pub(crate) meters: Arc<LeaseMeters>,
     pub(crate) operation: &'a Call,
     pub(crate) waits_for_quarantine: bool,
-    /// True if an attempt waits for all nodes even when no majority can answer any more.
     pub(crate) awaits_all: bool,
-    /// Owner token of all attempts of a takeover, a hand-over or a join. The attempts of other
-    /// calls make a new one each.
+    /// Owner token of all attempts of a takeover, a hand-over or a join.
     pub(crate) taker: Option<OwnerToken>,
     pub(crate) fair: Option<Fair<'a>>,
 }
@@ -77,8 +72,6 @@ impl Core {
 }
 
 impl LockAttempt<'_> {
-    /// An attempt that does not win is rolled back, unless it takes the lock from another owner:
-    /// then the caller decides what is released (locks 13).
     pub(crate) async fn once(&self, terms: AttemptTerms) -> Result<Lease, Loss> {
         let timer = self.core.timer().map_err(Loss::NoQuorum)?;
         let _permit = self.core.attempt_permit(terms.left).await?;

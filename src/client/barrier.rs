@@ -1,7 +1,6 @@
-//! The wait until enough replicas have a grant of a node (durability 1).
-//!
-//! A grant that too few replicas have is no vote. The error then means "may have been executed", so
-//! the caller releases its owner token on all nodes.
+//! The wait until enough replicas have a grant of a node (durability 1). A grant that too few have
+//! is no vote; the error means "may have been executed", so the caller releases its owner token on
+//! all nodes.
 
 use crate::client::node_queue::GRACE;
 use crate::durability::{BarrierPoint, Durability};
@@ -48,7 +47,6 @@ mod tests {
     use crate::node::{BoxFuture, NodeSignal};
     use crate::op::{Batch, Replies};
 
-    /// A node that answers every wait for replicas with a "not executed" error.
     struct Denies;
 
     impl LockNode for Denies {
@@ -75,8 +73,7 @@ mod tests {
         }
     }
 
-    /// Checks the error after a failed barrier (the wait for replicas). After a "not executed"
-    /// error, the caller of the barrier would not release the lock that the node has granted.
+    /// After a "not executed" error, the caller would not release what the node has granted.
     #[tokio::test]
     async fn what_was_not_confirmed_may_have_been_executed() {
         let (env, by) = (SystemEnv, SystemEnv.now() + Duration::from_secs(9));

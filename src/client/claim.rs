@@ -1,8 +1,6 @@
-//! Claims of idempotency keys: claim, give back, complete, look up (idempotency 1 to 4).
-//!
-//! Cancellation: an attempt that is dropped before the handler starts gives back all grants. One
-//! that is dropped later gives nothing back: its claim ends with its lease, so that the nodes keep
-//! the record of an attempt that may have had an effect.
+//! Claims of idempotency keys (idempotency 1 to 4). An attempt that is dropped before the handler
+//! starts gives back all grants; one that is dropped later gives nothing back, so that the nodes
+//! keep the record of an attempt that may have had an effect.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,9 +29,8 @@ const OWED: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DataLossTerms {
-    /// Milliseconds since 1970. Data older than the request contain no claim of its key.
+    /// Milliseconds since 1970.
     pub(crate) born: Option<u64>,
-    /// A node ignores a loss of known length that is not longer.
     pub(crate) accepted: Duration,
 }
 
@@ -69,8 +66,6 @@ impl Held {
         self.core.renewer.add(&self.core, &self.lease);
     }
 
-    /// Stops the automatic renewal. The claim stays held, so [`complete`](Core::complete) can still
-    /// renew it.
     pub(crate) fn rest(&self) {
         self.core.renewer.remove(&self.lease);
     }
@@ -129,8 +124,7 @@ impl ClaimTerms {
             force,
             born: self.loss.born,
             accepted: self.loss.accepted,
-            // With `force` (to repair a stored result, or after an operator's decision), the claim
-            // is granted for a request of any age.
+            // To repair a stored result, and after an operator's decision.
             created: self.created.filter(|_| !force),
             wait: self.wait && !force,
         })
@@ -209,14 +203,11 @@ impl Core {
         Ok((Held { core, lease, ballot, begun: AtomicBool::new(false) }, promise))
     }
 
-    /// Stores a result under the claim's ballot, even if the lease was lost: the nodes compare only
-    /// ballots (idempotency 2). Repeats the request to nodes that fail, for four `node_deadline`s
-    /// in total.
-    ///
-    /// A node that began a new data history accepts a result only if the claim was renewed in it.
-    /// So after a refusal this renews the claim once, if it is still held, and asks again.
-    ///
-    /// If the future is dropped, the requests are still sent and repeated.
+    /// Stores a result, even if the lease was lost: the nodes compare only ballots (idempotency 2).
+    /// Repeats the request to nodes that fail, for four `node_deadline`s in total, also if the
+    /// future is dropped. After a refusal it renews the claim once, if it is still held, and asks
+    /// again: a node with a new data history accepts only the result of a claim that was renewed in
+    /// it.
     pub(crate) async fn complete(
         &self,
         held: &Held,
@@ -244,7 +235,7 @@ impl Core {
         self.accept(lease, op).await
     }
 
-    /// Phase 2 of consensus on the key. The op may be repeated: nodes recognise it by its ballot.
+    /// The op may be repeated: nodes recognise it by its ballot.
     async fn accept(&self, lease: &Arc<Lease>, op: Op) -> Result<(), Unstored> {
         let unknown = |nodes| Unstored { overtaken: false, nodes };
         let mut now = self.env.now();

@@ -1,9 +1,6 @@
-//! Closes a handle: refuses new work, waits until held locks are released, and sends the releases
-//! that nodes have not confirmed.
-//!
-//! `close` releases no lock that is still held, because another owner could get the lock while the
-//! holder still works. At the end of `close` the renewer stops renewing such a lock. The guard then
-//! reports the loss at the lease's deadline, before another owner can get the lock.
+//! Closes a handle. `close` releases no lock that is still held, because another owner could get it
+//! while the holder still works; it stops its renewal, so the guard reports the loss at the
+//! deadline.
 
 use std::fmt;
 use std::sync::Arc;
@@ -94,7 +91,6 @@ impl Closing {
         self.state.load(Ordering::SeqCst) == CLOSED
     }
 
-    /// Only claims are refused here; [`enter`](Self::enter) refuses other new work.
     pub(crate) fn refuses(&self, op: &Op) -> bool {
         matches!(op, Op::Claim(_)) && !self.is_open()
     }
@@ -118,7 +114,7 @@ impl Core {
     pub(crate) async fn close(&self, within: Duration) -> CloseReport {
         self.closing.begin();
         let end = self.env.now() + within;
-        // Without a tokio runtime `close` cannot wait, and returns the report at once.
+        // Without a tokio runtime `close` cannot wait.
         let waits = self.timer().is_ok();
         loop {
             let now = self.env.now();

@@ -25,9 +25,8 @@ impl Core {
         result
     }
 
-    /// Extends a lease by its own ttl, counted from the time at which the requests are sent. A
-    /// failure releases nothing. If the future is dropped, the lease keeps its old deadline, which
-    /// is earlier than the one on the nodes.
+    /// A failure releases nothing. If the future is dropped, the lease keeps its old deadline,
+    /// which is earlier than the one on the nodes.
     pub(crate) async fn extend(
         &self,
         lease: &Arc<Lease>,
@@ -60,8 +59,7 @@ impl Core {
         }
         let round = Round { inbox: &inbox, timer, until, of: Some(lease) };
         let result = match self.run(sent, &mut machine, round).await {
-            // Another renewal may have found the lease lost in the meantime. `prolong` then returns
-            // false, and this renewal counts as lost too.
+            // False if another renewal has found the lease lost in the meantime.
             Extension::Until(until) if lease.prolong(until, inbox.replicas(), failovers) => {
                 Ok(until)
             }

@@ -1,8 +1,6 @@
-//! Renews leases immediately after a failover: each lease that a node confirmed in an earlier data
-//! history is renewed, and its holder receives the outcome.
-//!
-//! Locks are safe without it (durability 6, quarantine 6). Claims need it: a node with a new data
-//! history refuses the result of a claim that was not renewed in it (idempotency 3).
+//! Renews leases immediately after a failover. Locks are safe without it (durability 6, quarantine
+//! 6); claims need it: a node with a new data history refuses the result of a claim that was not
+//! renewed in it (idempotency 3).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -55,8 +53,7 @@ impl Failovers {
 
     fn renew(&self, lease: &Arc<Lease>, node: usize, quarantine: Quarantine) {
         if lease.grant.lock().switched(node, quarantine) {
-            // Counted before the renewal is sent, else its result would not be the outcome of this
-            // failover.
+            // Before the renewal is sent, else its result would not be this failover's.
             lease.failed_over();
             if !self.renewer.renew_now(lease, self.env.now()) {
                 lease.left_open(lease.failovers());
@@ -68,9 +65,7 @@ impl Failovers {
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
     failovers: u64,
-    /// Value of `failovers` when the last renewal that a majority confirmed was sent.
     kept: u64,
-    /// Value of `failovers` when the last renewal that no majority confirmed was sent.
     open: u64,
     unread: Option<Failover>,
 }

@@ -22,8 +22,7 @@ pub(crate) struct Fair<'a> {
     heard: Moment,
     shown: Option<u16>,
     on_queued: SyncMutex<OnQueued<'a>>,
-    /// Held while the call makes its attempts. The other fair calls of the handle for this name
-    /// wait for it.
+    /// The other fair calls of the handle for this name wait for it.
     line: &'a LocalGuard,
 }
 
@@ -38,13 +37,10 @@ impl<'a> Fair<'a> {
         }
     }
 
-    /// For the fair calls that wait in the process: one whose deadline passes reports this result
-    /// (fair 7).
     pub(crate) fn attempted<T>(&self, result: &Result<T, Loss>, level: Durability, at: Moment) {
         let loss = match result {
             Ok(_) => Loss::Taken(taken_locally()),
-            // The position `queued` is the one of this call. The calls that wait for this call have
-            // other positions, so they do not get it.
+            // `queued` is the position of this call only.
             Err(Loss::Taken(taken)) => Loss::Taken(Taken { queued: None, ..taken.clone() }),
             Err(loss) => loss.clone(),
         };
@@ -66,16 +62,15 @@ impl<'a> Fair<'a> {
 }
 
 impl Fair<'_> {
-    /// Drops the ticket if no majority has answered for longer than `FRESH`: its place then counts
-    /// only on the nodes that the call still reaches. These would refuse all callers with a larger
-    /// ticket, so as soon as one more node fails, no caller could get a majority.
+    /// Its place then counts only on the nodes that the call still reaches. These would refuse all
+    /// larger tickets: as soon as one more node fails, no caller could get a majority.
     pub(super) fn unanswered(&mut self, now: Moment) {
         if now.since(self.heard) > FRESH {
             self.ticket = None;
         }
     }
 
-    /// Drops the call's ticket, because it is out of reach of its durability (fair 4).
+    /// It is out of reach of its durability (fair 4).
     pub(super) fn not_durable(&mut self) {
         self.ticket = None;
     }

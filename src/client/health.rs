@@ -1,5 +1,4 @@
-//! The health check: it tries to acquire a lock on every node, and asks whether the node can decide
-//! that an idempotency key is new. The answers are for readiness probes, and are no votes.
+//! The answers are for readiness probes, and are no votes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +17,7 @@ use crate::op::{LockMode, Loss, Op, Reply};
 use crate::quorum::Answer;
 use crate::token::OwnerToken;
 
-/// The handle's prefix is put in front of it. If another client holds this lock, that also shows
-/// that the node grants locks.
+/// If another client holds this lock, that also shows that the node grants locks.
 const NAME: &str = "palisade:health";
 const TTL: Duration = Duration::from_secs(1);
 

@@ -1,17 +1,10 @@
-//! Wake-up hints: which callers of this handle wait for a key, and which nodes have sent a hint
-//! about it.
+//! Wake-up hints. A release reaches the nodes one after the other, so the handle wakes one waiter
+//! or candidate after the hints of a *majority*, and a waiter also a short time after the first,
+//! because the nodes may have woken different handles. Observers of an election only read, so each
+//! hint wakes them.
 //!
-//! A release wakes the first handle of a node's queue. Candidates of an election are not in the
-//! queue: they watch the lock, and a release wakes all handles that watch.
-//!
-//! A release reaches the nodes one after the other, so at the first hint the other nodes may still
-//! have the old lock. So the handle wakes one waiter or candidate after the hints of a *majority*.
-//! The nodes may have woken different handles, so a waiter is also woken a short time after the
-//! first hint. Observers of an election only read, so each hint wakes them. A majority of hints
-//! wakes all callers that wait for the end of a claim.
-//!
-//! Hints may be lost, so every waiter also has a timer. Hints may be forged, so a [`RateLimit`]
-//! limits the rate of wake-ups.
+//! Hints may be lost, so every waiter also has a timer. They may be forged, so a [`RateLimit`]
+//! limits the wake-ups.
 
 mod rate_limit;
 mod turns;
@@ -79,7 +72,7 @@ pub(crate) struct Hints {
 #[derive(Debug, Default)]
 struct Entry {
     hinted: Vec<bool>,
-    /// Beginning of the wait and number of each caller; the caller with the longest wait is first.
+    /// By the beginning of the wait.
     since: BTreeSet<(Moment, u64)>,
     next: u64,
     turn: Arc<Turns>,
@@ -124,14 +117,11 @@ impl Hints {
         None
     }
 
-    /// What a node stores in place of an owner token while it reserves a lock or a slot for this
-    /// line.
     pub(crate) fn reservation(&self, line: Line) -> OwnerToken {
         OwnerToken::reserved_for(self.line_id(line))
     }
 
-    /// `queued` is the kind of waiter and the time since which the caller has waited. With `None`
-    /// the caller only watches the key.
+    /// With `None` the caller only watches the key.
     pub(crate) fn wait(self: &Arc<Self>, key: &str, queued: Option<(Line, Moment)>) -> Waiting {
         let line = queued.map_or(Line::Exclusive, |(line, _)| line);
         let mut keys = self.keys(line);
@@ -188,8 +178,6 @@ pub(crate) struct Waiting {
     first: Arc<Turns>,
     news: Arc<Notify>,
     all: Arc<Notify>,
-    /// True if this caller was woken by the first hint and has sent no request since. If it is
-    /// dropped before that, the hint wakes the next caller.
     has_first_hint: AtomicBool,
 }
 
@@ -198,14 +186,10 @@ impl Waiting {
         self.hints.keys(self.line)
     }
 
-    /// Resolves after hints from a majority or, if the caller is in the queue, the time `soon`
-    /// after the first hint.
-    ///
-    /// A caller of a fair lock always waits for the majority: all nodes wake the same caller, and a
-    /// single hint may be false, because the roll-back of its own failed attempt sends one too.
-    /// Callers of one handle are woken one by one, the one that has waited longest first; readers
-    /// are woken together. If the future is dropped after this caller was woken, the next waiter is
-    /// woken instead.
+    /// Resolves after hints from a majority or, in the queue, `soon` after the first. A caller of a
+    /// fair lock always waits for the majority: all nodes wake the same caller, and the roll-back
+    /// of its own attempt sends a hint too. If the future is dropped after this caller was woken,
+    /// the next waiter is woken instead.
     pub(crate) async fn turn(&self, soon: Duration) {
         tokio::select! {
             biased;
@@ -222,9 +206,8 @@ impl Waiting {
         self.since.is_some()
     }
 
-    /// What a node does if another owner has the lock. A handle has one place in the queue, with
-    /// the longest wait of its callers; a reader's request has the reader's own wait (readers 9).
-    /// Clears the hints that were received so far.
+    /// Clears the hints that were received so far. A handle has one place in the queue, with the
+    /// longest wait of its callers; a reader's request has the reader's own wait (readers 9).
     pub(crate) fn request(&self, now: Moment, round_trip: Duration) -> IfHeld {
         let mut keys = self.keys();
         let entry = keys.get_mut(&self.key);
@@ -234,16 +217,15 @@ impl Waiting {
         });
         let own = if self.is_shared() { self.since } else { first };
         let Some((since, _)) = own.filter(|_| self.is_queued()) else { return IfHeld::Watch };
-        // Three round trips: half until the hint arrives, two if only a minority has sent hints,
-        // and half for the request; a fourth for safety.
+        // Half until the hint arrives, two if only a minority has sent hints, half for the request;
+        // the rest is safety.
         let needs = (4 * round_trip).saturating_add(SPARE).min(Place::RESERVED_MAX);
         let waiter = self.hints.line_id(self.line);
         IfHeld::Queue(Place { waiter, waited: now.since(since), needs })
     }
 
-    /// The first waiter makes attempts for all, one after each `pause`. The others pause longer:
-    /// together at most `CROWD` attempts in one `pause`. They are needed because the future of the
-    /// first waiter may not be polled.
+    /// The first waiter makes attempts for all, one after each `pause`. The others' are needed
+    /// because the future of the first may not be polled.
     pub(crate) fn pause(&self, pause: Duration, random: u128) -> Duration {
         let keys = self.keys();
         let Some(entry) = keys.get(&self.key) else { return pause };
@@ -252,16 +234,15 @@ impl Waiting {
         }
         let times = entry.since.len() as f64 / CROWD;
         let share = f64::from(random as u32) / f64::from(u32::MAX);
-        // The average result is `pause` + `times` × `pause`.
+        // On average `pause` + `times` × `pause`.
         pause.saturating_add(
             Duration::try_from_secs_f64(pause.as_secs_f64() * 2.0 * share * times)
                 .unwrap_or(Duration::MAX),
         )
     }
 
-    /// The other callers of the handle go first at the next hints. `is_back` is true after an
-    /// attempt for whose durability the nodes lack replicas. Otherwise a caller that cannot succeed
-    /// would get every hint.
+    /// `is_back` is true after an attempt for whose durability the nodes lack replicas: a caller
+    /// that cannot succeed would get every hint.
     pub(crate) fn step_back(&mut self, is_back: bool, now: Moment) {
         self.order.is_back = is_back;
         if is_back {
@@ -291,15 +272,13 @@ impl Waiting {
         }
     }
 
-    /// True if another caller of the handle has waited longer: its wait then decides the handle's
-    /// position in the nodes' queues.
     pub(crate) fn is_behind(&self) -> bool {
         let first = self.keys().get(&self.key).and_then(|e| e.since.first().copied());
         self.since.is_some_and(|since| first.is_some_and(|first| first != since))
     }
 
-    /// The nodes that may have reserved the lock for the handle: they sent a hint since the last
-    /// request, and no other caller of the handle is in the queue. Clears these hints.
+    /// The nodes that may have reserved the lock for the handle, if no other caller of it is in the
+    /// queue. Clears their hints.
     pub(crate) fn unused(&self) -> Vec<usize> {
         if !self.is_queued() {
             return Vec::new();
@@ -324,21 +303,17 @@ impl Waiting {
         self.keys().get_mut(&self.key).map_or(Duration::ZERO, |e| e.limit.wake(now))
     }
 
-    /// The lock had been released, even if another owner has it now, so the wake-up was not
-    /// useless.
     pub(crate) fn was_right(&self) {
         if let Some(entry) = self.keys().get_mut(&self.key) {
             entry.limit.forgive();
         }
     }
 
-    /// Counts from this call on, so the caller may read the key before the first poll.
     pub(crate) fn any(&self) -> Notified<'_> {
         self.news.notified()
     }
 
-    /// Resolves after hints from a majority. Hints count from this call on; earlier ones do not,
-    /// because a late hint about one claim does not mean the end of the next.
+    /// Earlier hints do not count: a late hint about one claim does not mean the end of the next.
     pub(crate) fn ended(&self) -> OwnedNotified {
         if let Some(entry) = self.keys().get_mut(&self.key) {
             entry.hinted.clear();
@@ -392,7 +367,6 @@ mod tests {
         drop(one);
         second.await;
         let one = hints.wait("a", at(1));
-        // Hints from a majority of nodes wake one caller only.
         let mut first = Box::pin(one.turn(Duration::from_secs(60)));
         let mut second = Box::pin(two.turn(Duration::from_micros(1)));
         one.request(Moment::from_nanos(3), Duration::ZERO);

@@ -1,5 +1,5 @@
-//! Reads a lock, a semaphore or an election, for people. One decision depends on it: while too few
-//! permits are free, no attempt to acquire several is made (semaphore 10).
+//! Reads for people, with one exception: while too few permits are free, no attempt to acquire
+//! several is made (semaphore 10).
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -49,7 +49,6 @@ impl Core {
             return Loss::NoQuorum(answers.into_iter().map(outcome).collect());
         }
         let mut foreign = false;
-        // For each node, the time until the lock is free there.
         let left = decided.iter().map(|reply| match reply {
             Reply::Holder(Some(holder)) => {
                 foreign |= holder.owner.is_none();
@@ -62,7 +61,6 @@ impl Core {
         });
         let mut left: Vec<Duration> = left.collect();
         left.sort_unstable();
-        // The lock can be acquired once a majority of the nodes is free.
         let left = left[majority(self.n()) - 1];
         let retry_after = (left != Duration::MAX).then_some(left);
         Loss::Taken(Taken { retry_after, foreign, queued: None })
@@ -87,7 +85,7 @@ impl Core {
                 }
             }
         };
-        // A node that does not answer in time is no error here: its answer stays `None`.
+        // A node that does not answer in time stays `None`.
         let _ = tokio::time::timeout(self.patience(), all).await;
         answers
     }

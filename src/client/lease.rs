@@ -1,12 +1,8 @@
-//! A lease: the right of this process to a lock, a leadership or a claim until a deadline.
-//!
-//! Invariants:
-//! 1. `until`, the deadline, only grows, and only by a renewal that a majority confirmed in time
-//!    (renewal 1).
-//! 2. The `phase` of a lease leaves `Held` once and never returns: a lost lease cannot become held
-//!    again.
-//! 3. `is_valid` reads a clock that also counts while the computer is suspended, and needs no
-//!    timer. So the first call after a pause of the process returns the right answer.
+//! A lease. Invariants:
+//! 1. `until` only grows, and only by a renewal that a majority confirmed in time (renewal 1).
+//! 2. `phase` leaves `Held` once and never returns.
+//! 3. `is_valid` needs no timer, and its clock counts while the computer is suspended, so the first
+//!    call after a pause of the process is right.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,10 +38,8 @@ pub(crate) struct Lease {
     pub(crate) subject: Subject,
     pub(crate) owner: OwnerToken,
     pub(crate) token: FencingToken,
-    /// Before the subtraction of clock drift.
     pub(crate) ttl: Duration,
-    /// Time for which the nodes keep the lease after `ttl` (election 8); zero unless it is a
-    /// leadership.
+    /// The nodes keep the lease for this time after `ttl` (election 8).
     pub(crate) drain: Duration,
     /// Before this the lease must not be released, but only end by its ttl (locks 13).
     pub(crate) lapses_before: Moment,
@@ -70,7 +64,6 @@ struct State {
     renewing: Option<Moment>,
     longest_renewal: Duration,
     sealed: bool,
-    /// True if the last renewal was refused, and more time had not helped it.
     refused: bool,
     runtime: Option<Handle>,
 }
@@ -83,10 +76,7 @@ pub(crate) struct Over {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// `troubled` is true if the last renewal failed and the log has reported it.
-    Held {
-        troubled: bool,
-    },
+    Held { troubled: bool },
     Lost,
     Ended,
 }
@@ -160,8 +150,7 @@ impl Lease {
         self.state.lock().until
     }
 
-    /// `failovers` is their number before the renewal was sent. Returns false if the lease was lost
-    /// before; it then stays lost.
+    /// `failovers` is their number before the renewal was sent.
     pub(crate) fn prolong(&self, until: Moment, replicas: u32, failovers: u64) -> bool {
         let mut s = self.state.lock();
         if s.is_held() {
@@ -174,9 +163,9 @@ impl Lease {
         s.phase != Phase::Lost
     }
 
-    /// Sends nothing and returns false if the lease is over, or sealed and `automatic`. This and
-    /// `end` lock the same mutex, so no extension is sent after `end`: behind the release in a
-    /// node's queue it would create the deleted lock again.
+    /// Sends nothing if the lease is over, or sealed and `automatic`. This and `end` lock the same
+    /// mutex: behind the release in a node's queue an extension would create the deleted lock
+    /// again.
     pub(crate) fn send(
         &self,
         now: Moment,
@@ -189,8 +178,7 @@ impl Lease {
         // During the renewal the holder may have become a reader (readers 12).
         let now_in = self.grant.lock().mode;
         for (node, mut op) in extensions.into_iter().filter(|_| valid) {
-            // The extension may create the key on this node again, so the release must be sent to
-            // it too.
+            // The extension may create the key on this node again, so it needs the release too.
             self.grant.lock().extended(node);
             if let Op::Extend { mode, meta, .. } = &mut op {
                 *mode = now_in;
@@ -214,8 +202,7 @@ impl Lease {
         }
     }
 
-    /// `None` if the lock must end by itself (locks 13), and for a claim, which
-    /// [`ClaimEnd`](crate::op::ClaimEnd) ends.
+    /// `None` for a claim, and if the lock must end by itself (locks 13).
     pub(crate) fn release_op(&self, now: Moment) -> Option<Op> {
         let Subject::Lock { keys, .. } = &self.subject else { return None };
         if now < self.lapses_before {
@@ -247,7 +234,6 @@ impl Lease {
         self.state.lock().is_held()
     }
 
-    /// The last renewal failed, or less than half of the ttl is left.
     pub(crate) fn is_in_jeopardy(&self, now: Moment) -> bool {
         let s = self.state.lock();
         s.phase == (Phase::Held { troubled: true }) || s.until.since(now) < self.ttl / 2
@@ -271,13 +257,11 @@ impl Lease {
         self.state.lock().over
     }
 
-    /// A further try of the same renewal does not change the recorded beginning.
     pub(crate) fn renewing(&self, now: Moment) {
         self.state.lock().renewing.get_or_insert(now);
     }
 
-    /// From the beginning of a renewal, with all its tries, until its success. One under way counts
-    /// with its time so far.
+    /// One under way counts with its time so far.
     pub(crate) fn longest_renewal(&self, now: Moment) -> Duration {
         let s = self.state.lock();
         let end = s.over.map_or(now, |over| over.at);
@@ -342,7 +326,6 @@ impl Lease {
         let mut s = self.state.lock();
         let before = s.phase;
         s.phase = to(before)?;
-        // If the holder ends the lease after the deadline, the lease counts as lost.
         let lost = s.phase == Phase::Lost || now >= s.until;
         s.over.get_or_insert(Over { at: now, lost });
         self.valid_until.store(0, Ordering::Release);
@@ -400,7 +383,7 @@ impl Lease {
         self.news.notify_waiters();
     }
 
-    /// Returns `Lost` as soon as `over` returns true. A dropped future loses no outcome.
+    /// A dropped future loses no outcome.
     pub(crate) async fn verdict(&self, over: impl Fn() -> bool) -> Failover {
         loop {
             let news = self.news.notified();

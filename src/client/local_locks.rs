@@ -1,5 +1,4 @@
-//! Locks inside this process, one for each key; no node is asked for them. With them, calls in this
-//! process exclude each other even while no node answers.
+//! With these locks calls in this process exclude each other even while no node answers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,7 +19,6 @@ pub(crate) struct LocalLocks(SyncMutex<HashMap<LockKeys, Entry>>);
 struct Entry {
     lock: Arc<TokioMutex<()>>,
     answer: watch::Sender<Option<Answered>>,
-    /// The last caller removes the entry from the map.
     users: usize,
 }
 
@@ -39,15 +37,14 @@ impl LocalLocks {
             entry.users += 1;
             Arc::clone(&entry.lock)
         };
-        // From here on, the drop of `guard` subtracts this caller from the count of callers
-        // (`users`) of this local lock.
+        // Its drop subtracts this caller from `users`.
         let mut guard = LocalGuard { locks: Arc::clone(self), keys: keys.clone(), held: None };
         guard.held = Some(lock.lock_owned().await);
         guard
     }
 
-    /// The remaining times are those at `now`. Waits for the next refusal if the last one is from
-    /// before `since`, or reports too few votes for another level.
+    /// Waits for the next refusal if the last one is from before `since`, or reports too few votes
+    /// for another level.
     pub(crate) async fn answer(
         &self,
         keys: &LockKeys,

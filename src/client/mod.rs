@@ -1,14 +1,6 @@
-//! The client side: sends requests to the nodes and keeps leases. Only it connects the pure state
-//! machines, the nodes and tokio.
-//!
-//! Each handle has one [`Core`], which passes ops to the node queues and replies to the quorum
-//! machines, and cleans up after dropped futures. A majority decides, so no operation waits for the
-//! slowest node.
-//!
-//! A request: `acquire`, `claim`, `extend` or `release` makes the op; `round` sends the ops, has
-//! their inbox and runs the machine; `node_queue` batches the ops. A lease: `lease` has its state;
-//! `renewer` renews it before its deadline; `failover` renews it immediately after a failover;
-//! `release` and `pending_releases` give back.
+//! The client side. Only it connects the pure state machines, the nodes and tokio. `acquire`,
+//! `claim`, `extend` and `release` make the ops, `round` runs a machine with their answers, and
+//! `node_queue` batches what is sent; `lease`, `renewer` and `failover` keep what was won.
 
 use std::fmt;
 use std::sync::{Arc, MutexGuard, Weak};
@@ -82,7 +74,6 @@ pub(crate) struct Core {
     pub(crate) commands: Commands,
     pub(crate) meters: Meters,
     pub(crate) local_locks: Arc<LocalLocks>,
-    /// Only the first caller of a line sends requests to the nodes.
     pub(crate) fair_lines: Arc<LocalLocks>,
     outage: SyncMutex<Outage>,
     attempt_permits: Semaphore,
@@ -100,8 +91,7 @@ pub(crate) struct Core {
 /// A smaller change comes from the loss of data that was reported before.
 const FORGETFUL_SLACK: Duration = Duration::from_secs(60);
 
-/// More than a queue of one node has in flight, but it can still send all in time. Further attempts
-/// wait for a permit, in the order of their calls.
+/// More than a queue of one node has in flight, but it can still send all in time.
 const ATTEMPTS_MAX: usize = 1_024;
 
 const EVENTS: usize = 1_024;
@@ -194,22 +184,19 @@ impl Core {
         self.config.node_deadline + GRACE
     }
 
-    /// The wall clock in µs or, if that is larger, one more than the last token that a node
-    /// returned for the key (locks 4).
+    /// In µs: the wall clock or, if larger, one more than the last token of a node for the key
+    /// (locks 4).
     pub(crate) fn proposal(&self, key: &str) -> u64 {
         let clock = self.env.wall_micros();
         let ahead = self.fences_ahead.lock();
         ahead.of(key).map_or(clock, |seen| clock.max(seen + 1))
     }
 
-    /// `fence` is the largest in the answers to `proposal`. It is stored only while it is ahead of
-    /// the wall clock.
     fn saw(&self, key: &str, fence: Option<u64>, proposal: u64) {
         let Some(fence) = fence else { return };
         let mut ahead = self.fences_ahead.lock();
         if fence <= proposal && ahead.is_empty() {
-            // The common case: the proposal was the wall clock, no node answered more, and the
-            // clock has advanced.
+            // The common case.
             return;
         }
         if fence >= self.env.wall_micros() {
@@ -263,8 +250,6 @@ impl Core {
         vec![NodeOutcome::Failed(handle_closed()); self.n()]
     }
 
-    /// Called as soon as a caller waits for a lock or holds one. Does nothing if a task listens
-    /// already.
     pub(crate) fn listen(self: &Arc<Self>) {
         let mut listeners = self.listeners.lock();
         listeners.retain(|l| !l.is_finished());
@@ -297,8 +282,8 @@ impl Core {
         let _ = self.events.send(NamedEvent { node: Arc::clone(&self.names[node]), event });
     }
 
-    /// Gives back a lock that a node reserved for this handle, because none of its callers waits
-    /// any more. A fair caller also gives up its place (fair 4).
+    /// For a lock that a node reserved and no caller waits for any more. A fair caller gives up its
+    /// place too (fair 4).
     pub(crate) fn pass_on(self: &Arc<Self>, node: usize, key: &str, line: Line, mode: LockMode) {
         let (owner, meta) = (self.hints.reservation(line), line == Line::Fair);
         let mode = match mode {
@@ -313,8 +298,8 @@ impl Core {
         if line != Line::Shared {
             return give(self);
         }
-        // The name is reserved for the readers of all handles. So this release comes when that is
-        // over, and wakes the next waiter if no reader came (readers 10).
+        // The name is reserved for the readers of all handles: this release comes when that is over
+        // (readers 10).
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let core = Arc::downgrade(self);
         let later = async move {
@@ -326,7 +311,6 @@ impl Core {
         self.env.spawn(&runtime, Box::pin(later));
     }
 
-    /// Shows whether the server changed. Does nothing if no lease is held.
     fn look_at(&self, node: usize) {
         if !self.renewer.is_empty() {
             self.queues[node].look();
@@ -334,7 +318,7 @@ impl Core {
     }
 }
 
-/// Ends when the node or `target` is dropped. After missed signals, calls `deliver` with `None`.
+/// After missed signals, calls `deliver` with `None`.
 async fn forward_hints<T>(
     node: Weak<dyn LockNode>,
     target: Weak<T>,
@@ -344,7 +328,6 @@ async fn forward_hints<T>(
     loop {
         let event = match events.recv().await {
             Ok(event) => Some(event),
-            // No error, because each waiter also has a timer.
             Err(broadcast::error::RecvError::Lagged(_)) => None,
             Err(broadcast::error::RecvError::Closed) => return,
         };
@@ -361,7 +344,6 @@ fn handle_closed() -> NodeError {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        // The renewer's task wakes up, finds that the handle is dropped, and ends.
         self.renewer.wake();
         for l in self.listeners.lock().drain(..) {
             l.abort();

@@ -1,5 +1,4 @@
-//! Counters of the requests to one node, and the gauges of the nodes that vote. Nothing is decided
-//! by them.
+//! Counters of the requests to one node, and the gauges of the nodes that vote.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -121,12 +120,11 @@ impl Counters {
         self.fault(fault, 1);
     }
 
-    /// In µs since 1970 by the node's clock.
+    /// In µs since 1970, by the node's clock.
     pub(crate) fn set_quarantine_end(&self, micros: u64) {
         self.quarantine_ends.set(Duration::from_micros(micros).as_secs_f64());
     }
 
-    /// If `new`, the latest range is a loss that no earlier answer reported.
     pub(crate) fn set_losses(&self, losses: &Arc<[Loss]>, new: bool) {
         self.tallies.losses.add(u64::from(new));
         *self.data.lock() = Arc::clone(losses);

@@ -1,5 +1,5 @@
-//! Checks what a node reports with each batch: its clock, its data history and its identity
-//! (clocks 4, quarantine 7, 13, 17). Whether it is in quarantine is decided by `node/lineage.rs`.
+//! What a node reports with each batch: clock, data history, identity (clocks 4, quarantine 7, 13,
+//! 17).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,10 +28,8 @@ pub(crate) struct NodeMonitor {
     remembers: Arc<SyncMutex<Remembered>>,
     in_quarantine: bool,
     latest_loss: Option<Loss>,
-    /// `latest_loss`, as long as claims with the default retention may be missing because of it.
     concerning: Option<Loss>,
     reasserted: BTreeSet<OwnerToken>,
-    /// What this handle requests and what the node uses, in the last event about a disagreement.
     disagreed: Option<(Duration, Duration)>,
     events: broadcast::Sender<NamedEvent>,
     commands: Commands,
@@ -94,7 +92,6 @@ impl NodeMonitor {
         self.clock.objection(received)
     }
 
-    /// (quarantine 17).
     pub(crate) fn remembers(&self) -> Remembered {
         *self.remembers.lock()
     }
@@ -104,8 +101,6 @@ impl NodeMonitor {
         *self.remembers.lock() = at_first;
     }
 
-    /// Returns true if the node is still in that quarantine, and this is the owner's first
-    /// extension in it.
     pub(crate) fn reasserts(&mut self, owner: OwnerToken) -> bool {
         self.in_quarantine && self.reasserted.insert(owner)
     }
@@ -157,7 +152,6 @@ impl NodeMonitor {
                 HistoryCause::Restart
             };
             self.tell(NodeEvent::HistoryChanged { cause });
-            // The new history has its own quarantine, reported even if the last one had not ended.
             self.in_quarantine = false;
             self.reasserted.clear();
         }
@@ -186,8 +180,8 @@ impl NodeMonitor {
         }
     }
 
-    /// All clients must use one length (quarantine 7), and the node uses the longest. So both the
-    /// handle with a shorter one and the one that raised it send the event, once for each pair.
+    /// Both the handle with a shorter one and the one that raised it send the event, once for each
+    /// pair.
     fn check_settings(&mut self, facts: &Facts) {
         let (ours, node) = (facts.quarantine_asked, facts.quarantine_len);
         // The node counts in whole milliseconds.
@@ -200,7 +194,6 @@ impl NodeMonitor {
 
     fn tell(&self, event: NodeEvent) {
         event.log(&self.name, &self.commands);
-        // Fails only if nobody listens.
         let _ = self.events.send(NamedEvent { node: Arc::clone(&self.name), event });
     }
 }
@@ -262,7 +255,6 @@ mod tests {
         Moment::from_nanos(ms * 1_000_000)
     }
 
-    /// Returns the events that a node monitor sends during `run`.
     fn reported(s: &QueueSettings, run: impl FnOnce(&mut NodeMonitor)) -> Vec<NodeEvent> {
         let mut events = s.events.subscribe();
         run(&mut health(s));
@@ -288,15 +280,11 @@ mod tests {
                 |f: &Facts, secs| Facts { quarantine: Duration::from_secs(secs), ..f.clone() };
             say(base.clone(), 1, "h:1");
             say(base.clone(), 2, "h:1");
-            // After a FLUSHALL, the first batch sets the marker key (which identifies the data
-            // history) again, and the second batch finds it.
             let flushed = shut(&base, 30);
             let first = Facts { new_history: true, marker_missing: true, ..flushed.clone() };
             say(first, 3, "h:1");
             say(shut(&base, 29), 4, "h:1");
             say(base.clone(), 33, "h:1");
-            // After a restart, another process has the same address. After a failover, a server
-            // with another address answers.
             let restarted = Facts { history_id: 2, identity: "y".into(), ..shut(&base, 30) };
             say(restarted.clone(), 34, "h:1");
             let promoted = Facts { history_id: 3, identity: "z".into(), ..restarted };
@@ -349,8 +337,6 @@ mod tests {
         p.judge(&shut, at(1), at(1), &nowhere);
         assert!(p.reasserts(owner));
         assert!(!p.reasserts(owner));
-        // The next renewal was sent during the node's quarantine, and arrived after the end of the
-        // quarantine.
         p.judge(&open, at(2), at(2), &nowhere);
         assert!(!p.reasserts(owner));
     }

@@ -1,19 +1,11 @@
-//! Queue of a handle's requests to one node, with group commit: requests that wait are sent
-//! together as one batch. If none is in flight, a request is sent at once. If a node executes
-//! batches in order, the queue sends further ones while the node works on the first. A release
-//! never overtakes the acquire of the same lock: each call of `LockNode::call` sends a batch
-//! immediately, and a batch takes effect after those of earlier calls. The queue's task polls these
-//! calls, which also drives the connection (`dial/wire.rs`).
-//!
-//! The queue also
-//! - drops requests that were not sent before their deadline: certainly not executed;
-//! - sends with each batch a time by the node's clock, after which it has no effect, so a server
-//!   that was frozen executes no old batch. An idle queue asks for that clock every two seconds;
-//! - repeats *owed* releases (`pending_releases`) until the node answers at a time when no
-//!   unanswered request of the same owner can still take effect;
-//! - sends a deferred op again, and limits the bytes that one batch stores on the node;
-//! - holds a grant back until enough replicas have it (durability 1);
-//! - checks the facts that the node reports (clocks 4, quarantine 7, overview 8).
+//! Queue of a handle's requests to one node, with group commit: requests that wait are sent as one
+//! batch. Its task polls the calls of `LockNode::call`, which also drives the connection.
+//! - A release never overtakes the acquire of the same lock.
+//! - A request that was not sent before its deadline is certainly not executed.
+//! - Each batch has a time by the node's clock after which it has no effect, so a server that was
+//!   frozen executes no old batch. An idle queue asks for that clock every two seconds.
+//! - An *owed* release is repeated until the node answers it at a time when no unanswered request
+//!   of the same owner can still take effect.
 
 mod alarm;
 mod in_flight;
@@ -57,24 +49,20 @@ use crate::sync::SyncMutex;
 use crate::time::{Drift, Moment, NodeClock};
 
 pub(crate) const GRACE: Duration = Duration::from_millis(250);
-/// Interval of empty batches of an idle queue: they read the node's clock, show whether the server
-/// is the same, and make it renew its note (quarantine 13).
+/// Empty batches read the node's clock and make it renew its note (quarantine 13).
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
-/// In one channel. It has as many places in addition for releases and unclaims.
+/// In one channel. There are as many places for undo operations in addition.
 const QUEUE_MAX: usize = 100_000;
 const CONFIRMING_MAX: usize = 1_024;
-/// Largest number of bytes that one batch stores; an op with more is sent alone. The node has the
-/// same limit for the stored results in one answer (`Reply::Deferred`).
+/// An op with more bytes is sent alone. The node limits its answers alike (`Reply::Deferred`).
 const BYTES_MAX: usize = 1 << 20;
 /// Bounds the time for which one script occupies a server.
 const BATCH_MAX: usize = 128;
 const DEPTH: usize = 4;
-/// In one batch, so that other requests need not wait for all large results.
 const AGAIN_MAX: usize = 16;
 
-/// Called after a node has begun another data history, before the callers receive the answer that
-/// shows it.
+/// Called before the callers receive the answer that shows the new data history.
 pub(crate) type OnSwitch = dyn Fn(usize, Quarantine) + Send + Sync;
 
 #[derive(Clone)]
@@ -128,7 +116,6 @@ impl NodeQueue {
         self.counters.losses()
     }
 
-    /// Has no effect if a batch is in flight, because every answer has the facts.
     pub(crate) fn look(&self) {
         self.look.notify_one();
     }
@@ -138,7 +125,7 @@ impl NodeQueue {
         let full = || format!("{QUEUE_MAX} requests wait already");
         let mut queues = self.queues.lock();
         let pending = match queues.as_ref().map(|queues| queues.of(&pending)) {
-            // Undo operations free a lock or a claim for others, so they have reserved places.
+            // Undo operations free a lock or a claim for others.
             Some(open) if open.capacity() <= QUEUE_MAX && !pending.op.is_undo() => {
                 return self.refuse_busy(pending, full());
             }
@@ -151,7 +138,6 @@ impl NodeQueue {
             },
             None => pending,
         };
-        // First use, or the earlier task's runtime has ended.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             let now = self.settings.env.now();
             return refuse(
@@ -187,7 +173,6 @@ impl NodeQueue {
             in_touch: false,
         };
         self.settings.env.spawn(&runtime, Box::pin(worker.run()));
-        // `try_send` cannot fail, because the new channel is empty.
         let _ = new.of(&pending).try_send(pending);
         *queues = Some(new);
     }
@@ -211,10 +196,9 @@ struct Worker {
     settings: QueueSettings,
     counters: Arc<Counters>,
     load: Arc<Load>,
-    /// Notified to make the node queue's task request the node's facts.
     look: Arc<Notify>,
     incoming: Incoming,
-    /// Did not fit into the batch, or the node deferred them. They go ahead of the queued requests.
+    /// They go ahead of the queued requests.
     again: VecDeque<Pending>,
     owed: PendingReleases,
     in_doubt: InDoubt,
@@ -223,7 +207,6 @@ struct Worker {
     history: Option<QuarantineId>,
     pace: Pace,
     spoke: Moment,
-    /// True if the node answered the last batch. The connection works then.
     in_touch: bool,
 }
 
@@ -236,8 +219,6 @@ impl Worker {
         let mut under_way = Vec::with_capacity(DEPTH);
         let mut confirming = FuturesUnordered::new();
         let mut alarm = Alarm::new();
-        // `last` is the number of ops in the last batch. `yielded` is true if the task has just let
-        // other tasks run, once before each batch.
         let (mut last, mut yielded) = (0, false);
         loop {
             let now = env.now();
@@ -293,11 +274,9 @@ impl Worker {
                 () = &mut alarm => {}
             }
         }
-        // The handle was dropped: the task waits for the batches in flight, and sends owed releases
-        // once more. Other grants end by their ttl.
+        // The handle was dropped: owed releases are sent once more. Other grants end by their ttl.
         while !under_way.is_empty() {
             let answered = first_of(&mut under_way).await;
-            // Futures that wait for replicas are dropped: who needed them is gone with the handle.
             self.settle(answered);
         }
         if let Some((last, deadline)) = self.owed_batch(env.now()) {
@@ -314,8 +293,7 @@ impl Worker {
     }
 
     fn next_batch(&mut self, now: Moment, most: usize) -> Option<(Vec<Pending>, Moment)> {
-        // A time-out closes the connection, which all callers share: so at least `node_deadline`
-        // from now, even if a caller has an earlier deadline.
+        // A time-out closes the connection, which all callers share.
         let mut deadline = now + self.settings.node_deadline;
         let mut again = self.again.len().min(AGAIN_MAX);
         let waiting = again + self.incoming.len();
@@ -336,8 +314,7 @@ impl Worker {
                 } else {
                     (NodeFault::Timeout, "not sent: the requests before it got no answer")
                 };
-                // An extension may have passed a claim that the node deferred, so what undoes that
-                // claim is sent.
+                // An extension may have passed a claim that the node deferred.
                 if !is_again {
                     gathered.leave_out(&pending.op);
                 }
@@ -356,8 +333,6 @@ impl Worker {
         (!batch.is_empty()).then_some((batch, deadline))
     }
 
-    /// `None` if the last batch got no answer, if another server may have taken over since, or if
-    /// the clock may have drifted by more than a quarter of `node_deadline`.
     fn known_clock(&self, now: Moment) -> Option<&(NodeClock, Arc<str>)> {
         let most = self.settings.node_deadline / 4;
         let (clock, server) = self.clock.as_ref().filter(|_| self.in_touch)?;
@@ -373,8 +348,7 @@ impl Worker {
         (!due.is_empty()).then_some((due, now + self.settings.node_deadline))
     }
 
-    /// Resolves before the deadline plus `GRACE`, with one reply for each op. If the node's clock
-    /// is not known, requests it first.
+    /// Resolves before the deadline plus `GRACE`, with one reply for each op.
     fn send<'n>(
         &mut self,
         requests: Vec<Pending>,
@@ -387,8 +361,7 @@ impl Worker {
         let sent = env.now();
         self.spoke = sent;
         let ops: Vec<_> = requests.iter().map(|pending| pending.op.clone()).collect();
-        // Unknown until this batch is answered, even if the node reconnects earlier: the next batch
-        // could overtake this one, which requests the clock first.
+        // Even if the node reconnects earlier: the next batch could overtake this one.
         self.in_touch &= !self.names_server || self.node.server().is_some();
         let by = move |(clock, server): &(NodeClock, Arc<str>)| NotAfter {
             server: Arc::clone(server),
@@ -399,8 +372,8 @@ impl Worker {
             node.call(Batch { terms, not_after: Some(by), remembers, ops }, deadline)
         };
         let greets = known.is_none() && !ops.is_empty();
-        // With a time that has passed, the node executes only releases and unclaims, and the answer
-        // shows its fault.
+        // Then the node executes only releases and unclaims, and its answer shows its clock's
+        // fault.
         let mut not_after = known.unwrap_or_else(NotAfter::over);
         let begun =
             if greets { Either::Right(ops) } else { Either::Left(call(ops, not_after.clone())) };

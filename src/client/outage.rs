@@ -1,9 +1,6 @@
-//! The outage of a handle's nodes, as the attempts of locks that may degrade see it. The code is
-//! pure: callers pass all times.
-//!
-//! An operation calls [`Outage::known`] before each attempt, and [`Outage::failed`] or
-//! [`Outage::answered`] after it. After a failure, [`Outage::lasts`] decides whether it may
-//! continue without the lock; [`Outage::degrade`] and [`Outage::ended`] count the degraded guards.
+//! The outage of a handle's nodes, for locks that may degrade. Callers pass all times:
+//! [`Outage::known`] before each attempt, [`Outage::failed`] or [`Outage::answered`] after it;
+//! after a failure [`Outage::lasts`] decides.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,14 +9,12 @@ use crate::error::{Advice, NoQuorum, NodeOutcome, Reach};
 use crate::name::LockKeys;
 use crate::time::Moment;
 
-/// During an outage, one operation in this time sends requests to the nodes.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 const STALE: Duration = Duration::from_secs(5);
-/// Most locks whose holders are remembered.
 const HELD_MAX: usize = 1_024;
 
-/// Of an attempt that no majority answered. The first two permit to continue without the lock. If
-/// the nodes' findings differ, the last in this order counts.
+/// The first two permit to continue without the lock. If the nodes' findings differ, the last in
+/// this order counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Finding {
     Down,
@@ -64,7 +59,7 @@ pub(crate) struct Outage {
     heard: Option<Moment>,
     period: Option<Period>,
     guards: usize,
-    /// Locks of which a majority said that another owner has them, with the end of its lease.
+    /// With the end of the holder's lease.
     held: BTreeMap<Box<str>, Moment>,
 }
 
@@ -89,8 +84,7 @@ pub(crate) struct Period {
 }
 
 impl Outage {
-    /// The outcomes of the last failed attempt, if attempts have failed for at least `after` and
-    /// they apply to this lock. With `None` the caller has to ask the nodes.
+    /// With `None` the caller has to ask the nodes.
     pub(crate) fn known(
         &mut self,
         keys: &LockKeys,
@@ -139,8 +133,7 @@ impl Outage {
         self.period.take()
     }
 
-    /// Records what a majority said at `at`: another owner may have this lock until `till`, or
-    /// nobody else has it.
+    /// Another owner may have this lock until `till`, or nobody else has it.
     pub(crate) fn taken(&mut self, keys: &LockKeys, at: Moment, till: Option<Moment>) {
         let Some(till) = till else {
             self.held.remove(keys.lock());
@@ -155,8 +148,7 @@ impl Outage {
         }
     }
 
-    /// Returns the time until which another owner may have this lock, by the last answers of
-    /// majorities to degrading calls.
+    /// By the last answers of majorities to degrading calls.
     pub(crate) fn held_until(&self, keys: &LockKeys) -> Moment {
         self.held.get(keys.lock()).copied().unwrap_or_default()
     }
@@ -219,8 +211,6 @@ mod tests {
         })
     }
 
-    /// Returns an outage after attempts for the lock `a` that failed with `finding`, from 0 to 600
-    /// ms.
     fn outage(finding: Finding) -> (Outage, LockKeys) {
         let (mut outage, a) = (Outage::default(), LockKeys::new("a"));
         outage.failed(&a, (at(0), at(250)), &down(), finding);
@@ -268,9 +258,7 @@ mod tests {
         }
         assert_eq!(outage.known(&a, at(1_599), S), None, "600 ms are not a second");
         assert_eq!(outage.known(&b, at(1_600), AFTER), None, "the probe");
-        // One operation sends requests to the nodes as a probe; meanwhile the other operations
-        // continue without the lock. If the probe is dropped, another operation makes the next
-        // probe.
+        // If the probe is dropped, another operation makes the next.
         assert!(outage.known(&a, at(1_601), AFTER).is_some());
         assert!(outage.known(&a, at(2_599), AFTER).is_some());
         assert_eq!(outage.known(&a, at(2_600), AFTER), None);
@@ -303,7 +291,6 @@ mod tests {
         assert_eq!(outage.degrade(at(606)), Period { since: at(0), guards: 2 });
         assert_eq!(outage.answered(at(700)), Some(Period { since: at(0), guards: 2 }));
         assert_eq!(outage.answered(at(701)), None);
-        // The attempt was sent before the answer, so its failure does not count after the answer.
         outage.failed(&a, (at(100), at(702)), &down(), Finding::Down);
         assert!(!outage.lasts(Duration::ZERO));
         outage.failed(&a, (at(710), at(715)), &down(), Finding::Down);

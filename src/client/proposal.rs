@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// If there are more, the key with the oldest answer is removed: its next attempt may need one more
-/// round.
+/// Without an entry, the next attempt may need one more round.
 const MOST: usize = 4_096;
 
 #[derive(Debug, Default)]
 pub(super) struct FencesAhead {
-    /// Fencing token, and sequence number of the answer, by which the oldest is found.
+    /// Fencing token, and sequence number of the answer.
     seen: HashMap<Arc<str>, (u64, u64)>,
     order: BTreeMap<u64, Arc<str>>,
     next: u64,
@@ -57,8 +56,7 @@ mod tests {
     #[test]
     fn the_key_that_was_seen_longest_ago_is_forgotten_first() {
         let mut ahead = FencesAhead::default();
-        // The first key to remove differs by name and by time: `a` is stored first and again at the
-        // end, so `z` has the oldest answer.
+        // `a` is stored first and again at the end, so `z` is the oldest by time.
         ahead.saw("a", 1);
         ahead.saw("z", 1);
         for i in 2..MOST as u64 {

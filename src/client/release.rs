@@ -1,9 +1,6 @@
-//! Gives back what nodes may have granted: releases a held lock, and cleans up after an attempt or
-//! a claim that failed or was dropped.
-//!
-//! Each attempt makes an [`Undo`] before its first request can be sent. A node queue keeps the
-//! order, so a node executes the undo after the request. Each is repeated until the node has
-//! answered it (`node_queue/pending_releases.rs`).
+//! Gives back what nodes may have granted. Each attempt makes an [`Undo`] before its first request
+//! can be sent; a node queue keeps the order, and repeats it until it is answered
+//! (`node_queue/pending_releases.rs`).
 
 use std::time::Duration;
 
@@ -19,7 +16,6 @@ use crate::quorum::release::{Found, Release};
 use crate::span::operation;
 use crate::time::Moment;
 
-/// Dropping this value releases the grants of the attempt, unless `armed` is false.
 pub(super) struct Undo<'a> {
     pub(super) core: &'a Core,
     pub(super) op: Op,
@@ -42,9 +38,8 @@ impl Core {
         sent + ttl + self.config.drift.of(ttl) + self.config.node_deadline
     }
 
-    /// Without a grant, undoes all attempts of an owner on every node. Repeated until it has
-    /// certainly taken effect, at most until `until`, when the ttl has ended the lease. Needs no
-    /// runtime, because `Drop` calls it.
+    /// Without a grant, on every node. Repeated until it has certainly taken effect, at most until
+    /// `until`. Needs no runtime, because `Drop` calls it.
     pub(crate) fn undo(&self, op: &Op, grant: Option<&SharedGrant>, until: Moment) {
         let deadline = self.node_deadline(self.env.now());
         let may_hold = |node: &usize| grant.is_none_or(|grant| grant.lock().may_hold(*node));
@@ -74,8 +69,8 @@ impl Core {
         let owed = self.forgotten_at(now, lease.on_nodes());
         match self.take_back(op, lease, owed).await {
             Found::Other => Err(ReleaseError::TakenByOther(lease.resource())),
-            // Another owner may have held the lock since. The owner token on the nodes proves
-            // nothing, because a late renewal may have written it again.
+            // The owner token on the nodes proves nothing: a late renewal may have written it again
+            // after another owner held the lock.
             _ if !held => lost(),
             Found::Released => Ok(()),
             Found::Gone => lost(),

@@ -1,11 +1,6 @@
-//! The order in which due renewals are sent, and the limit on those in flight (renewal 12).
-//!
-//! A node has to answer a renewal within `node_deadline`. If more renewals were sent than a node
-//! can answer in that time, the queue of requests to the node would refuse the rest, and all of
-//! these renewals would be tried again together. So the limit allows only as many renewals in
-//! flight as the nodes answer. The other leases wait in this queue. The lease that ends first is in
-//! front. Leases whose last renewal was refused so that more time had not helped, for example
-//! because replicas are missing, stand behind all others.
+//! The order of due renewals, and the limit on those in flight (renewal 12): the lease that ends
+//! first is in front, and those whose last renewal was refused so that more time had not helped
+//! stand behind all others.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +12,6 @@ const LIMITS: (usize, usize) = (32, 512);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Turn {
-    /// True if the last renewal was refused, and more time had not helped it.
     pub(super) refused: bool,
     pub(super) until: Moment,
     pub(super) owner: OwnerToken,
@@ -35,8 +29,6 @@ impl<T> RenewalQueue<T> {
         Self { due: BTreeMap::new(), in_flight: 0, limit: LIMITS.1 }
     }
 
-    /// A second entry for the same lease replaces the first, if the lease still ends at the same
-    /// time.
     pub(super) fn push(&mut self, turn: Turn, ttl: Duration, lease: T) {
         self.due.insert(turn, (ttl, lease));
     }
@@ -50,16 +42,14 @@ impl<T> RenewalQueue<T> {
         Some(lease)
     }
 
-    /// In time: the limit grows by one. Otherwise it is halved.
     pub(super) fn finished(&mut self, in_time: bool) {
         self.in_flight -= 1;
         let limit = if in_time { self.limit + 1 } else { self.limit / 2 };
         self.limit = limit.clamp(LIMITS.0, LIMITS.1);
     }
 
-    /// Less than 5/8 of the first lease's ttl is left: midway between 3/4, when its renewal was
-    /// due, and 1/2. A lease whose renewal was refused does not count: other requests are not to
-    /// blame.
+    /// 5/8: midway between 3/4, when the renewal was due, and 1/2. A refusal is not the fault of
+    /// other requests.
     pub(super) fn is_late(&self, now: Moment) -> bool {
         let first = self.due.first_key_value().filter(|(turn, _)| !turn.refused);
         first.is_some_and(|(turn, (ttl, _))| turn.until.since(now) < *ttl / 8 * 5)
@@ -87,7 +77,6 @@ mod tests {
         for (number, until) in [(1, 9), (2, 7), (3, 8), (4, 7)] {
             queue.push(turn(number, until), TTL, number);
         }
-        // A failover makes the renewal of lease 3 due a second time.
         queue.push(turn(3, 8), TTL, 3);
         queue.push(Turn { refused: true, ..turn(5, 1) }, TTL, 5);
         let order: Vec<_> = std::iter::from_fn(|| queue.next()).collect();
@@ -101,11 +90,8 @@ mod tests {
         let leave = |queue: &mut RenewalQueue<u128>| std::iter::from_fn(|| queue.next()).count();
         assert_eq!(leave(&mut queue), 512);
         assert_eq!(leave(&mut queue), 0);
-        // No renewal was answered in time, so only few renewals may be in flight until a renewal is
-        // answered.
         (0..512).for_each(|_| queue.finished(false));
         assert_eq!(leave(&mut queue), 32);
-        // If all renewals in flight are answered, twice as many may be in flight next, up to 512.
         for limit in [64, 128, 256, 512, 512] {
             let answered = queue.in_flight;
             (0..answered).for_each(|_| queue.finished(true));
@@ -117,7 +103,6 @@ mod tests {
     fn one_that_waits_for_an_eighth_of_its_ttl_is_late() {
         let mut queue = RenewalQueue::new();
         assert!(!queue.is_late(at(0)));
-        // The lease was granted at 0 s. Its renewal is due at 4 s.
         queue.push(Turn { refused: true, ..turn(3, 2) }, TTL, ());
         queue.push(turn(1, 16), TTL, ());
         queue.push(turn(2, 17), TTL, ());

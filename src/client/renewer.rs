@@ -1,9 +1,6 @@
-//! The renewer: one task per handle, which renews a lease after a quarter of its ttl, or up to a
-//! quarter of that time earlier.
-//!
-//! A renewal without a majority is tried again while the lease is valid. It stops at `max_hold`,
-//! and declares a lease lost at its deadline, even if no node answers. If a guard is leaked
-//! (`mem::forget`), its lease is renewed as long as the process runs.
+//! One task per handle renews each lease after a quarter of its ttl, and tries again while the
+//! lease is valid. It declares a lease lost at its deadline, even if no node answers. The lease of
+//! a leaked guard is renewed as long as the process runs.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,8 +25,7 @@ use crate::time::Moment;
 /// suspended, and this library's clock advances.
 pub(crate) const WATCH: Duration = Duration::from_millis(500);
 
-/// Largest time by which a renewal is made early to share a batch with one that is due. With
-/// 100,000 leases a batch then has some hundred renewals instead of ten.
+/// With 100,000 leases a batch then has some hundred renewals instead of ten.
 const TOGETHER: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Default)]
@@ -38,7 +34,6 @@ pub(crate) struct Renewer {
     wake: Notify,
     /// Acquires and claims are refused while this is true (renewal 12).
     late: AtomicBool,
-    /// No task renews the leases: its runtime ended, and no other was known.
     stopped: AtomicBool,
     core: OnceLock<Weak<Core>>,
 }
@@ -46,20 +41,17 @@ pub(crate) struct Renewer {
 #[derive(Debug, Default)]
 struct Schedule {
     due: BTreeMap<(Moment, u64), Arc<Lease>>,
-    /// Leases without automatic renewal, watched for failovers of nodes only.
+    /// Watched for failovers of nodes only.
     quiet: BTreeMap<u64, Arc<Lease>>,
     next_id: u64,
-    /// Value of `next_id` at the beginning of the task's last sleep: a difference shows that a
-    /// lease was added.
+    /// A difference shows that a lease was added.
     seen_id: u64,
-    /// Number of the running task. `runs` is the number of tasks started so far.
     running: Option<u64>,
     runs: u64,
     asleep_until: Option<Moment>,
 }
 
 impl Schedule {
-    /// Removes the earlier slot of the lease.
     fn slot(&mut self, lease: &Lease, at: Moment) -> (Moment, u64) {
         self.next_id += 1;
         let slot = (at, self.next_id);
@@ -69,7 +61,7 @@ impl Schedule {
         slot
     }
 
-    /// Makes those due that the last task had taken: those with an entry at their lease's deadline.
+    /// Those with an entry at their lease's deadline.
     fn put_back(&mut self, now: Moment) {
         let taken = self.due.iter().filter(|((at, _), lease)| *at >= lease.until());
         let taken: Vec<_> = taken.map(|(_, lease)| Arc::clone(lease)).collect();
@@ -110,7 +102,6 @@ impl Renewer {
         }
     }
 
-    /// Returns false if a task runs already.
     fn start(&self, core: &Arc<Core>, runtime: &Handle) -> bool {
         let mut s = self.schedule.lock();
         if s.running.is_some() {
@@ -132,8 +123,7 @@ impl Renewer {
         true
     }
 
-    /// If the runtime of the last task has ended and no other was known then. Called by whatever a
-    /// holder does.
+    /// Called by whatever a holder does.
     pub(crate) fn keep_running(&self) {
         if self.stopped.load(Ordering::Relaxed)
             && let Ok(runtime) = Handle::try_current()
@@ -162,7 +152,6 @@ impl Renewer {
         s.due.values().chain(s.quiet.values()).cloned().collect()
     }
 
-    /// Returns false if the lease has no automatic renewal, or is no longer in the renewer.
     pub(crate) fn renew_now(&self, lease: &Arc<Lease>, now: Moment) -> bool {
         let s = self.schedule.lock();
         let kept = lease.slot().is_some_and(|slot| !s.quiet.contains_key(&slot.1));
@@ -175,7 +164,6 @@ impl Renewer {
     }
 
     fn schedule(&self, lease: Arc<Lease>, at: Moment) {
-        // So that a loss is reported in time.
         let at = at.min(lease.until());
         let mut s = self.schedule.lock();
         if !lease.is_held() || lease.is_sealed() {
@@ -198,7 +186,6 @@ impl Renewer {
         }
     }
 
-    /// If at least one is due, also those due within `TOGETHER`.
     fn take_due(&self, now: Moment) -> Vec<Arc<Lease>> {
         let mut s = self.schedule.lock();
         let mut due = Vec::new();
@@ -221,9 +208,9 @@ impl Renewer {
         due
     }
 
-    /// `None` if there is no lease and none was added since the last call; the task then ends. One
-    /// that was added and removed keeps it alive, so that short locks do not start a task each.
-    /// `add` starts a task under the same mutex, so no lease is left without one.
+    /// `None` ends the task. A lease that was added and removed keeps it alive, so that short locks
+    /// do not start a task each. `add` starts a task under the same mutex, so no lease is left
+    /// without one.
     fn sleep_for(&self, now: Moment, renewing: bool) -> Option<Duration> {
         let mut s = self.schedule.lock();
         let idle = s.due.is_empty() && !renewing;
@@ -239,7 +226,6 @@ impl Renewer {
     }
 }
 
-/// If the task ends with its runtime, it starts again on one on which another lease was granted.
 struct Run {
     renewer: Arc<Renewer>,
     core: Weak<Core>,
@@ -285,7 +271,6 @@ impl Run {
             };
             for lease in renewer.take_due(now) {
                 if !lease.is_valid(now) {
-                    // Does nothing for a lease that is already over.
                     lease.lose(now);
                 } else if !closed && lease.may_be_renewed(now) {
                     let (refused, until) = (lease.is_refused(), lease.until());
@@ -314,14 +299,12 @@ fn due(core: &Core, lease: &Lease, from: Moment) -> Moment {
     from + span / 4 * 3 + (span / 4).mul_f64(share)
 }
 
-/// Renews a lease once, and schedules the next renewal. Returns false if the renewal got too few
-/// answers in time; a refusal that more time had not changed is an answer.
+/// False if it got too few answers in time; a refusal that more time had not changed is an answer.
 async fn renew(core: Weak<Core>, lease: Arc<Lease>) -> bool {
     let Some(core) = core.upgrade() else { return true };
     let started = core.env.now();
     if !lease.is_valid(started) || lease.is_sealed() {
-        // Released, handed over or past its deadline while it waited. The loss is reported at the
-        // deadline.
+        // It ended while it waited; a loss is reported at the deadline.
         return true;
     }
     core.check_outlives(&lease);
@@ -350,7 +333,6 @@ async fn renew(core: Weak<Core>, lease: Arc<Lease>) -> bool {
             let of = lease.resource();
             tracing::debug!(%of, token = %lease.token, ?left, %why, "not renewed");
             lease.renewed(now, Some(&why));
-            // Several tries before the lease ends, and no busy loop.
             let pause = (left / 8).max(Duration::from_millis(1));
             core.renewer.schedule(Arc::clone(&lease), now + pause);
             is_refused

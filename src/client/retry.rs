@@ -1,13 +1,5 @@
-//! The retry loop of all calls that wait for a grant: acquire, take-over, campaign and claim.
-//!
-//! [`retry`] makes attempts until one is granted, until no further one can succeed, until the
-//! deadline passes, or until the handle is closed. After its first refusal the call is registered
-//! for hints. Between two attempts it waits up to four times: for a hint, at most for the pause
-//! that [`Backoff`] returns; then for the distance to other wake-ups; after a collision, for a
-//! random time; and for the time for which preferred callers go first.
-//!
-//! Cancellation: a call that is dropped while it waits gives up its place in the nodes' queues.
-//! What nodes have reserved for it goes to the next in the queue.
+//! The retry loop of all calls that wait for a grant. A call that is dropped while it waits gives
+//! up its place in the nodes' queues, and what nodes have reserved for it goes to the next.
 
 mod backoff;
 mod prospect;
@@ -28,23 +20,20 @@ use crate::time::Moment;
 
 pub(crate) use self::prospect::{Prospect, is_crowded};
 
-/// Resolution of the runtime's timers. The loop does not sleep for shorter pauses.
+/// Resolution of the runtime's timers.
 const TICK: Duration = Duration::from_millis(1);
-/// Assumed to be left if the call has no deadline: limits the wait for a permit, and each pause.
 const NO_DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) trait Attempt: Send + Sync {
     type Granted: Send;
     type Refused: Send;
 
-    /// If the attempt is refused or its future is dropped, the grants of single nodes are given
-    /// back.
+    /// If the attempt is refused or dropped, the grants of single nodes are given back.
     fn make(
         &mut self,
         terms: AttemptTerms,
     ) -> impl Future<Output = Result<Self::Granted, Self::Refused>> + Send;
 
-    /// `None` if no attempt can succeed. Can change the deadline of the call.
     fn prospect(
         &mut self,
         refused: &Self::Refused,
@@ -58,7 +47,6 @@ pub(crate) trait Attempt: Send + Sync {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttemptTerms {
-    /// With `None` the node only refuses, for example in the first attempt of a call.
     pub(crate) if_held: Option<IfHeld>,
     /// Also the longest wait of the attempt for its turn in this process, but at least
     /// `node_deadline`.
@@ -81,13 +69,12 @@ pub(crate) struct RetryTerms<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
     Queue(LockMode),
-    /// In the order of tickets. The call takes its place with its first attempt, sends a request at
-    /// least once a second, and gives up the place when it ends (fair 1, 4, 5).
+    /// Takes its place with its first attempt, asks at least once a second, and gives it up when it
+    /// ends (fair 1, 4, 5).
     Fair,
-    /// Outside of the nodes' queues; a release wakes all callers that watch the lock.
     Watch,
-    /// No hints. A call for several names or permits waits like this: a name that a node reserved
-    /// for it nobody could use while it waits for another (multi_lock 6).
+    /// A name that a node reserved for a call for several nobody could use while it waits for
+    /// another (multi_lock 6).
     Pauses,
     /// The hint about a claim's end may have been lost, so a last attempt is made at the deadline.
     Answer,
@@ -100,8 +87,8 @@ pub(crate) struct GivenUp<R> {
     pub(crate) closed: bool,
 }
 
-/// If the future is dropped, the attempt gives back what nodes granted, and the place in the queue
-/// passes to the next waiter of the handle.
+/// If the future is dropped, the attempt gives back what nodes granted, and the place passes to the
+/// next waiter of the handle.
 pub(crate) async fn retry<A: Attempt>(
     core: &Arc<Core>,
     attempt: &mut A,
@@ -147,17 +134,14 @@ struct Retry<'a> {
     since: Option<Moment>,
     sent: Moment,
     round_trip: Duration,
-    /// Made at the first refusal after which a hint can help.
     waiting: Option<Waiting>,
     registered: bool,
-    /// After an attempt, each node may have a place for a fair call. Zero again if the first
-    /// attempt was granted, which usually leaves no place.
     attempts: u32,
     /// Created before the attempt is sent, so that no hint about the end is missed.
     ended: Option<OwnedNotified>,
     woken: bool,
-    /// A wake-up was taken, and no majority has answered since. The nodes took the handle out of
-    /// their queues with it, so if the call ends, it is for the next waiter.
+    /// The nodes took the handle out of their queues with the wake-up, so if the call ends, it is
+    /// for the next waiter.
     owes_wake_up: bool,
     limit: RateLimit,
     expires: Moment,
@@ -194,8 +178,7 @@ impl<'a> Retry<'a> {
         }
     }
 
-    /// The first attempt requests no hint, because it is usually granted at once. That of a fair
-    /// call requests a place.
+    /// The first attempt is usually granted at once.
     fn begin(&mut self) -> AttemptTerms {
         self.attempts += 1;
         self.sent = self.core.env.now();
@@ -223,8 +206,7 @@ impl<'a> Retry<'a> {
         GivenUp { refused, waited: self.core.env.now().since(self.started), closed }
     }
 
-    /// Wakes the next waiter, so that it takes the handle's place again. Clears the hints: what
-    /// nodes have reserved need not be given back.
+    /// The next waiter takes the handle's place again.
     fn granted(&mut self) {
         let Some(waiting) = self.waiting.as_ref().filter(|_| self.wait != Wait::Answer) else {
             return;
@@ -242,9 +224,8 @@ impl<'a> Retry<'a> {
     fn refused(&mut self, prospect: Prospect) {
         let now = self.core.env.now();
         self.round_trip = now.since(self.sent);
-        // If it expires later than before the hint, the wake-up found a change: a release with a
-        // faster owner, or a renewal. For a semaphore this shows nothing: the end of the first
-        // permit changes with each attempt of another waiter.
+        // If it expires later, the wake-up found a change. For a semaphore this shows nothing: the
+        // end of the first permit changes with each attempt of another waiter.
         let is_answer = prospect.is_answer();
         if let Some(waiting) = self.waiting.as_ref().filter(|_| self.woken && is_answer)
             && waiting.line() != Line::Permits
@@ -261,7 +242,7 @@ impl<'a> Retry<'a> {
                 Wait::Fair | Wait::Watch | Wait::Pauses | Wait::Answer => None,
             };
             let waiting = self.core.hints.wait(self.key, queued);
-            // Then the handle already has a place, and that caller is served first.
+            // That caller is served first.
             self.registered = waiting.is_behind();
             self.waiting = Some(waiting);
         }
@@ -304,8 +285,7 @@ impl<'a> Retry<'a> {
             // already is taken.
             self.woken = self.hint().now_or_never().is_some();
         } else if self.wait == Wait::Fair && prospect == Prospect::NotDurable {
-            // The roll-back of its own grants may wake this caller. It makes a pause without hints,
-            // and drops those that came.
+            // The roll-back of its own grants may wake this caller.
             self.leave(pause).await;
             if let Some(waiting) = &self.waiting {
                 waiting.forget_wake_ups();
@@ -348,9 +328,8 @@ impl<'a> Retry<'a> {
         }
     }
 
-    /// So that forged hints rarely cost the nodes a request. The waiters of a lock share one limit.
-    /// Readers and callers that wait for the end of one claim are woken together, so each has its
-    /// own.
+    /// So that forged hints rarely cost the nodes a request. Readers, and callers that wait for the
+    /// end of one claim, are woken together, so each has a limit of its own.
     async fn keep_apart(&mut self) {
         let now = self.core.env.now();
         let apart = match &self.waiting {
@@ -373,8 +352,6 @@ impl<'a> Retry<'a> {
         self.take_turn().await;
     }
 
-    /// If a hint woke this call, wakes the next waiter of the handle, which may make an attempt
-    /// instead.
     async fn leave(&mut self, span: Duration) {
         if span.is_zero() {
             return;
@@ -391,8 +368,7 @@ impl<'a> Retry<'a> {
         self.take_turn().await;
     }
 
-    /// The attempt that follows sees all changes until now, so it does not need the hint that has
-    /// arrived.
+    /// The attempt that follows sees all changes until now.
     async fn take_turn(&mut self) {
         if let Some(waiting) = &self.waiting {
             let took = timeout(Duration::ZERO, waiting.turn(Duration::ZERO)).await.is_ok();
@@ -403,7 +379,6 @@ impl<'a> Retry<'a> {
 
 impl Drop for Retry<'_> {
     fn drop(&mut self) {
-        // Locks that nodes have reserved for this call go to the next in their queues.
         let Some(waiting) = &self.waiting else { return };
         if self.owes_wake_up {
             waiting.leave_wake_up();

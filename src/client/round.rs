@@ -1,8 +1,5 @@
-//! One round of requests: the node queues post the answers to an [`Inbox`], and a loop passes each
-//! to the quorum machine, sends the machine's requests, and sets the timer.
-//!
-//! What the nodes have of an attempt and of its lease outlives the round: that is a [`Grant`], and
-//! the inbox of a round that requests or renews it tells it each answer.
+//! One round of requests. What the nodes have of an attempt outlives it, in a [`Grant`], which the
+//! inbox of a round tells each answer.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -63,7 +60,6 @@ impl Core {
         self.send(last, op, deadline, inbox);
     }
 
-    /// The wait ends `grace` after the deadline of the requests. An answer counts at `level`.
     pub(super) async fn read<M: Machine>(
         &self,
         op: Op,
@@ -81,8 +77,7 @@ impl Core {
         Ok(self.run(now, &mut decides(self.n(), until), round).await)
     }
 
-    /// The first requests were sent at `now`. If the future is dropped, queued requests are still
-    /// sent.
+    /// If the future is dropped, queued requests are still sent.
     pub(super) async fn run<M: Machine>(
         &self,
         mut now: Moment,
@@ -108,7 +103,6 @@ impl Core {
                 }
             };
             let mail = poll_fn(|cx| {
-                // Before a timer that has fired.
                 if let Poll::Ready(mail) = inbox.poll_recv(cx) {
                     return Poll::Ready(Some(mail));
                 }
@@ -170,8 +164,6 @@ pub(crate) type SharedGrant = Arc<SyncMutex<Grant>>;
 #[derive(Debug)]
 pub(crate) struct Inbox {
     level: Durability,
-    /// The grant that this round requests or renews, the round's number in it, and the earliest
-    /// time until which a node keeps what it grants.
     of: Option<(SharedGrant, u64, Moment)>,
     state: SyncMutex<State>,
 }
@@ -183,7 +175,6 @@ struct State {
     waker: Option<Waker>,
     /// Smallest number of replicas that have a grant of this round; `None` if none were asked.
     replicas: Option<u32>,
-    /// Bit set of the nodes that granted, and whose replicas were then asked.
     awaits_replicas: u32,
 }
 
@@ -196,8 +187,7 @@ impl Inbox {
         Self::with(n, level, None)
     }
 
-    /// Round 0 requests the grant, [`next_round`](Grant::next_round) renews it. A node keeps what
-    /// it grants at least until `until`.
+    /// Round 0 requests the grant, [`next_round`](Grant::next_round) renews it.
     pub(crate) fn of(grant: &SharedGrant, round: u64, until: Moment) -> Arc<Self> {
         let (n, level) = {
             let grant = grant.lock();

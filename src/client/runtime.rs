@@ -1,6 +1,5 @@
-//! The runtime that polls an operation. Node queues and the renewer run on the runtime that first
-//! used them; an operation's timer is that of the runtime that polls it, so it ends by its deadline
-//! even if the queues' runtime stops.
+//! An operation's timer is that of the runtime that polls it, so it ends by its deadline even if
+//! the runtime of the queues and the renewer stops.
 
 use std::future::Future;
 use std::panic::catch_unwind;
@@ -30,14 +29,12 @@ impl Core {
     }
 }
 
-/// `None` if `work` takes longer than `limit`. Without a runtime with timers, a thread measures the
-/// time.
+/// Without a runtime with timers, a thread measures the time.
 pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
     if timer().is_ok() {
         return timeout(limit, work).await.ok();
     }
     let (timer, over) = oneshot::channel::<()>();
-    // The thread ends when `_stop` is dropped.
     let (_stop, stopped) = std::sync::mpsc::channel::<()>();
     std::thread::spawn(move || {
         let _ = stopped.recv_timeout(limit);

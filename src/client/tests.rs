@@ -20,13 +20,11 @@ const TTL: Duration = Duration::from_secs(20);
 
 fn core() -> Arc<Core> {
     let nodes = (0..3).map(|_| Arc::new(MemoryNode::new()) as Arc<dyn LockNode>).collect();
-    // The deadline is long, because the two busy threads leave little processor time to the node
-    // queues.
+    // The two busy threads leave little processor time to the node queues.
     let config = Config { node_deadline: Duration::from_secs(5), ..Config::default() };
     Arc::new(Core::new(nodes, config, Arc::new(SystemEnv), Meters::new(false), 0))
 }
 
-/// Makes one attempt to acquire the lock.
 async fn attempt(core: &Arc<Core>, name: &str) -> Result<Arc<Lease>, Loss> {
     let operation = Call::new(tracing::Span::none());
     let attempt = LockAttempt {
@@ -46,7 +44,6 @@ async fn attempt(core: &Arc<Core>, name: &str) -> Result<Arc<Lease>, Loss> {
     attempt.once(AttemptTerms { if_held: None, left: TTL }).await.map(Arc::new)
 }
 
-/// Waits until both threads have called this function, so that both continue at the same time.
 fn meet(at: &AtomicUsize, turn: usize) {
     at.fetch_add(1, Ordering::SeqCst);
     while at.load(Ordering::SeqCst) < 2 * turn {

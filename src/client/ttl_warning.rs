@@ -1,5 +1,4 @@
-//! A warning about a lease whose ttl is shorter than a failover, once per node, and only if there
-//! is no majority without that node.
+//! A warning about a lease whose ttl is shorter than a failover, if no majority spares the node.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,15 +13,13 @@ pub(crate) struct TtlWarning(Vec<AtomicBool>);
 
 impl TtlWarning {
     pub(crate) fn new(n: usize) -> Self {
-        // Then the others renew a lease during the failover of one node.
         let spared = n > majority(n);
         Self((0..n).map(|_| AtomicBool::new(spared)).collect())
     }
 }
 
 impl Core {
-    /// Called before each renewal: the nodes' settings have been read by the first one, and a lease
-    /// that ends before needs no warning.
+    /// Before each renewal: the first has read the nodes' settings.
     pub(crate) fn check_outlives(&self, lease: &Lease) {
         for (node, reported) in self.ttl_warning.0.iter().enumerate() {
             if reported.load(Ordering::Relaxed) {

@@ -1,5 +1,4 @@
-//! The address of a server, with a login: parsed once, checked when it is built. No output contains
-//! the password.
+//! The address of a server, with a login. No output contains the password.
 
 use std::fmt;
 use std::sync::Arc;
@@ -50,7 +49,7 @@ impl Endpoint {
         }
         let (parsed, zone) = without_zone(url).unwrap_or_else(|| (url.to_owned(), String::new()));
         let info = parsed.as_str().into_connection_info().map_err(|e| {
-            // The detail at its end quotes a part of the address, so it is removed.
+            // The detail at its end quotes a part of the address.
             let words = e.to_string();
             let cause = e.detail().map_or(&*words, |d| words.trim_end_matches(d));
             let cause = cause.trim_end_matches([':', ' ']);
@@ -127,7 +126,7 @@ impl Endpoint {
         Ok(Self { tls: Some(Tls::new("tls", root, client)?), ..self })
     }
 
-    /// A template for [`at`](Self::at): the address is a placeholder, without login and TLS.
+    /// A template for [`at`](Self::at).
     pub(crate) fn anywhere() -> Self {
         let place = Place::Tcp("localhost".into(), 0);
         Self { place, tls: None, tls_name: None, login: RedisConnectionInfo::default() }
@@ -187,8 +186,8 @@ impl Endpoint {
         self.tls.clone().map(|tls| tls.named(self.tls_name.as_ref()))
     }
 
-    /// Connects and logs in with RESP3, whose pushes report hints and lost connections, without
-    /// Nagle's delay. The caller has to set a time-out. A dropped future closes the connection.
+    /// Logs in with RESP3, whose pushes report hints and lost connections, without Nagle's delay.
+    /// The caller has to set a time-out. A dropped future closes the connection.
     pub(crate) async fn dial(
         &self,
         config: AsyncConnectionConfig,
@@ -200,16 +199,16 @@ impl Endpoint {
         dial::dial(&self.place, self.transport().as_ref(), &login, config, limits).await
     }
 
-    /// Like [`dial`](Self::dial), with the time-outs in `config`. This library's name is not sent,
-    /// because a Sentinel's user need not have the permission for that.
+    /// This library's name is not sent, because a Sentinel's user need not have the permission for
+    /// that.
     pub(crate) async fn dial_sentinel(&self, config: AsyncConnectionConfig) -> RedisResult<Line> {
         let login = self.login.clone().set_protocol(ProtocolVersion::RESP3);
         let login = login.set_skip_set_lib_name();
         dial::dial(&self.place, self.transport().as_ref(), &login, config, Limits::SENTINEL).await
     }
 
-    /// A connection for batches. It sends no command: the caller sends [`hello`](Self::hello) and
-    /// [`settle_in`](Self::settle_in) first. `load` returns the command that loads the script.
+    /// Sends no command: the caller sends [`hello`](Self::hello) and [`settle_in`](Self::settle_in)
+    /// first.
     pub(crate) async fn wire(&self, load: fn() -> Vec<u8>) -> RedisResult<Wire> {
         Ok(dial::wire(&self.place, self.transport().as_ref(), Limits::BATCHES, load).await?)
     }
@@ -224,8 +223,7 @@ impl Endpoint {
         hello
     }
 
-    /// After the login: they select the database, and set the client's name and version, which a
-    /// server may refuse.
+    /// A server may refuse the client's name and version.
     pub(crate) fn settle_in(&self) -> Vec<Cmd> {
         let info =
             |name: &str, value: &str| cmd("CLIENT").arg("SETINFO").arg(name).arg(value).take();
@@ -279,8 +277,7 @@ fn unknown_part(url: &str) -> Option<String> {
     })
 }
 
-/// Of a link-local address, `[fe80::1%eth0]` or `[fe80::1%25eth0]`: the parser of URLs knows no
-/// zones.
+/// Of `[fe80::1%eth0]` or `[fe80::1%25eth0]`: the parser of URLs knows no zones.
 fn without_zone(url: &str) -> Option<(String, String)> {
     let (scheme, _) = url.split_once("://")?;
     if scheme.contains("unix") {
@@ -311,8 +308,7 @@ fn has_odd_port(url: &str) -> bool {
     })
 }
 
-/// An `@` only after the first `/`, `?` or `#`: a parser would take a part of the password for the
-/// host, which is shown. A path may contain an `@`.
+/// A parser would take a part of the password for the host, which is shown.
 fn is_ambiguous(url: &str) -> bool {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
@@ -320,8 +316,7 @@ fn is_ambiguous(url: &str) -> bool {
     !is_path && !authority.contains('@') && behind.contains('@')
 }
 
-/// Without the part before the last `@` and without the query, which may contain secrets. If it is
-/// not clear where such a part ends, more is left out.
+/// If it is not clear where a secret part ends, more is left out.
 fn redacted(url: &str) -> String {
     let is_scheme = |s: &str| s.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
     let (scheme, rest) = url.split_once("://").filter(|(s, _)| is_scheme(s)).unwrap_or(("", url));

@@ -1,5 +1,4 @@
-//! The text of a connection error for users: the server's error code and sentence, and no data that
-//! this program sent.
+//! The text of a connection error for users, without data that this program sent.
 
 use redis::RedisError;
 

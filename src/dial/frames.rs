@@ -1,21 +1,19 @@
-//! Finds the beginning and the end of each answer (RESP2 and RESP3), and refuses those above the
-//! limits. It only counts bytes and values; a parser reads the contents later.
+//! Finds the ends of answers (RESP2 and RESP3), and refuses those above the limits.
 
 /// In bytes. A number, a word or an error is one line.
 const LINE_MAX: u64 = 64 * 1024;
 const DEPTH_MAX: usize = 16;
 
-/// On a connection without subscriptions, where a correct server sends none.
+/// A correct server sends none on a connection without subscriptions.
 const PUSHES_MAX: u64 = 1_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) bytes: u64,
     pub(crate) items: u64,
-    /// Over the whole life of a connection. Without subscriptions they only cost time.
+    /// Over the whole life of a connection.
     pub(crate) pushes: u64,
-    /// That are read in 20 ms, with pushes. Further ones stay in the socket, so the server has to
-    /// wait.
+    /// Read in 20 ms, with pushes.
     pub(crate) answers: u64,
 }
 
@@ -25,8 +23,7 @@ impl Limits {
     pub(crate) const WORDS: Self =
         Self { bytes: 1 << 20, items: 1 << 16, pushes: PUSHES_MAX, answers: u64::MAX };
     pub(crate) const EVENTS: Self = Self { pushes: u64::MAX, ..Self::WORDS };
-    /// Some events for each change of a group. Without `answers`, an endless stream would occupy a
-    /// processor.
+    /// Without `answers`, an endless stream would occupy a processor.
     pub(crate) const SENTINEL: Self = Self { answers: 256, ..Self::EVENTS };
     pub(crate) const ENTRIES: Self = Self { bytes: 64 << 20, items: 1 << 20, ..Self::WORDS };
 }
@@ -57,11 +54,11 @@ impl Excess {
 pub(crate) struct Frames {
     limits: Limits,
     bytes: u64,
-    /// All values of a list or map count when its length arrives, because the parser allocates
-    /// memory for them.
+    /// All values of a list or map count when its length arrives: the parser allocates memory for
+    /// them.
     items: u64,
     pushes: u64,
-    /// Values that are still missing in each open list or map; the outermost is the first.
+    /// The outermost is the first.
     open: Vec<u64>,
     at: At,
 }
@@ -69,8 +66,8 @@ pub(crate) struct Frames {
 #[derive(Clone, Copy, Debug)]
 enum At {
     Kind,
-    /// `length` bytes of the line have arrived. Only `\r\n` ends it, as for the parser: ended
-    /// earlier, its rest would be taken for other values.
+    /// Only `\r
+    /// ` ends the line, as for the parser: ended earlier, its rest would be taken for other values.
     Line {
         length: u64,
         ending: bool,
@@ -82,7 +79,7 @@ enum At {
         negative: bool,
         ended: bool,
     },
-    /// Missing bytes of a text, with the line end.
+    /// With the line end.
     Text(u64),
 }
 

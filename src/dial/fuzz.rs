@@ -1,6 +1,5 @@
-//! Property tests of a connection. For any bytes from a server, the connection does not panic, does
-//! not hang, and returns no more than the limits allow. The tests include the limits, the parser
-//! and the login. They use a pipe in memory.
+//! For any bytes from a server, the connection does not panic, does not hang, and returns no more
+//! than the limits allow.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -17,15 +16,13 @@ use crate::fuzzing::{any_bytes, any_number, config};
 
 const LIMITS: Limits = Limits { bytes: 4_000, items: 200, pushes: 100, answers: u64::MAX };
 
-/// A valid answer to the login. A stream that begins with this answer also tests the code after the
-/// login.
+/// So that the code after the login is tested, too.
 const LOGIN: &[u8] = b"%1\r\n+proto\r\n:3\r\n";
 
 thread_local! {
     static RUNTIME: Runtime = Builder::new_current_thread().enable_all().build().expect("it runs");
 }
 
-/// Returns the number of bytes and the number of values in `value`.
 fn size(value: &Value) -> (usize, usize) {
     let sum = |sizes: &mut dyn Iterator<Item = (usize, usize)>| {
         sizes.fold((0, 1), |(a, b), (c, d)| (a + c, b + d))
@@ -44,8 +41,7 @@ fn size(value: &Value) -> (usize, usize) {
     }
 }
 
-/// Sends `stream` from a server, in pieces of `cut` bytes. Returns the numbers of bytes and values
-/// in the answers that the connection returned. Returns an error if the connection did not end.
+/// An error if the connection did not end.
 async fn drive(stream: Vec<u8>, cut: usize) -> Result<Vec<(usize, usize)>, &'static str> {
     let (ours, theirs) = duplex(1 << 10);
     let pushed = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
@@ -103,7 +99,6 @@ async fn drive(stream: Vec<u8>, cut: usize) -> Result<Vec<(usize, usize)>, &'sta
     Ok(got)
 }
 
-/// Does the same as `drive` with a [`Wire`], the connection for batches (script calls).
 async fn drive_wire(stream: Vec<u8>, cut: usize) -> Result<Vec<(usize, usize)>, &'static str> {
     let (ours, theirs) = duplex(1 << 10);
     let wire = Wire::new(Box::new(ours), LIMITS, || b"*1\r\n$4\r\nLOAD\r\n".to_vec());
@@ -123,8 +118,6 @@ async fn drive_wire(stream: Vec<u8>, cut: usize) -> Result<Vec<(usize, usize)>, 
         for answer in [a.await, b.await, ask().await] {
             got.extend(answer.iter().flatten().map(size));
         }
-        // The server has closed the connection, so `over` resolves. If it does not, the test times
-        // out.
         wire.over().await;
         got
     };

@@ -1,5 +1,4 @@
-//! A socket that refuses a too large answer before the parser allocates memory for it, and stops
-//! reading for at most 20 ms if too many arrive.
+//! A socket that refuses a too large answer before the parser allocates memory for it.
 
 use std::io;
 use std::pin::Pin;
@@ -14,7 +13,6 @@ use super::frames::{Excess, Frames, Limits};
 /// Read before other tasks run: a server that sends without end would occupy a thread.
 pub(super) const TURN: usize = 2 * 1024 * 1024;
 
-/// In each such span, at most `Limits::answers` answers are read.
 const SPAN: Duration = Duration::from_millis(20);
 
 pub(super) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -26,7 +24,6 @@ pub(super) struct Limited {
     frames: Frames,
     over: Option<Excess>,
     turn: usize,
-    /// `answers` were read in the present span, which began at `since`.
     most: u64,
     answers: u64,
     since: Instant,
@@ -122,8 +119,6 @@ mod tests {
 
     use super::*;
 
-    /// If a server sends more answers than may be read in one `SPAN`, the server has to wait. No
-    /// answer is lost.
     #[tokio::test(start_paused = true)]
     async fn no_more_pushes_are_read_than_the_pace_allows() {
         let (near, mut far) = duplex(100);
@@ -138,7 +133,6 @@ mod tests {
         limited.read_to_end(&mut all).await.expect("it is the protocol");
         sends.await.expect("it ends");
         assert_eq!(all, push.repeat(10_000));
-        // One read may return a few answers more than the limit.
         let least = SPAN * (10_000 / (256 + 16));
         assert!(begun.elapsed() >= least, "after {:?}", begun.elapsed());
         assert!(begun.elapsed() <= SPAN * 45, "after {:?}", begun.elapsed());

@@ -79,7 +79,7 @@ pub(crate) async fn dial(
     Ok(Line { handle, task: tokio::spawn(work), secrets: secrets(login) })
 }
 
-/// Without a login, which the caller's first request has to be. The caller has to set a time-out.
+/// The login is the caller's first request. The caller has to set a time-out.
 pub(crate) async fn wire(
     place: &Place,
     tls: Option<&Tls>,

@@ -1,11 +1,7 @@
-//! A connection without a task of its own. The server answers in the order in which requests were
-//! sent.
-//!
-//! [`Wire::send`] immediately writes what the socket accepts. Each future that waits reads the
-//! answers to all requests, and gives each to whom it belongs. The socket's only waker is the
-//! wire's, which wakes the future of the oldest request without an answer or, if there is none, the
-//! one that waits for the end of the connection. So the polling task drives the socket, and a
-//! closed connection is noticed without a request.
+//! A connection without a task of its own: [`Wire::send`] writes at once what the socket accepts,
+//! and the future of the oldest request without an answer, or else the one that waits for the end,
+//! is woken to read. So the polling task drives the socket, and a closed connection is noticed
+//! without a request.
 
 mod line;
 #[cfg(test)]
@@ -108,8 +104,7 @@ impl Wire {
     }
 
     /// In one piece, with `wanted` answers to come. `None` if the connection is over. A batch that
-    /// the server refuses as a whole is sent once more before any newer request: after the script
-    /// is loaded, or as `retry` has it.
+    /// the server refuses as a whole is sent once more before any newer request.
     pub(crate) fn send(
         &self,
         bytes: Vec<u8>,
@@ -118,7 +113,7 @@ impl Wire {
     ) -> Option<Reply> {
         let shared = &self.0;
         let mut state = shared.state.lock();
-        // Notices a connection that the server has closed, so nothing is sent on it.
+        // Notices a connection that the server has closed.
         shared.drive(&mut state);
         let id = state.sent;
         let open = !shared.over.load(Ordering::Acquire);
@@ -199,8 +194,7 @@ impl Drop for Wire {
 impl Shared {
     fn drive(self: &Arc<Self>, state: &mut State) {
         let State { line: Some(line), waiters, wake, refused_script, .. } = state else { return };
-        // Before the socket is used: if it becomes ready after that, `leave` wakes the future that
-        // reads.
+        // If the socket becomes ready after that, `leave` wakes the future that reads.
         *self.readiness.lock() = Readiness::default();
         let waker = Waker::from(Arc::clone(self));
         let done = line.drive(&mut Context::from_waker(&waker), &mut |mut request| {

@@ -63,33 +63,29 @@ impl ElectionBuilder {
 
     /// Sets the drain time: the time that this process needs to end the leader's work after a loss
     /// of the leadership. No other process leads in this time, because the nodes keep the lock for
-    /// it (a lock-delay). The default is zero.
+    /// it. The default is zero.
     ///
     /// After a resignation, the next leader need not wait for the drain time. After a crash the
     /// election has no leader for `ttl` plus `drain`, so keep `drain` as short as the work allows.
     /// `ttl` and `drain` together are at most `max_ttl`.
-    /// [`Leadership::drain_remaining`](super::Leadership::drain_remaining) returns the rest of the
-    /// drain time.
+    /// [`Leadership::drain_remaining`](super::Leadership::drain_remaining) returns the rest.
     pub fn drain(mut self, drain: Duration) -> Self {
         self.0.drain = drain;
         self
     }
 
     /// Sets the priority of this process; the default is 0. Candidates of higher priority are
-    /// preferred.
+    /// preferred, without a guarantee.
     ///
     /// An eligible candidate of higher priority delays the attempts of candidates with lower
     /// priority while it [is listed](Election::candidates). For each different higher priority in
     /// the list, the delay is a sixteenth of the ttl, but at least 25 ms. At most four priorities
-    /// count. A listed candidate may be unable to lead, because it died within the last ttl or
-    /// reaches too few nodes. Such a candidate delays the other candidates by at most a quarter of
-    /// the ttl, or by 100 ms if that is longer. The priority is a preference and no guarantee,
-    /// because the requests of the preferred candidate may take longer than the delay. A leader
-    /// keeps the leadership when a candidate of higher priority joins.
+    /// count. A listed candidate that died within the last ttl, or reaches too few nodes, delays
+    /// the others by at most a quarter of the ttl, or by 100 ms if that is longer. A leader keeps
+    /// the leadership when a candidate of higher priority joins.
     ///
-    /// If no process sets a priority, no attempt is delayed. A process that sets a priority reads
-    /// the list before its first attempt, which costs one round trip. The other processes make
-    /// their first attempt without reading the list.
+    /// A process that sets a priority reads the list before its first attempt, which costs one
+    /// round trip. If no process sets a priority, no attempt is delayed.
     pub fn priority(mut self, priority: u8) -> Self {
         self.0.priority = Some(priority);
         self

@@ -21,8 +21,7 @@ use crate::quorum::acquire::Loss;
 use crate::span::{Call, operation};
 use crate::time::Moment;
 
-/// After failing for this long, a campaign warns that too few nodes answer, or ends because of
-/// another program's value.
+/// Then a campaign warns that too few nodes answer, or ends because of another program's value.
 const FAILING: Duration = Duration::from_secs(60);
 
 /// Result of [`Election::try_campaign`].
@@ -63,8 +62,7 @@ struct Candidacy<'a> {
     acquire: LockAttempt<'a>,
     value: &'a str,
     seat: &'a Seat<'a>,
-    /// `None` if the last attempt did not fail. A refusal because another process leads is no
-    /// failure.
+    /// A refusal because another process leads is no failure.
     failing_since: Option<Moment>,
     warned: bool,
 }
@@ -105,8 +103,7 @@ impl Attempt for Candidacy<'_> {
                 self.election.taken(taken);
                 (Prospect::of_taken(taken), taken.advice() == Advice::Misconfigured)
             }
-            // Nodes that grant the lock but refuse the metadata cause this at each attempt, so the
-            // campaign waits.
+            // Nodes that grant the lock but refuse the metadata cause this at each attempt.
             NotElected::LostAtOnce => (Prospect::Settling(Duration::ZERO), false),
             NotElected::NoQuorum { why, .. } if is_hopeless(why) => return None,
             NotElected::NoQuorum { crowded, .. } => {
@@ -249,7 +246,6 @@ impl Election {
                 tokio::select! {
                     biased;
                     won = self.seek(value, &seat, &times, operation) => return won,
-                    // Drops `seek`, which releases all grants of the nodes.
                     () = self.course.eligible_is(false) => {}
                 }
             }
@@ -380,8 +376,7 @@ impl Election {
         self.core.closing.enter().ok_or_else(|| CampaignError::Closed(self.resource()))
     }
 
-    /// Publishes the value on a majority, and so makes this process the leader. After a failure
-    /// releases the lock.
+    /// After a failure releases the lock.
     async fn take_office(
         &self,
         won: Lease,
@@ -393,7 +388,7 @@ impl Election {
         let metadata = metadata.of(self.priority(), seat);
         let lease = won.with_drain(self.drain);
         lease.set_meta(metadata.encode());
-        // Releases the lock if the campaign is dropped after this point.
+        // Releases the lock if the campaign is dropped.
         let guard = LockGuard::new(&self.core, lease, &self.name, true);
         match guard.extend().await {
             Ok(_) => {

@@ -1,8 +1,5 @@
-//! The list of an election's candidates (election 11).
-//!
-//! A waiting candidate writes its entry on the nodes, and reads the others' with the same request.
-//! Candidates delay their attempts by the priorities in it (`priority`), and operators read it. It
-//! does not decide who leads; only the lock does.
+//! The list of an election's candidates (election 11), by which attempts are delayed (`priority`)
+//! and operators see who waits. It does not decide who leads; only the lock does.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -22,7 +19,7 @@ use crate::op::{Enlist, MAX_ENTRY};
 use crate::sync::SyncMutex;
 use crate::token::{FencingToken, OwnerToken};
 
-/// In bytes as JSON. An entry leaves out a longer value.
+/// In bytes as JSON.
 const VALUE_MAX: usize = 256;
 
 /// A process that takes part in an election, as [`Election::candidates`] lists it.
@@ -200,8 +197,7 @@ impl<'a> Seat<'a> {
         }
     }
 
-    /// Digest of the owner token. A leader's metadata contain it, so that readers of the list can
-    /// leave out its entry.
+    /// A leader's metadata contain it, so that readers of the list can leave out its entry.
     pub(super) fn id(&self) -> String {
         digest(self.owner)
     }
@@ -210,9 +206,9 @@ impl<'a> Seat<'a> {
         self.waits.notify_one();
     }
 
-    /// Also reads the others' entries. Returns true if the candidate was eligible. If too few nodes
-    /// answer, the last ones read count until they expire. If the future is dropped, the nodes may
-    /// still have the entry until the `Seat` is dropped.
+    /// Returns true if the candidate was eligible. If too few nodes answer, the entries last read
+    /// count until they expire. If the future is dropped, the nodes may still have the entry until
+    /// the `Seat` is dropped.
     pub(super) async fn write(&self) -> bool {
         self.listed.store(true, Ordering::Relaxed);
         let (here, eligible) = (Identity::here(), self.of.is_eligible());
@@ -255,13 +251,10 @@ impl<'a> Seat<'a> {
         true
     }
 
-    /// Delay of the next attempt, in favour of candidates of higher priority (election 12).
     pub(super) fn hold_back(&self) -> Duration {
         hold_back(&self.read.lock().rivals, self.of.core.env.now(), self.of.ttl)
     }
 
-    /// Writes the entry after the first refused attempt, after each quarter of the ttl, when the
-    /// eligibility changes, and when a majority reports other candidates of higher priority.
     pub(super) async fn keep(&self) -> Infallible {
         if !self.listed.load(Ordering::Relaxed) {
             self.waits.notified().await;

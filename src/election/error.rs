@@ -73,8 +73,7 @@ impl From<NoQuorum> for CampaignError {
     }
 }
 
-/// The error of a proclamation (a leader's publication of a value) that failed, or that the nodes
-/// did not confirm.
+/// The error of a proclamation that failed, or that the nodes did not confirm.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProclaimError {

@@ -1,4 +1,4 @@
-//! Runs work that only the leader may do, and stops the work when the leadership is lost.
+//! Runs work that only the leader may do.
 
 use std::sync::Arc;
 

@@ -23,12 +23,12 @@ use crate::token::FencingToken;
 
 /// A term of office: the leadership of an election, from the win until it is lost or resigned.
 ///
-/// A leadership is valid until a deadline, like a lock guard. A background task (the renewer)
-/// extends the deadline after each quarter of the ttl. A renewal that fails does not extend the
-/// deadline. The leadership ends at the latest at [`valid_until`](Self::valid_until) by this
-/// machine's own clock. No other process can win before that time. Run the leader's work in a
-/// `select!` with [`lost`](Self::lost), and send [`term`](Self::term) with each write. A lost
-/// leadership never becomes valid again; to lead again, campaign again.
+/// A leadership is valid until a deadline, like a lock guard. A background task extends the
+/// deadline after each quarter of the ttl. The leadership ends at the latest at
+/// [`valid_until`](Self::valid_until) by this machine's own clock. No other process can win before
+/// that time. Run the leader's work in a `select!` with [`lost`](Self::lost), and send
+/// [`term`](Self::term) with each write. A lost leadership never becomes valid again; to lead
+/// again, campaign again.
 ///
 /// Dropping a `Leadership` resigns in the background. [`resign`](Self::resign) also reports whether
 /// the leadership was valid until the resignation.

@@ -1,5 +1,4 @@
-//! Counters of an election: time without a leader, shortest margin between a lost term and the next
-//! leader's earliest start, and longest renewal.
+//! Counters of an election.
 
 use std::time::Duration;
 
@@ -35,7 +34,6 @@ pub struct ElectionMetrics {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sums {
-    /// `leaderless_now` is set only in the copy that [`with`](Self::with) returns.
     of: ElectionMetrics,
     led_until: Option<Moment>,
 }

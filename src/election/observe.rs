@@ -1,8 +1,5 @@
-//! Watches an election: reports each change of the leader or of its value once, with growing terms.
-//!
-//! Each item is the result of a read from a majority; hints and a timer start the reads. A change
-//! that is undone before the next read is not seen, so [`Observation::Leader`] and
-//! [`Observation::Resynced`] say if changes may have been missed.
+//! Watches an election. Each item is the result of a read from a majority; a change that is undone
+//! before the next read is not seen, so [`Observation`] says if changes may have been missed.
 
 use std::fmt;
 use std::pin::Pin;
@@ -22,8 +19,8 @@ use crate::error::NoQuorum;
 use crate::metrics::Vacancy;
 use crate::token::FencingToken;
 
-/// Shortest and longest pause between two reads without a hint. The nodes drop a request for a hint
-/// after ten seconds, so the longest is shorter.
+/// Shortest and longest pause without a hint. The nodes drop a request for a hint after ten
+/// seconds.
 const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(4));
 
 /// A change in an election, as an observer reports it.
@@ -59,9 +56,8 @@ impl Election {
     /// in order, until the handle is [closed](crate::Redlock::close). The first item comes after
     /// the first read, even if this read fails. A slow reader gets only the latest state.
     ///
-    /// With hints from the nodes (messages that the leader may have changed), the observer reports
-    /// a change within milliseconds. Without hints it reports a change within about a third of the
-    /// ttl (4 s at most).
+    /// With hints from the nodes, the observer reports a change within milliseconds. Without hints
+    /// it reports a change within about a third of the ttl (4 s at most).
     pub fn observe(&self) -> Observer {
         let waiting = self.core.hints.wait(self.keys.lock(), None);
         let (election, limit) = (self.clone(), RateLimit::default());
@@ -136,7 +132,7 @@ impl Watch {
         core.listen();
         loop {
             let item = {
-                // Before the read, so that a change during it is not missed.
+                // Before the read, so that no change is missed.
                 let hint = self.waiting.any();
                 let seen = self.election.look(true).await;
                 if matches!(seen, Err(LeaderError::Closed(_))) {
@@ -168,7 +164,7 @@ impl Watch {
         }
     }
 
-    /// About a third of the ttl, at most 2 ms beyond `rest` of the leader's lease.
+    /// At most 2 ms beyond `rest` of the leader's lease.
     fn pause(&self, rest: Duration) -> Duration {
         let base = (self.election.ttl / 3).clamp(POLL.0, POLL.1);
         // ±25 %, so that observers do not all read at the same time.
@@ -208,8 +204,7 @@ impl Seen {
                     return None;
                 }
                 let gap = match self.known {
-                    // No leader was yielded yet: after a vacancy and a disconnection, one may have
-                    // led without being seen.
+                    // After a vacancy and a disconnection, one may have led without being seen.
                     None => before == Last::Disconnected && self.any,
                     Some((term, number)) => term != now.0 || now.1 - number > 1,
                 };
@@ -229,7 +224,6 @@ impl Seen {
                 self.last = Last::Disconnected;
                 (before != Last::Disconnected).then_some(Observation::Disconnected(why))
             }
-            // The caller ends the observer before it calls this.
             Err(LeaderError::Closed(_)) => None,
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::time::Moment;
 
-/// For each higher priority: the ttl divided by the first, but at least the second.
+/// The ttl divided by the first, but at least the second.
 const STEP: (u32, Duration) = (16, Duration::from_millis(25));
 const STEPS_MAX: usize = 4;
 

@@ -1,7 +1,5 @@
-//! The state of this process in an election: following, leading, in jeopardy, or lost (election 6).
-//!
-//! Each read computes it from the lease and the clock, so it is right even before a timer has
-//! fired.
+//! The state of this process in an election (election 6). Each read computes it from the lease and
+//! the clock, so it is right even before a timer has fired.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -120,7 +118,7 @@ impl StateWatch {
                 }
             };
             tokio::pin!(news);
-            // Before the state is read, so that no change in between is missed.
+            // Before the state is read, so that no change is missed.
             let _ = futures_util::poll!(news.as_mut());
             let now = core.env.now();
             if let Some(state) = self.look(now) {
@@ -163,7 +161,6 @@ impl StateWatch {
 fn until_change(lease: &Lease, now: Moment) -> Duration {
     let left = lease.until().since(now);
     let next = left.checked_sub(lease.ttl / 2).unwrap_or(left);
-    // The state changes one nanosecond after `next` has passed.
     (next + Duration::from_nanos(1)).clamp(Duration::from_millis(1), WATCH)
 }
 
@@ -179,8 +176,7 @@ pub(super) struct Course {
 struct Inner {
     lease: Option<Arc<Lease>>,
     sums: Sums,
-    /// From a request to step down until the next campaign, which lets other candidates attempt
-    /// first.
+    /// Other candidates attempt first.
     resign_requested: bool,
     back_until: Option<Moment>,
 }
@@ -224,8 +220,6 @@ impl Course {
         }
     }
 
-    /// Returns the wait before the first attempt: after a request to step down, `hold_back` or the
-    /// rest of it.
     pub(super) fn campaigns(&self, now: Moment, hold_back: Duration) -> Duration {
         let mut s = self.inner.lock();
         if s.lease.as_ref().is_some_and(|lease| lease.is_valid(now)) {

@@ -1,8 +1,5 @@
-//! Requests to the leader to resign (election 9).
-//!
-//! A request is a second lock beside the election's. Its metadata name the term that is to end, so
-//! it does not affect a later one. Who requests renews it until the leader has reacted, and then
-//! removes it. It makes nobody leader.
+//! Requests to the leader to resign (election 9). A request is a second lock beside the election's,
+//! whose metadata name the term that is to end, so it does not affect a later one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,13 +83,12 @@ impl Election {
     /// this function before the shutdown of a host. The leader receives the `reason`, cut to one
     /// kibibyte.
     ///
-    /// With hints from the nodes (messages about a change), the leader gets the request within
-    /// milliseconds. Without hints it gets the request within a quarter of the ttl. If the leader
-    /// uses [`lead`](Self::lead), its work is stopped at the next await. The leader campaigns again
-    /// after one ttl, so that other candidates can attempt first. A program that uses a
-    /// [`Leadership`] directly gets the request by [`Leadership::asked_to_resign`]. The leader may
-    /// ignore the request. No other process leads before the resignation of the leader or the end
-    /// of its lease.
+    /// With hints from the nodes, the leader gets the request within milliseconds. Without hints it
+    /// gets the request within a quarter of the ttl. If the leader uses [`lead`](Self::lead), its
+    /// work is stopped at the next await. The leader campaigns again after one ttl, so that other
+    /// candidates can attempt first. A program that uses a [`Leadership`] directly gets the request
+    /// by [`Leadership::asked_to_resign`], and may ignore it. No other process leads before the
+    /// resignation of the leader or the end of its lease.
     ///
     /// # Errors
     /// [`LeaderError::NoQuorum`] if too few nodes answered the read of the leader or the write of
@@ -168,7 +164,6 @@ impl Election {
                 Some(Some(Observation::Leader { .. } | Observation::Vacant)) => {
                     break self.withdraw(request, StepDown::Resigned(leader)).await;
                 }
-                // Unknown: until the nodes answer again or the time is over.
                 Some(Some(_)) => {}
                 Some(None) => break Err(LeaderError::Closed(self.resource())),
                 None => match self.leader().await? {
@@ -218,7 +213,7 @@ impl Election {
         };
         won.set_meta(Request::new(term, won.owner, reason).encode());
         let guard = LockGuard::new(&self.core, won, &self.name, true);
-        // Writes the request to the nodes. If too few confirm, the next renewal repeats it.
+        // If too few confirm, the next renewal repeats it.
         drop(guard.extend().await);
         Ok(Some(guard))
     }
@@ -254,7 +249,7 @@ impl Leadership {
         core.listen();
         let waiting = core.hints.wait(keys.lock(), None);
         loop {
-            // Before the read, so that a change during it is not missed.
+            // Before the read, so that no change is missed.
             let hint = waiting.any();
             let seen = core.inspect(&keys, true, Request::read).await;
             if let Sight::Leads { content: request, .. } = seen

@@ -1,7 +1,5 @@
-//! The metadata that a leader publishes: its value, the digest of its owner token, and its term.
-//!
-//! They have their own key beside the lock and may stay a moment longer. So a reader accepts them
-//! only if a majority reports the same owner as the holder.
+//! The metadata that a leader publishes. They may stay a moment longer than the lock, so a reader
+//! accepts them only if a majority reports the same owner as the holder.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -29,7 +27,7 @@ pub struct Leader {
     /// Term of the leadership, which is also the fencing token. It is larger than the term of every
     /// earlier leader.
     pub term: FencingToken,
-    /// Value that the leader published (proclaimed) last.
+    /// Value that the leader proclaimed last.
     pub value: String,
     /// Number of this value within the term. The first value has number 1.
     pub number: u64,
@@ -95,7 +93,6 @@ pub(crate) struct Metadata {
     drain_ms: u64,
     #[serde(default)]
     priority: u8,
-    /// Digest of the owner token of the entry in the list of candidates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) candidate: Option<String>,
 }
@@ -135,8 +132,7 @@ impl Metadata {
         serde_json::to_vec(self).expect("strings and numbers are JSON").into()
     }
 
-    /// With the number of the value. `None` if the reply has none of this owner, the number is
-    /// below 1, or the term is no fencing token.
+    /// With the number of the value.
     pub(crate) fn read(owner: OwnerToken, holder: &Holder) -> Option<(u64, Self)> {
         let metadata: Self = serde_json::from_slice(holder.meta.as_ref()?).ok()?;
         let sound = metadata.number > 0 && metadata.term.get() < 1 << 53;

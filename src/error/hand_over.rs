@@ -39,8 +39,7 @@ impl HandOverError {
     }
 }
 
-/// The same call cannot succeed, even after a wait. If a person has to remove the cause first,
-/// names it, because the next acquire would fail for it.
+/// If a person has to remove the cause first, the next acquire would fail for it.
 fn final_advice(why: &NoQuorum) -> Advice {
     match why.advice() {
         Advice::RetryAfter(_) => Advice::GiveUp,

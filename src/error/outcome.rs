@@ -139,13 +139,12 @@ impl NoQuorum {
             }
             seen = Some(advice);
         }
-        // All nodes were silent: the same advice as for a time-out.
+        // The same advice as for a time-out.
         let silence = Advice::RetryAfter(Duration::from_millis(500));
         wait.map(Advice::RetryAfter).or(seen).unwrap_or(silence)
     }
 
-    /// Returns true if the call had failed for certain: even with the votes of all silent nodes,
-    /// too few nodes could have voted.
+    /// Even with the votes of all silent nodes, too few nodes could have voted.
     fn is_decided(&self) -> bool {
         let may = |outcome: &&(Arc<str>, NodeOutcome)| {
             !matches!(outcome.1, NodeOutcome::Failed(_) | NodeOutcome::Quarantined { .. })

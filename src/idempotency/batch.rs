@@ -1,5 +1,4 @@
-//! Batches of calls under idempotency keys: the keys are claimed together in one request to each
-//! node. Each call has its own outcome.
+//! Batches of calls, whose keys are claimed together in one request to each node.
 
 use std::collections::BTreeMap;
 use std::future::{Future, Ready};
@@ -64,20 +63,18 @@ impl Idempotency {
         F: Fn(Context, I) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        // Calls with the same key run one after the other.
         let groups = by_key(calls);
         let turns = Semaphore::new(concurrency.clamp(1, Semaphore::MAX_PERMITS));
         let (turns, handler) = (&turns, &handler);
         let run = |group: Vec<(usize, Call, I)>| async move {
             let mut outcomes = Vec::with_capacity(group.len());
             for (place, call, item) in group {
-                // Before the claim of the key: a claimed key that waits for a turn would count as a
-                // started attempt if the process died. The semaphore is never closed.
+                // A claimed key that waits for a turn would count as a started attempt if the
+                // process died. The semaphore is never closed.
                 let turn = turns.acquire().await;
                 let outcome = call.run(|cx| async move {
                     let ended = handler(cx, item).await;
-                    // Before the result is stored, so that the next key can be claimed at the same
-                    // time.
+                    // So that the next key can be claimed while the result is stored.
                     drop(turn);
                     ended
                 });
@@ -197,7 +194,7 @@ impl<T> ClaimedCall<T> {
     fn hand_out(self) -> Result<Claimed<T>, RunError> {
         match self {
             Self::Ours(ours) if ours.1.begin(&ours.0) => Ok(Claimed::Ours(Claim::new(ours))),
-            // Lost while the batch claimed other keys. The drop releases it on the remaining nodes.
+            // The drop releases it on the remaining nodes.
             Self::Ours(ours) => {
                 let gone = Outcome::InFlight { retry_after: Duration::ZERO };
                 Self::answered(&ours.0, Ok(gone)).hand_out()
@@ -220,8 +217,7 @@ async fn claim_group<T: Serialize + DeserializeOwned>(
             continue;
         }
         first.push((call.fingerprint.clone(), place));
-        // An earlier call of this batch has claimed the key with another fingerprint: this one
-        // would wait for its own batch.
+        // This call would wait for its own batch.
         let own = answered.iter().any(|(_, one)| matches!(one, ClaimedCall::Ours(_)));
         let wait = call.in_flight_timeout.filter(|_| !own).unwrap_or_default();
         call.in_flight_timeout = Some(wait);
@@ -239,8 +235,8 @@ async fn claim_group<T: Serialize + DeserializeOwned>(
     answered
 }
 
-/// Each call keeps its index in `calls`. Calls of different [`Redlock`](crate::Redlock) handles are
-/// apart even for the same key, because their nodes may differ.
+/// Calls of different [`Redlock`](crate::Redlock) handles are apart even for the same key, because
+/// their nodes may differ.
 fn by_key<I>(calls: impl IntoIterator<Item = (Call, I)>) -> Vec<Vec<(usize, Call, I)>> {
     let mut groups = BTreeMap::<_, Vec<(usize, Call, I)>>::new();
     for (place, (call, item)) in calls.into_iter().enumerate() {

@@ -1,5 +1,4 @@
-//! Creation times of requests: reads them from keys that contain the time, and compares them with
-//! this machine's clock.
+//! Creation times of requests.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -63,8 +62,8 @@ pub(crate) fn millis_since_1970(at: SystemTime) -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Two clocks with an error of at most `clock_error` differ by at most twice that. A request from
-/// further ahead could look newer than a loss of data, so nodes would treat it as never run.
+/// A request from further ahead could look newer than a loss of data, so nodes would treat it as
+/// never run.
 pub(super) fn check_past(
     field: &'static str,
     at: u64,

@@ -1,5 +1,4 @@
-//! [`Idempotency`], the handle for the idempotency keys of one namespace (for example, one
-//! operation of an API), and the settings of this handle.
+//! [`Idempotency`], the handle for the keys of one namespace, and its settings.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -24,8 +23,7 @@ const MAX_RESULT: usize = 1 << 20;
 pub(super) const MAX_RESULT_MAX: usize = 8 << 20;
 const RETENTION_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
 
-/// A handle for the idempotency keys of one namespace. It makes the calls that run a handler under
-/// a key and store the result of the handler. Cheap to clone.
+/// A handle for the idempotency keys of one namespace. Cheap to clone.
 ///
 /// Every process that handles the same keys must use the same nodes, prefix and namespace.
 #[derive(Clone, Debug)]
@@ -110,8 +108,7 @@ impl Idempotency {
         &self.namespace
     }
 
-    /// Returns the policy of the namespace for lapsed keys: an earlier attempt began and left no
-    /// result.
+    /// Returns the policy of the namespace for lapsed keys.
     pub fn lapsed(&self) -> Lapsed {
         self.policy.lapsed
     }
@@ -143,8 +140,7 @@ impl Idempotency {
         Health { waiting, commands, ..health }
     }
 
-    /// Returns the numbers of the calls of this handle and its clones, by their outcomes. This is
-    /// cheap, because it only reads counters.
+    /// Returns the numbers of the calls of this handle and its clones, by their outcomes.
     pub fn metrics(&self) -> IdempotencyMetrics {
         self.counters.read()
     }
@@ -176,12 +172,10 @@ impl IdempotencyBuilder {
         self
     }
 
-    /// Parks every key whose handler may have taken effect before. A key is parked if an earlier
-    /// attempt began and left no result ([`Lapsed::Park`]). It is also parked if too few nodes can
-    /// exclude an earlier attempt ([`Forgotten::Park`]). The call returns
-    /// [`Outcome::Parked`](super::Outcome::Parked) until a person or a [probe](Call::probe)
-    /// decides. Choose this preset for effects that must not happen twice, in a system that does
-    /// not recognise repeats.
+    /// Parks every key whose handler may have taken effect before: both that is [`Lapsed::Park`]
+    /// and [`Forgotten::Park`]. The call returns [`Outcome::Parked`](super::Outcome::Parked) until
+    /// a person or a [probe](Call::probe) decides. Choose this preset for effects that must not
+    /// happen twice, in a system that does not recognise repeats.
     ///
     /// After a loss of data on too many nodes, every new key without
     /// [`created_at`](Call::created_at) is parked for a whole retention. An operator can end this
@@ -191,12 +185,10 @@ impl IdempotencyBuilder {
         self
     }
 
-    /// Runs the handler even if the handler may have taken effect before. It runs after an earlier
-    /// attempt that left no result ([`Lapsed::Rerun`]). It also runs if too few nodes can exclude
-    /// an earlier attempt ([`Forgotten::Run`]). Choose this preset for effects that are safe to
-    /// repeat: a downstream system that deduplicates by
-    /// [`Context::child_key`](super::Context::child_key), an `INSERT … ON CONFLICT DO NOTHING`,
-    /// setting a value.
+    /// Runs the handler even if the handler may have taken effect before: [`Lapsed::Rerun`] and
+    /// [`Forgotten::Run`]. Choose this preset for effects that are safe to repeat: a downstream
+    /// system that deduplicates by [`Context::child_key`](super::Context::child_key), an `INSERT …
+    /// ON CONFLICT DO NOTHING`, setting a value.
     ///
     /// Normally a stored result never changes. With this preset a result that too many nodes lost
     /// can change: the handler runs once more, and the new result counts.
@@ -205,17 +197,16 @@ impl IdempotencyBuilder {
         self
     }
 
-    /// Sets the policy for a key whose earlier attempt left no result. It replaces the policy of
-    /// [`at_most_once`](Self::at_most_once) or [`at_least_once`](Self::at_least_once).
+    /// Sets the policy for lapsed keys. It replaces that of [`at_most_once`](Self::at_most_once) or
+    /// [`at_least_once`](Self::at_least_once).
     pub fn on_lapsed(mut self, policy: Lapsed) -> Self {
         self.on_lapsed = Some(policy);
         self
     }
 
-    /// Sets the policy for a forgotten key: too few nodes can exclude an earlier use of the key. It
-    /// replaces the policy of [`at_most_once`](Self::at_most_once) or
-    /// [`at_least_once`](Self::at_least_once). A forgotten key may also have an earlier attempt
-    /// without a result. Then the handler runs only if both policies allow it.
+    /// Sets the policy for forgotten keys. It replaces that of [`at_most_once`](Self::at_most_once)
+    /// or [`at_least_once`](Self::at_least_once). The handler of a key that is forgotten and lapsed
+    /// runs only if both policies allow it.
     pub fn on_forgotten(mut self, policy: Forgotten) -> Self {
         self.on_forgotten = Some(policy);
         self
@@ -286,7 +277,7 @@ impl IdempotencyBuilder {
         self
     }
 
-    /// Checks the settings and builds the `Idempotency` value, a namespace of keys.
+    /// Checks the settings and builds the value.
     ///
     /// # Errors
     /// [`ConfigError`] with the field, the value and the rule.

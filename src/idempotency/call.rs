@@ -39,8 +39,7 @@ pub struct Call {
     pub(super) bad: Option<ConfigError>,
 }
 
-/// A call with a probe. The probe is a function that reports if earlier attempts took effect. Made
-/// by [`Call::probe`].
+/// A call with a probe. Made by [`Call::probe`].
 #[derive(Clone, Debug)]
 #[must_use = "a call does nothing until one of its operations is awaited"]
 pub struct Probing<P> {
@@ -141,13 +140,13 @@ impl Call {
         self
     }
 
-    /// Sets the policy of this call for a lapsed key: an earlier attempt began and left no result.
+    /// Sets the policy of this call for a lapsed key.
     pub fn on_lapsed(mut self, policy: Lapsed) -> Self {
         self.policy.lapsed = policy;
         self
     }
 
-    /// Sets the policy of this call for a forgotten key: too few nodes can exclude an earlier use.
+    /// Sets the policy of this call for a forgotten key.
     pub fn on_forgotten(mut self, policy: Forgotten) -> Self {
         self.policy.forgotten = policy;
         self
@@ -266,8 +265,8 @@ impl Call {
             Store::Refused(
                 Refusal::InFlight { retry_after } | Refusal::Contended { retry_after },
             ) => Resolved::InFlight { retry_after },
-            // Not returned here: nodes never refuse a forced claim because of the request's age,
-            // and with `sure` the value is stored even if the nodes may have lost another result.
+            // Nodes never refuse a forced claim because of the request's age, and with `sure` the
+            // value is stored even if the nodes may have lost another result.
             Store::Forgotten(_) | Store::Refused(Refusal::TooOld) => {
                 Resolved::InFlight { retry_after: Duration::ZERO }
             }
@@ -320,7 +319,7 @@ impl Call {
         RunError::Codec { key: self.name(), error }
     }
 
-    /// While another caller's handler runs. `rest` is the rest of the lease of its claim.
+    /// `rest` is the rest of the lease of the other's claim.
     pub(super) fn pause(&self, rest: Duration) -> Duration {
         let env = &self.of.core.env;
         let lease = (self.of.lease, rest);
@@ -370,8 +369,6 @@ impl Call {
             fingerprint: self.fingerprint.clone().map_err(|e| self.codec(e))?,
             durability: of.durability,
             // An earlier claim is never older than the request or the first use of the namespace.
-            // So a node that lost no data since the later of these has the record of every earlier
-            // claim.
             loss: DataLossTerms {
                 born: self.created.max(of.in_use_since),
                 accepted: of.accepted_loss,

@@ -1,8 +1,5 @@
-//! The canonical form of a request, and its fingerprint.
-//!
-//! The canonical form is JSON without white space. The members of every object are sorted by the
-//! bytes of their names. Numbers and strings have the form that `serde_json` prints. Two requests
-//! are the same if their canonical forms are equal.
+//! The canonical form of a request: JSON without white space, the members of every object sorted by
+//! the bytes of their names. Numbers and strings have the form that `serde_json` prints.
 
 use std::fmt::Write as _;
 
@@ -12,12 +9,10 @@ use sha2::{Digest as _, Sha256};
 use super::{CodecError, lossless};
 use crate::op::FingerprintBytes;
 
-/// SHA-256 over the canonical form.
 pub(super) fn fingerprint<T: Serialize + ?Sized>(of: &T) -> Result<FingerprintBytes, CodecError> {
     Ok(Sha256::digest(canonical(of)?).into())
 }
 
-/// SHA-256 over the bytes.
 pub(super) fn of_bytes(request: &[u8]) -> FingerprintBytes {
     Sha256::digest(request).into()
 }

@@ -1,5 +1,4 @@
-//! Claims that [`claim_many`](super::Idempotency::claim_many) returns. A claim is the right to do
-//! the work of an idempotency key. The caller does the work and stores its result later.
+//! Claims that [`claim_many`](super::Idempotency::claim_many) returns.
 
 use std::marker::PhantomData;
 
@@ -26,9 +25,8 @@ pub enum Claimed<T> {
 ///
 /// The claim is renewed as long as this value exists. [`Context::lost`] resolves if the claim was
 /// lost. Pass each claim to [`complete_many`](super::Idempotency::complete_many), even if the work
-/// failed. A dropped claim has the same effect as a handler that is dropped during its run. The key
-/// is not released: for other callers it is in flight until the lease ends. After that it is
-/// lapsed: an attempt began and left no result.
+/// failed. A dropped claim has the same effect as a handler that is dropped during its run: for
+/// other callers the key is in flight until the lease ends, and lapsed after that.
 #[derive(Debug)]
 #[must_use = "a claim that is dropped lapses"]
 pub struct Claim<T> {
@@ -45,8 +43,7 @@ impl<T> Claim<T> {
         *self.inner
     }
 
-    /// Returns the context of the claim, as for a handler. The context has the fencing token, the
-    /// child keys and the steps, and reports if the claim is still held.
+    /// Returns the context of the claim, as for a handler.
     pub fn context(&self) -> &Context {
         &self.inner.1.cx
     }

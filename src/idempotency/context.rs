@@ -1,4 +1,4 @@
-//! The context of an attempt, for its handler and its probe: claim, fencing token and steps.
+//! The context of an attempt, for its handler and its probe.
 
 use std::fmt;
 use std::sync::Arc;
@@ -67,8 +67,8 @@ impl Context {
         &self.0.steps
     }
 
-    /// The handler did not reach a step that an earlier attempt finished. Its value must then not
-    /// be stored.
+    /// Set if the handler did not reach a step that an earlier attempt finished. Its value must
+    /// then not be stored.
     pub(super) fn unfinished(&self) -> Option<StepError> {
         self.0.steps.unfinished()
     }

@@ -1,5 +1,4 @@
-//! Calls with a handler in its own task. The handler finishes even if the caller's future is
-//! dropped.
+//! Calls with a handler in its own task, which finishes even if the caller's future is dropped.
 
 use std::any::Any;
 use std::future::Future;
@@ -85,7 +84,6 @@ impl<P> Detached<Probing<P>> {
     }
 }
 
-/// A panic becomes an error with an unknown effect.
 async fn caught<T, E, F, Fut>(handler: F, cx: Context) -> Result<T, Failed>
 where
     E: Into<Failed>,
@@ -110,8 +108,7 @@ fn joined<T>(
     key: super::KeyName,
 ) -> Result<Outcome<T>, RunError> {
     ended.unwrap_or_else(|e| {
-        // Cancelled, or panicked outside of the handler. If it was started, other callers find an
-        // attempt without a result.
+        // If it was started, other callers find an attempt without a result.
         let failed = Failed::unknown(format!("its task ended before it did: {e}"));
         Err(RunError::Handler { key, attempt: 0, failed, overtaken: false })
     })

@@ -9,7 +9,7 @@ use super::{Effect, Failed, KeyName};
 use crate::error::{Advice, Commands, ConfigError, NoQuorum, advise};
 use crate::token::FencingToken;
 
-/// Advised pause before the next try, while the nodes are not initialised.
+/// While the nodes are not initialised.
 const NOT_INITIALISED: Duration = Duration::from_secs(5);
 
 advise!(CodecError, NotRecorded, RunError);
@@ -55,8 +55,8 @@ pub struct NotRecorded {
     pub attempt: u32,
     /// Fencing token of the attempt. The handler's effects have this token.
     pub token: FencingToken,
-    /// True if another attempt has claimed the key with a higher ballot, that is, a larger fencing
-    /// token. The other attempt treats this attempt as ended.
+    /// True if another attempt has claimed the key with a higher ballot. It treats this attempt as
+    /// ended.
     pub overtaken: bool,
     /// Reply of each node to the request to store the result.
     pub nodes: NoQuorum,

@@ -1,5 +1,4 @@
-//! The error of a handler, with its report about the effect. `Failed::end` chooses the final state
-//! of the record, which `run` sends to the nodes and `lua/unclaim.lua` writes.
+//! The error of a handler, with its report about the effect.
 
 use std::error::Error;
 use std::fmt;

@@ -10,26 +10,24 @@ use crate::sync::SyncMutex;
 use crate::time::Moment;
 
 pub(super) const WAIT: Duration = Duration::from_secs(1);
-/// Assumed run time of a handler before the first run in this process.
 const UNKNOWN: Duration = Duration::from_secs(1);
-/// Shortest and longest pause. A random part is subtracted later. At most half a lease.
+/// A random part is subtracted later. At most half a lease.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(30));
 const MOST: usize = 10_000;
 const GONE: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
-    /// Moving mean of the run times, in microseconds; zero before the first run.
+    /// In microseconds; zero before the first run.
     usual: AtomicU64,
-    /// For each key, the consecutive *in flight* results, and the time of the last.
+    /// The consecutive *in flight* results, and the time of the last.
     answered: SyncMutex<BTreeMap<Arc<str>, (u32, Moment)>>,
 }
 
 impl InFlight {
     pub(super) fn took(&self, time: Duration) {
         let time = u64::try_from(time.as_micros()).unwrap_or(u64::MAX / 2).max(1);
-        // An update between this load and the store below is lost, which changes the mean only a
-        // little.
+        // An update between this load and the store below is lost, which changes the mean little.
         let usual = match self.usual.load(Ordering::Relaxed) {
             0 => time,
             usual => usual - usual / 8 + time / 8,
@@ -37,9 +35,8 @@ impl InFlight {
         self.usual.store(usual.max(1), Ordering::Relaxed);
     }
 
-    /// Begins at the mean run time, and doubles with each *in flight* result of the key. A random
-    /// part of at most half is subtracted. At most `rest`, the rest of the running claim's lease;
-    /// zero if unknown.
+    /// A random part of at most half is subtracted. At most `rest`, the rest of the running claim's
+    /// lease; zero if unknown.
     pub(super) fn pause(
         &self,
         key: &Arc<str>,
@@ -55,7 +52,7 @@ impl InFlight {
         if rest.is_zero() { pause } else { pause.min(rest) }
     }
 
-    /// Returns the number of earlier ones; 0 if the table is full.
+    /// 0 if the table is full.
     fn count(&self, key: &Arc<str>, now: Moment) -> u32 {
         let mut answered = self.answered.lock();
         if answered.len() >= MOST && !answered.contains_key(key) {
@@ -98,7 +95,6 @@ mod tests {
         }
         assert!(of.pause(&key, (now, 0), (30 * S, 30 * S)) >= 7 * S);
         assert_eq!(of.pause(&key, (now, 0), (30 * S, S)), S, "the claim ends before");
-        // A different key starts at the first pause. So does the same key after a long time.
         assert!(of.pause(&Arc::from("other"), (now, u128::MAX), (30 * S, 30 * S)) <= S / 5);
         assert!(of.pause(&key, (now + GONE, u128::MAX), (30 * S, 30 * S)) <= S / 5);
     }
@@ -110,7 +106,6 @@ mod tests {
             of.pause(&Arc::from(n.to_string()), (now, 0), (S, S));
         }
         assert_eq!(of.answered.lock().len(), MOST);
-        // In a full table the pauses of counted keys still grow.
         let pause = |key: &str| of.pause(&Arc::from(key), (now, u128::MAX), (30 * S, 30 * S));
         assert!(pause("0") < pause("0"));
         assert_eq!(pause("other"), pause("other"));

@@ -1,5 +1,5 @@
-//! Finds what JSON does not keep: numbers that are not finite, which `serde_json` writes as `null`,
-//! and `Some` of a value that is written as `null`, which is read back as `None`.
+//! Finds what JSON does not keep: numbers that are not finite (written as `null`), and `Some` of a
+//! value that is written as `null`.
 
 use serde::de::DeserializeOwned;
 use serde::ser::{
@@ -13,7 +13,7 @@ pub(crate) fn check<T: Serialize + ?Sized>(value: &T, nulls: bool) -> Result<(),
     value.serialize(Check { nulls }).map(drop)
 }
 
-/// Fails also where a replay could not return the same value. The error says what failed.
+/// Fails also where a replay could not return the same value.
 pub(crate) fn encode<T: Serialize + DeserializeOwned>(
     value: &T,
 ) -> Result<String, (&'static str, Error)> {
@@ -24,7 +24,7 @@ pub(crate) fn encode<T: Serialize + DeserializeOwned>(
     back.map_err(|e| ("the result could not be read back from JSON", e)).map(|_| json)
 }
 
-/// Writes nothing. Its result is true if JSON would be `null`.
+/// True if JSON would be `null`.
 #[derive(Clone, Copy)]
 struct Check {
     nulls: bool,
@@ -223,7 +223,6 @@ mod tests {
         of: Vec<BTreeMap<&'static str, (u8, T)>>,
     }
 
-    /// Returns true if JSON keeps the value, alone and inside of others.
     fn is_kept<T: Serialize + Clone>(value: T) -> bool {
         let alone = check(&value, true).is_ok();
         let deep = Deep { of: vec![BTreeMap::new(), BTreeMap::from([("a", (1, value.clone()))])] };

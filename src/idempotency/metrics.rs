@@ -1,5 +1,4 @@
-//! Counters of an idempotency handle's calls by outcome. The library decides nothing by these
-//! numbers.
+//! Counters of an idempotency handle's calls by outcome.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -129,14 +128,14 @@ impl Counters {
 
     pub(super) fn holds(&self, more: i64) {
         if more != 0 {
-            // In two's complement, the addition of a negative number as unsigned is a subtraction.
+            // In two's complement.
             self.held.fetch_add(more.cast_unsigned(), Ordering::Relaxed);
             #[expect(clippy::cast_precision_loss, reason = "no more than are counted")]
             self.held_exported.add(more as f64);
         }
     }
 
-    /// Until `left` after `now`, which is in µs since 1970.
+    /// `now` is in µs since 1970.
     pub(super) fn keys_unknown_until(&self, now: u64, left: Duration) {
         self.unknown_until.set(Duration::from_micros(now).saturating_add(left).as_secs_f64());
     }

@@ -1,9 +1,6 @@
-//! Decisions of operators about losses of data (idempotency 20): one decision for all forgotten
-//! keys of a namespace.
-//!
-//! A decision is the result of an ordinary idempotency key in a reserved namespace, so if two
-//! operators decide at once, one decision is stored, and the other operator reads it. Each loss has
-//! a key for the first decision, and one for a later decision to run, which replaces one to park.
+//! Decisions of operators about losses of data (idempotency 20). A decision is the result of an
+//! ordinary idempotency key in a reserved namespace, so of two operators who decide at once, the
+//! second reads the first's.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,12 +20,10 @@ use crate::time::Moment;
 
 const FRESH: Duration = Duration::from_secs(5);
 
-/// The longest retention of any namespace. A decision is made after its loss, so it is kept for as
-/// long as keys are forgotten because of the loss.
+/// The longest retention of any namespace.
 pub(super) const KEPT: Duration = Duration::from_secs(366 * 24 * 3_600);
 
-/// An operator's decision about the forgotten keys of a loss of data. For a forgotten key too few
-/// nodes can exclude an earlier use.
+/// An operator's decision about the forgotten keys of a loss of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Decision {
@@ -55,7 +50,6 @@ pub struct Decided {
     pub at: u64,
 }
 
-/// Shortest time between two warnings of one namespace about a decision that could not be read.
 const WARNED: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
@@ -63,15 +57,13 @@ pub(super) struct Decisions(SyncMutex<Lately>);
 
 #[derive(Debug, Default)]
 struct Lately {
-    /// By the fields `from` and `began`, which identify a [`Loss`], and by the node for
-    /// [`Record::Without`].
+    /// By the fields `from` and `began` of a [`Loss`], and by the node for [`Record::Without`].
     known: BTreeMap<(u64, u64, Option<usize>), Known>,
     warned: Option<Moment>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    /// `None` if no operator had decided at the time of the read.
     decision: Option<Decision>,
     at: Moment,
 }
@@ -120,10 +112,10 @@ pub(super) struct Undecided {
 
 impl Idempotency {
     /// To park if an operator decided so for any of the losses. To run if operators decided so for
-    /// all, and no node may remember the key: the decisions say nothing of what the nodes `unheard`
-    /// have, unless an operator has given them up.
+    /// all, and no node may remember the key, unless an operator has given up the nodes `unheard`.
     ///
-    /// # Errors [`Undecided`]; without losses if `losses` is empty.
+    /// # Errors
+    /// [`Undecided`]; without losses if `losses` is empty.
     pub(super) async fn decision(
         &self,
         losses: &[Loss],
@@ -171,7 +163,7 @@ impl Idempotency {
                 decision
             }
             Err(error) => {
-                // A failed read is not cached: the next key's call reads again.
+                // So that the next key's call reads again.
                 if self.decisions.warns(self.core.env.now()) {
                     tracing::warn!(
                         target: "palisade::idempotency",
@@ -184,8 +176,7 @@ impl Idempotency {
         }
     }
 
-    /// The last decision. `None` if no majority has one, or if nodes may have lost a later one, or
-    /// are storing it.
+    /// `None` if no majority has one, or if nodes may have lost a later one, or are storing it.
     pub(crate) async fn decided(&self, loss: Loss) -> Result<Option<Decided>, RunError> {
         let mut last = None;
         for nth in 0..MOST {
@@ -203,9 +194,9 @@ impl Idempotency {
         Ok(last)
     }
 
-    /// Stores a decision if the loss has none yet; with `replace`, also one to run in place of one
-    /// to park. Returns the valid decision, and true if this call stored it. If the future is
-    /// dropped, it may or may not be stored; a second call with the same decision is safe.
+    /// With `replace`, also a decision to run in place of one to park. Returns the valid decision,
+    /// and true if this call stored it. If the future is dropped, a second call with the same
+    /// decision is safe.
     pub(crate) async fn decide(
         &self,
         loss: Loss,
@@ -223,8 +214,8 @@ impl Idempotency {
                 {
                     return Ok((park.clone(), false));
                 }
-                // It is the first decision or replaces one; or nodes may have lost a later one, and
-                // the operator says again what is to hold.
+                // Nodes may have lost a later decision, and the operator says again what is to
+                // hold.
                 _ => self.settle(call, decision).await?,
             };
             if is_new || settled.decision == Decision::Run {
@@ -237,7 +228,6 @@ impl Idempotency {
             .ok_or_else(|| call.no_quorum(vec![NodeOutcome::Refused; self.core.n()]))
     }
 
-    /// Keys that the loss made forgotten run, as decided, also while this node gives no answer.
     pub(crate) async fn give_up(
         &self,
         loss: Loss,
@@ -256,8 +246,7 @@ impl Idempotency {
         self.core.ask_each(op).await
     }
 
-    /// A lookup of a key that is never used: the reply has the losses because of which keys without
-    /// a creation time are forgotten.
+    /// A lookup of a key that is never used.
     pub(crate) fn ask_for_losses(&self) -> Op {
         Op::Lookup {
             key: record_key(&self.core.config.prefix, DECISIONS, "losses"),
@@ -279,8 +268,7 @@ impl Idempotency {
         }
     }
 
-    /// With the present time, if the record has no decision yet. Returns the stored decision, and
-    /// true if it is this call's.
+    /// With the present time. Returns the stored decision, and true if it is this call's.
     async fn settle(
         &self,
         call: Call,
@@ -288,8 +276,7 @@ impl Idempotency {
     ) -> Result<(Decided, bool), RunError> {
         let (by, reason) = (by.to_owned(), reason.to_owned());
         let decided = Decided { decision, by, reason, at: self.core.env.wall_micros() / 1_000 };
-        // Stored even if the nodes may have lost an earlier decision, which then counts as never
-        // made.
+        // An earlier decision that the nodes may have lost counts as never made.
         match call.clone().resolve(&decided).await? {
             Resolved::Stored => Ok((decided, true)),
             Resolved::AlreadyStored(other) => Ok((other, false)),
@@ -297,13 +284,12 @@ impl Idempotency {
         }
     }
 
-    /// `after` is the decision before it: the record is made after that one and after the loss, so
-    /// only nodes that lost data since may have lost it.
+    /// The record is made after the decision `after` and after the loss, so only nodes that lost
+    /// data since may have lost it.
     fn record(&self, loss: Loss, place: Record<'_>, after: Option<&Decided>) -> Call {
         let suffix = match place {
             Record::Nth(0) => String::new(),
             Record::Nth(nth) => format!("+{nth}"),
-            // What is behind the last slash names no namespace.
             Record::Without(node) => format!("+without-{}", node.replace('/', "|")),
         };
         let name = format!("{}/{}-{}{suffix}", self.namespace, loss.from, loss.began);
@@ -320,7 +306,7 @@ impl Idempotency {
             ..self.clone()
         };
         let mut call = Call::new(of, &name);
-        // This name may be longer than a user's key, because it contains the namespace.
+        // This name may be longer than a user's key.
         call.bad = None;
         call
     }

@@ -76,8 +76,7 @@ impl<T> Outcome<T> {
     }
 }
 
-/// Writes what became of the call, in one line and without its result. The line of a parked key has
-/// the command with which an operator acts.
+/// One line, without the result. That of a parked key has the command with which an operator acts.
 impl<T> fmt::Display for Outcome<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -95,11 +94,11 @@ impl<T> fmt::Display for Outcome<T> {
     }
 }
 
-/// The report about a parked key. The handler was not run, because it may have taken effect before.
+/// The report about a parked key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Parked {
-    /// The key, which is parked: its handler was not run, because a person has to decide.
+    /// The key.
     pub key: KeyName,
     /// Number of known attempts that began and left no result. Zero only for
     /// [`ParkedReason::Forgotten`].
@@ -107,8 +106,7 @@ pub struct Parked {
     /// Reason for which the handler may have taken effect before.
     pub reason: ParkedReason,
     /// Time for which keys without [`created_at`](crate::idempotency::Call::created_at) still count
-    /// as forgotten: too few nodes can exclude an earlier use. Zero if they do not count as
-    /// forgotten now.
+    /// as forgotten. Zero if they do not now.
     pub forgotten_for: Duration,
     /// Losses of data because of which the key is [`Forgotten`](ParkedReason::Forgotten). If
     /// `undecided` is true, the list contains only the losses without an operator's decision.
@@ -208,9 +206,8 @@ pub enum Probed<T> {
     Found(T),
     /// No earlier attempt took effect, and none can take effect later. So the handler runs.
     NotFound,
-    /// An earlier attempt may have taken effect, so the key is parked: its handler does not run
-    /// until a person decides. There is one exception: the handler runs if the only reason for
-    /// doubt is a loss of data (the key is forgotten) and an operator has decided to run such keys.
+    /// An earlier attempt may have taken effect, so the key is parked. There is one exception: the
+    /// handler of a key that is only forgotten runs if an operator has decided so.
     Unknown,
 }
 
@@ -248,13 +245,12 @@ pub enum Status<T> {
     /// the retention.
     Absent,
     /// The nodes that replied have no record of the key, and too few nodes can exclude that there
-    /// was a record. The other nodes are new or have lost data, and the key may be older than the
-    /// loss. A node without a reply in time may have the record, so the next lookup may find a
+    /// was one. A node without a reply in time may have the record, so the next lookup may find a
     /// result. [`Call::run`](crate::idempotency::Call::run) would apply its policy for forgotten
     /// keys.
     Forgotten {
         /// Time for which keys without [`created_at`](crate::idempotency::Call::created_at) still
-        /// count as forgotten: too few nodes can exclude an earlier use.
+        /// count as forgotten.
         remaining: Duration,
     },
     /// A handler runs, or a caller has claimed the key and will start its handler.
@@ -285,7 +281,6 @@ pub enum Status<T> {
 mod tests {
     use super::*;
 
-    /// A report about two losses, with the commands for one node.
     fn parked(reason: ParkedReason) -> Parked {
         let noon = 1_763_906_600_000;
         Parked {

@@ -18,9 +18,8 @@ pub enum Lapsed {
     Rerun,
 }
 
-/// Policy for a forgotten key: too few nodes can exclude an earlier use. The other nodes are new or
-/// have lost data, and the key may be older than the loss. The nodes may have lost an earlier
-/// attempt and its result.
+/// Policy for a forgotten key: too few nodes can exclude an earlier use. The nodes may have lost an
+/// earlier attempt and its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Forgotten {
@@ -44,8 +43,7 @@ impl Policy {
     pub(super) const AT_LEAST_ONCE: Self =
         Self { lapsed: Lapsed::Rerun, forgotten: Forgotten::Run };
 
-    /// `None` if the handler may run. For a key that is lapsed and forgotten, both policies must
-    /// allow it.
+    /// `None` if the handler may run.
     pub(super) fn parks(self, doubt: &Doubt) -> Option<ParkedReason> {
         if doubt.lapsed > 0 && self.lapsed == Lapsed::Park {
             Some(ParkedReason::Lapsed)

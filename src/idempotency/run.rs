@@ -1,6 +1,4 @@
-//! Runs a call: claims its idempotency key, decides if the handler may run after earlier attempts,
-//! runs the handler, and stores the result. In the diagram, *complete* is to store the result, and
-//! *overtaken* means that another call has claimed the key in the meantime.
+//! Runs a call. *Overtaken* means that another call has claimed the key in the meantime.
 //!
 //! ```text
 //!  claim ─▶ has a result ─▶ Replayed       ┌ Found ─▶ store ─▶ Replayed
@@ -38,14 +36,13 @@ use crate::retry_policy::RetryPolicy;
 use crate::span::{self, operation};
 use crate::time::Moment;
 
-/// At or below this rest of another's lease, its result is probably being stored now, so this call
-/// soon tries again. Above it, this call waits for the hint.
+/// At or below this rest of another's lease, its result is probably being stored now.
 const SETTLES: Duration = Duration::from_millis(20);
 
 /// Before the probe or the policies decide about earlier attempts.
 enum Begun {
     Ours(Held, Promise),
-    /// `None` if the result was too large to be kept.
+    /// `None`: too large to be kept.
     Stored(Option<Arc<[u8]>>),
     InFlight(Duration),
     Mismatch,
@@ -104,7 +101,7 @@ where
         ClaimResult::Answered(outcome) => return Ok(outcome),
     };
     if !granted.begin(call) {
-        // The lease ended before the handler began. The drop of `granted` releases the claim.
+        // The drop of `granted` releases the claim.
         return Ok(Outcome::InFlight { retry_after: Duration::ZERO });
     }
     let begun = call.of.core.env.now();
@@ -175,8 +172,8 @@ impl Granted {
         self.held.keep();
     }
 
-    /// From here on the handler may take effect, so a dropped claim is not released. Returns false
-    /// if the lease has already ended: another caller may then hold the key.
+    /// From here on a dropped claim is not released. Returns false if the lease has already ended:
+    /// another caller may then hold the key.
     pub(super) fn begin(&self, call: &Call) -> bool {
         if !self.cx.is_valid() {
             return false;
@@ -270,7 +267,6 @@ struct ClaimAttempt<'a> {
     in_flight_end: Moment,
     /// A node without an answer may still have the record of a forgotten key.
     no_answer_end: Moment,
-    /// While the claims of several callers compete for the key.
     contended_end: Moment,
 }
 
@@ -297,8 +293,7 @@ impl Attempt for ClaimAttempt<'_> {
             Err(Denied::Replay(value)) => return Ok(Begun::Stored(value)),
             Err(Denied::Repair(seen)) => seen,
             Err(Denied::Refused(refusal)) => return Err(refusal.into()),
-            // A node without a reply may have the record that others lost. So the claim is ended
-            // and made again until `no_answer_end`.
+            // A node without a reply may have the record that others lost.
             Ok((held, promise))
                 if promise.forgotten.as_ref().is_some_and(|f| f.unheard)
                     && call.policy.forgotten == Forgotten::Park
@@ -311,7 +306,7 @@ impl Attempt for ClaimAttempt<'_> {
             Ok((held, promise)) => match promise.adopt {
                 None => return Ok(Begun::Ours(held, promise)),
                 Some(seen) => {
-                    // A node has a result. The drop releases this claim.
+                    // The drop releases this claim.
                     drop(held);
                     seen
                 }
@@ -334,16 +329,15 @@ impl Attempt for ClaimAttempt<'_> {
 }
 
 /// Stores `seen`, which fewer nodes than a majority have, or another result that its own claim
-/// finds. Starts no handler. If the key is forgotten and the call has a probe, returns the claim,
-/// and the probe decides.
+/// finds. If the key is forgotten and the call has a probe, returns the claim.
 async fn repair(
     call: &Call,
     terms: &ClaimTerms,
     seen: Option<Arc<[u8]>>,
     probing: bool,
 ) -> Result<Result<Begun, Refusal>, RunError> {
-    // Nodes may have lost another result than `seen`. A policy (here) or an operator's decision
-    // (below) that lets forgotten keys run accepts that.
+    // A policy (here) or an operator's decision (below) that lets forgotten keys run accepts the
+    // loss of another result than `seen`.
     let sure = call.policy.forgotten == Forgotten::Run && !probing;
     let mut stored = store(call, terms, seen.as_ref(), sure).await;
     if let Store::Forgotten(doubt) = &stored
@@ -359,8 +353,7 @@ async fn repair(
     Ok(match stored {
         Store::Ours => Ok(Begun::Stored(seen)),
         Store::Other(value) => Ok(Begun::Stored(value)),
-        // `seen` may not be the key's result. So the key is claimed again, and the caller's probe
-        // decides.
+        // `seen` may not be the key's result.
         Store::Forgotten(_) => match call.of.core.claim(terms, true).await {
             Ok((held, promise)) if promise.forgotten.is_some() => Ok(Begun::Ours(held, promise)),
             Err(Denied::Replay(value)) => Ok(Begun::Stored(value)),
@@ -391,8 +384,7 @@ where
     let bytes = match encode(&value) {
         Ok(bytes) => bytes,
         Err(e) => {
-            // The handler took effect, but its value is no JSON. So the key gets no result, and the
-            // attempt is lapsed.
+            // The handler took effect, but its value is no JSON.
             let overtaken = held.end(ClaimEnd::Lapsed).await;
             if overtaken {
                 let failed = Failed::unknown(e);
@@ -401,12 +393,11 @@ where
             return Err(call.codec(e));
         }
     };
-    // Of a value that is too large, only the existence of a result is stored.
     let kept = (bytes.len() <= call.of.max_result).then_some(&bytes);
     let executed =
         |value, durability| Outcome::Executed { value, attempt, durability, kept: kept.is_some() };
-    // Stops only the automatic renewal. A node that was restarted or failed over since it granted
-    // the claim accepts the result only after a renewal.
+    // Only the automatic renewal: a node that was restarted or failed over since it granted the
+    // claim accepts the result only after one.
     held.rest();
     let done = core.complete(&held, kept).await;
     held.stop();
@@ -420,10 +411,9 @@ where
         refused,
         "result not stored under its own ballot"
     );
-    // The handler's value must not be returned before a majority has it (idempotency 1).
+    // Not before a majority has it (idempotency 1).
     let found = core.look(terms).await;
-    // The result may be another attempt's, and its replicas were not counted: only the level that
-    // `terms` requires is certain.
+    // The result may be another attempt's, whose replicas were not counted.
     let durability = Achieved::at_least(terms.durability);
     if let Found::Stored(record) = &found {
         let same = kept.is_some() && record.value.as_ref() == kept;
@@ -433,12 +423,11 @@ where
             replayed(call, record.value.as_deref())
         };
     }
-    // A node also refuses after it has lost this claim's grant. Overtaken means that a node granted
-    // a claim with a larger token.
+    // A node also refuses after it has lost this claim's grant.
     let mine = held.lease.token.get();
     let overtaken = refused && matches!(found, Found::Open { promised, .. } if promised > mine);
-    // There may be no result yet: who has overtaken this call may have run no handler, or may have
-    // died. `store` ends no running claim, and adopts an existing result.
+    // Who has overtaken this call may have run no handler, or may have died. `store` ends no
+    // running claim, and adopts an existing result.
     if !matches!(found, Found::NoQuorum(_)) {
         match store(call, terms, kept, false).await {
             Store::Ours => return Ok(executed(value, durability)),
@@ -455,7 +444,6 @@ fn replayed<T: DeserializeOwned>(call: &Call, kept: Option<&[u8]>) -> Result<Out
     decode(bytes).map(Outcome::Replayed).map_err(|e| call.codec(e))
 }
 
-/// Fails also if a replay could not return the same value.
 pub(super) fn encode<T: Serialize + DeserializeOwned>(value: &T) -> Result<Arc<[u8]>, CodecError> {
     let json = lossless::encode(value).map_err(|(what, e)| CodecError::new(what, &e))?;
     Ok(Arc::from(json.into_bytes()))

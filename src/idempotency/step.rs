@@ -1,10 +1,6 @@
-//! Steps of a handler: the value of each is stored in the record of the key, so that a later
-//! attempt does not run it again (idempotency 14).
-//!
-//! The finished steps are one list, stored like a result: under the claim's ballot, on a majority,
-//! before the handler continues. Each write has the whole list. An attempt begins with the list of
-//! the highest ballot in the replies to its claim, and stores it under its own ballot before it
-//! returns a value from it.
+//! Steps of a handler (idempotency 14). The finished steps are one list, stored like a result. An
+//! attempt begins with the list of the highest ballot in the replies to its claim, and stores it
+//! under its own before it returns a value from it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,8 +100,8 @@ pub enum StepError {
     NotRecorded {
         /// Name of the step.
         name: String,
-        /// True if another attempt has claimed the key with a higher ballot, that is, a larger
-        /// fencing token. The other attempt treats this attempt as ended.
+        /// True if another attempt has claimed the key with a higher ballot. It treats this attempt
+        /// as ended.
         overtaken: bool,
         /// Reply of each node to the request to store the step.
         nodes: NoQuorum,
@@ -134,7 +130,7 @@ fn by_another(yes: bool) -> &'static str {
     if yes { ", another attempt took over" } else { "" }
 }
 
-/// Name and value (as JSON), in the order of the steps.
+/// The value is JSON.
 type List = Vec<(String, String)>;
 
 #[derive(Debug)]
@@ -145,7 +141,7 @@ struct State {
     list: List,
     unreadable: Option<CodecError>,
     reached: usize,
-    /// True if a majority has `list` under this attempt's ballot, or if it is empty.
+    /// A majority has `list` under this attempt's ballot, or it is empty.
     certain: bool,
     /// A step is running, was dropped before its end, or ran and is not recorded.
     open: bool,
@@ -171,7 +167,7 @@ impl Steps {
         Some(StepError::Missing { recorded: recorded.clone() })
     }
 
-    /// The value (as JSON) of an earlier attempt that finished the step; `None` if it has to run.
+    /// The value, as JSON, of an earlier attempt; `None` if the step has to run.
     fn begin(&self, name: &str) -> Result<Option<String>, StepError> {
         let mut state = self.0.lock();
         let name = || name.to_owned();
@@ -203,15 +199,13 @@ impl Steps {
         bytes(name, &list)
     }
 
-    /// The list, if it must still be stored under this attempt's ballot; `None` if a majority has
-    /// it.
+    /// The list; `None` if a majority has it.
     fn uncertain(&self, name: &str) -> Result<Option<Arc<[u8]>>, StepError> {
         let state = self.0.lock();
         if state.certain { Ok(None) } else { bytes(name, &state.list).map(Some) }
     }
 
-    /// `run` is the name and the value of a step that ran; `None` if an earlier attempt had
-    /// finished it.
+    /// `run` is the step that ran; `None` if an earlier attempt had finished it.
     fn finish(&self, run: Option<(&str, String)>) {
         let mut state = self.0.lock();
         state.list.extend(run.map(|(name, value)| (name.to_owned(), value)));
@@ -277,7 +271,7 @@ impl Context {
         let steps = self.steps();
         let codec = |error| StepError::Codec { name: name.to_owned(), error };
         if let Some(value) = steps.begin(name)? {
-            // A list that only a single node has may be lost with the node.
+            // A single node's list may be lost with the node.
             if let Some(list) = steps.uncertain(name)? {
                 self.store(name, &list).await?;
             }

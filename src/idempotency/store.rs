@@ -1,8 +1,5 @@
-//! Stores one value under a key by consensus (idempotency 1): claims with `force`; takes the result
-//! in the nodes' replies or, if there is none, the candidate; stores it under this claim's ballot.
-//!
-//! For a partial result, for an operator's result, and for a handler's result whose claim was
-//! overtaken. Starts no handler and never ends a running claim.
+//! Stores one value under a key by consensus (idempotency 1): the result in the nodes' replies or,
+//! if there is none, the candidate. Starts no handler and never ends a running claim.
 
 use std::sync::Arc;
 
@@ -16,9 +13,9 @@ use crate::retry_policy::RetryPolicy;
 #[derive(Debug)]
 pub(super) enum Store {
     Ours,
-    /// The key has this other result, which was not changed. `None`: too large to be kept.
+    /// `None`: too large to be kept.
     Other(Option<Arc<[u8]>>),
-    /// Too few nodes can exclude an earlier result. No node stored the candidate.
+    /// No node stored the candidate.
     Forgotten(Doubt),
     Refused(Refusal),
     /// The result was sent to the nodes, but may not be on a majority.
@@ -48,7 +45,7 @@ pub(super) async fn store(
                 continue;
             }
             Err(Denied::Refused(refusal)) => return Store::Refused(refusal),
-            // Not expected: nodes grant a claim with `force` even for a key with a record.
+            // Nodes grant a claim with `force` even for a key with a record.
             Err(Denied::Repair(_)) => {
                 let outcomes = vec![NodeOutcome::Refused; core.n()];
                 return Store::Refused(Refusal::NoQuorum(outcomes));
@@ -56,12 +53,11 @@ pub(super) async fn store(
         };
         if promise.forgotten.is_some() && !sure {
             held.give_back().await;
-            // The caller has found a result or has run the handler, so there was at least one
-            // attempt.
+            // The caller has found a result or has run the handler.
             return Store::Forgotten(Doubt { lapsed: 1, forgotten: promise.forgotten });
         }
         let value = promise.adopt.map_or_else(|| candidate.cloned(), |r| r.value);
-        // A node may receive the result now, so a drop of `held` must not release the claim.
+        // A node may receive the result now.
         held.begin();
         match core.complete(&held, value.as_ref()).await {
             Ok(()) => return standing(value, candidate),

@@ -1,5 +1,4 @@
-//! Keys whose handlers may have taken effect before: finds the reasons, and lets the probe, the
-//! policies or an operator's decision allow or forbid the run.
+//! Keys whose handlers may have taken effect before.
 
 use std::future::Future;
 
@@ -10,7 +9,6 @@ use crate::quorum::claim::{Forgetting, Promise};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Doubt {
-    /// Number of earlier attempts that began and left no result.
     pub(super) lapsed: u32,
     pub(super) forgotten: Option<Forgetting>,
 }
@@ -23,23 +21,19 @@ impl Doubt {
         (doubt.lapsed > 0 || doubt.forgotten.is_some()).then_some(doubt)
     }
 
-    /// `Lapsed` if an earlier attempt is known, otherwise `Forgotten`. The policies do not affect
-    /// it.
+    /// `Lapsed` if an earlier attempt is known, whatever the policies.
     pub(super) fn reason(&self) -> ParkedReason {
         if self.lapsed > 0 { ParkedReason::Lapsed } else { ParkedReason::Forgotten }
     }
 }
 
 pub(super) enum Past<T> {
-    /// No earlier effect is possible, or a repeat is allowed.
     Clear,
     Effect(T),
-    /// The handler must not run: neither a policy, a probe nor an operator allows a repeat.
     Unknown(Result<Parked, RunError>),
 }
 
-/// By the probe or, without one, by the policies. For a forgotten key that the policy does not
-/// allow, an operator's decision may (idempotency 20).
+/// By the probe or, without one, by the policies and operators' decisions (idempotency 20).
 pub(super) async fn past<T, P, PF>(
     call: &Call,
     doubt: &Doubt,
@@ -64,8 +58,7 @@ where
     match (probe(cx.clone()).await, doubt.reason()) {
         (Probed::Found(value), _) => Past::Effect(value),
         (Probed::NotFound, _) if promise.adopt.is_none() => Past::Clear,
-        // The probe found no effect but a node has a result: a contradiction, so a person has to
-        // decide.
+        // The probe found no effect but a node has a result: a contradiction.
         (Probed::NotFound | Probed::Unknown, ParkedReason::Lapsed) => {
             Past::Unknown(Ok(parked(call, doubt, ParkedReason::Lapsed, None)))
         }
@@ -91,14 +84,13 @@ pub(super) async fn by_decision<T>(call: &Call, doubt: &Doubt, runs: bool) -> Pa
     }
 }
 
-/// `open` is what no operator has decided, if that is the reason.
+/// `open` is what no operator has decided.
 fn parked(call: &Call, doubt: &Doubt, reason: ParkedReason, open: Option<Undecided>) -> Parked {
     let forgotten = doubt.forgotten.as_ref();
     let (is_undecided, all) = (open.is_some(), || forgotten.map(|f| f.losses.clone()));
     let (undecided, unheard) = open.map(|open| (open.losses, open.unheard)).unzip();
     let losses = match reason {
-        // The report has only the undecided losses, so that no operator decides again about the
-        // others.
+        // So that no operator decides again about the others.
         ParkedReason::Forgotten => undecided.or_else(all).unwrap_or_default(),
         ParkedReason::Lapsed => Vec::new(),
     };

@@ -1,4 +1,4 @@
-//! Records the result of one call that acquires a lock, in its tracing span and in the metrics.
+//! The result of one call that acquires a lock, in its tracing span and in the metrics.
 
 use std::sync::Arc;
 

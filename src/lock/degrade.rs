@@ -210,8 +210,7 @@ impl DegradingAttempt<'_> {
         let LockAttempt { core, keys, .. } = self.acquire;
         let now = core.env.now();
         if let Some(Loss::NoQuorum(outcomes)) = lost {
-            // The attempt may first have waited for its turn. Its requests were sent at most
-            // `patience` ago.
+            // The requests were sent at most `patience` ago.
             let sent = began.max(now - core.patience());
             let finding = Finding::of(&core.no_quorum(outcomes.clone()));
             core.outage().failed(keys, (sent, now), outcomes, finding);
@@ -270,12 +269,11 @@ impl Attempt for DegradingAttempt<'_> {
     }
 }
 
-/// Until then another owner may have the lock, by the refusal `loss` at `now`.
 fn held_until(loss: &Loss, now: Moment) -> Moment {
     let held = match loss {
         Loss::Taken(taken) => taken.retry_after,
-        // An owner on a minority may be an attempt that is rolled back soon. The `Finding` already
-        // prevents that the call goes on without the lock, and the next attempt asks again.
+        // An owner on a minority may be an attempt that is rolled back soon; the `Finding` already
+        // prevents that the call goes on without the lock.
         Loss::NoQuorum(_) => Some(Duration::ZERO),
     };
     now + held.unwrap_or(Duration::MAX)
@@ -298,7 +296,6 @@ enum State {
     Degraded(Degraded),
 }
 
-/// The handle and the metrics count it until it is dropped.
 #[derive(Debug)]
 struct Degraded {
     core: Arc<Core>,

@@ -23,11 +23,10 @@ use crate::token::FencingToken;
 ///
 /// The deadline is [`valid_until`](Self::valid_until) by this machine's own clock. It is before the
 /// time at which any other owner can hold the lock, except for readers beside a reader. For a
-/// permit of a semaphore, the lock is that of its slot. Renewals move the deadline. The lock may be
-/// lost before the deadline; [`is_valid`](Self::is_valid) and [`lost`](Self::lost) report the loss.
-/// A write of the holder may arrive at its resource after the loss, so send
-/// [`fencing_token`](Self::fencing_token) with every write, and let the resource refuse a late
-/// write.
+/// permit of a semaphore, the lock is that of its slot. Renewals move the deadline.
+/// [`is_valid`](Self::is_valid) and [`lost`](Self::lost) report a loss. A write of the holder may
+/// arrive at its resource after the loss, so send [`fencing_token`](Self::fencing_token) with every
+/// write, and let the resource refuse a late write.
 ///
 /// Dropping the guard releases the lock in the background. [`release`](Self::release) also reports
 /// whether the lock was held until the release.
@@ -168,8 +167,6 @@ impl LockGuard {
         result
     }
 
-    /// A writer's guard becomes a reader's from now on, and the nodes are asked to let other
-    /// readers in.
     pub(super) async fn downgrade(self) -> Self {
         self.lease.grant.lock().mode = LockMode::Shared;
         // A node that this does not reach still refuses readers, until a renewal reaches it.
@@ -226,7 +223,6 @@ impl LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        // `first` is false if `release` has already ended the lease and sends the requests.
         let now = self.core.env.now();
         let first = self.lease.end(now);
         self.core.renewer.remove(&self.lease);
@@ -239,7 +235,6 @@ impl Drop for LockGuard {
 pub(crate) async fn failover(core: &Core, lease: &Lease) -> Failover {
     let over = || is_lost(core, lease);
     loop {
-        // In short parts, because nothing wakes this future at the lease's deadline.
         let left = lease.until().since(core.env.now()).min(WATCH);
         if let Some(verdict) = within(left, lease.verdict(over)).await {
             return verdict;
@@ -261,8 +256,7 @@ pub(crate) async fn lost(core: &Core, lease: &Lease) {
     }
 }
 
-/// A type that dereferences to its [`LockGuard`] and converts into it. Arguments: the docs of the
-/// conversion, the type, and its field with the guard.
+/// Arguments: the docs of the conversion, the type, and its field with the guard.
 macro_rules! contains_guard {
     ($(#[$doc:meta])* $guard:ty, $field:tt) => {
         impl std::ops::Deref for $guard {

@@ -1,8 +1,4 @@
-//! Hand-over of a lock to another process.
-//!
-//! The holder extends the lock once more, ends its lease without a release, and gets a ticket. Who
-//! redeems it takes the lock from that holder, and from no other, under an owner token of its own.
-//! The rules are in `docs/design/hand_over.md`.
+//! Hand-over of a lock to another process (`docs/design/hand_over.md`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -47,10 +43,8 @@ pub struct HandOver {
     ttl: Duration,
     /// When the ticket was made, for how long the old holder could still have relied on the lock.
     rest: Duration,
-    /// For how long the new guard must not release the lock, because the old holder had taken it
-    /// over from one that may still rely on it (locks 13). At most the ttl, because a takeover's
-    /// ttl is at least the rest of the earlier lease. The new guard adds the drift of its own
-    /// clock.
+    /// The old holder had taken the lock over from one that may still rely on it (locks 13). The
+    /// new guard adds the drift of its own clock.
     closed: Duration,
     max_hold: Option<Duration>,
     renew: bool,
@@ -86,7 +80,7 @@ impl HandOver {
     }
 }
 
-/// Lengths of time in µs and no points in time, because two machines' clocks cannot be compared.
+/// Lengths of time in µs: two machines' clocks cannot be compared.
 #[derive(Serialize, Deserialize)]
 struct Written {
     version: u8,
@@ -99,7 +93,6 @@ struct Written {
     closed: u64,
     max_hold: Option<u64>,
     renew: bool,
-    /// `None`: all of them.
     replicas: Option<u32>,
 }
 
@@ -213,15 +206,14 @@ impl LockGuard {
         if lease.grant.lock().mode != LockMode::Exclusive || !is_one {
             return Err(HandOverError::NotExclusive(self.resource()));
         }
-        // No renewal begins from here on: one that arrives after the extension below could create
-        // the lock again where the next holder has already released it.
+        // A renewal that arrives after the extension below could create the lock again where the
+        // next holder has already released it.
         lease.seal();
         core.renewer.remove(lease);
         let until = self.extend().await?;
         self.ticket(until, core.env.now())
     }
 
-    /// Ends the lease, which was extended until `until`.
     fn ticket(&self, until: Moment, now: Moment) -> Result<HandOver, HandOverError> {
         let lease = self.lease();
         let lost = || Err(HandOverError::Lost(self.resource()));
@@ -231,8 +223,8 @@ impl LockGuard {
             key: keys.lock().into(),
             owner: lease.owner,
             token: lease.token,
-            // Rounded up: a node transfers the lock only for a ttl that is not shorter than the
-            // rest of the old lease.
+            // A node transfers the lock only for a ttl that is not shorter than the rest of the old
+            // lease.
             ttl: whole_up(lease.ttl),
             rest: whole(until.since(now)),
             closed: whole_up(lease.lapses_before.since(now)).min(whole_up(lease.ttl)),
@@ -243,7 +235,7 @@ impl LockGuard {
         if lease.end_held(now) {
             return Ok(ticket);
         }
-        // Past its deadline or lost. The drop of a guard whose lease has ended releases nothing.
+        // The drop of a guard whose lease has ended releases nothing.
         self.undo(now);
         lost()
     }
@@ -271,8 +263,7 @@ impl Attempt for Resume<'_> {
         self.acquire.once(AttemptTerms { if_held, ..terms }).await
     }
 
-    /// No further attempt after a refusal: the nodes that did not refuse are no majority, and one
-    /// that refused does not have the old holder's lock and never gets it again.
+    /// After a refusal the nodes that did not refuse are no majority (hand_over 5).
     fn prospect(&mut self, loss: &Loss, deadline: &mut Option<Moment>) -> Option<Prospect> {
         match loss {
             Loss::Taken(_) => None,
@@ -281,9 +272,8 @@ impl Attempt for Resume<'_> {
     }
 }
 
-/// Gives back what nodes have transferred, if the call fails or is dropped: the old holder has
-/// given it up, and no other ticket can redeem it. If an earlier holder may still rely on it, it
-/// ends with its ttl (locks 13).
+/// The old holder has given up what nodes have transferred, and no other ticket can redeem it. If
+/// an earlier holder may still rely on it, it ends with its ttl (locks 13).
 impl Drop for Resume<'_> {
     fn drop(&mut self) {
         let LockAttempt { core, keys, ttl, .. } = &self.acquire;
@@ -312,7 +302,7 @@ pub(crate) async fn resume(core: &Arc<Core>, ticket: &HandOver) -> Result<LockGu
     resumed
 }
 
-/// For the metrics; `None` if the ticket was refused, which counts as a lock that is taken.
+/// A ticket that was refused counts as a lock that is taken.
 fn acquire_error(error: &ResumeError) -> Option<AcquireError> {
     match error {
         ResumeError::Gone(_) => None,
@@ -355,7 +345,7 @@ async fn redeem(
     let taker = OwnerToken::from_random(core.env.random());
     let acquire = LockAttempt {
         taker: Some(taker),
-        // The ticket can be redeemed only for `rest`, so to wait longer would be in vain.
+        // The ticket can be redeemed only for `rest`.
         waits_for_quarantine: false,
         ..mutex.attempt(LockMode::Exclusive, operation)
     };
@@ -386,8 +376,7 @@ mod tests {
     use super::*;
     use crate::{MemoryNode, Redlock, TryAcquire};
 
-    /// The nodes keep the lock for longer than its holder may rely on it. So a hand-over that fails
-    /// after the deadline still has to release the lock.
+    /// The nodes keep the lock for longer than its holder may rely on it.
     #[tokio::test]
     async fn a_hand_over_past_the_deadline_releases_the_lock() {
         let redlock = Redlock::builder().node(MemoryNode::new()).build().unwrap();

@@ -1,4 +1,4 @@
-//! Inspection of a lock without acquiring it: the state and the holder of the lock on each node.
+//! Inspection of a lock without acquiring it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -129,7 +129,6 @@ impl Inspection {
         self.readers().len().max(least.copied().unwrap_or_default())
     }
 
-    /// On any node; zero if none has the lock for them.
     pub(super) fn longest_of(&self, owners: &[OwnerToken]) -> Duration {
         let left = self.nodes.iter().filter_map(|(_, view)| match view {
             NodeView::Held(holder) if owners.contains(&holder.token) => Some(holder.remaining),
@@ -217,7 +216,7 @@ fn view(reply: Result<Reply, NodeError>) -> NodeView {
     }
 }
 
-/// As it is stored: cut to `NOTE_MAX` bytes, between two characters.
+/// Cut to `NOTE_MAX` bytes, between two characters.
 pub(crate) fn note(reason: &str) -> Vec<u8> {
     let end = (0..=reason.len().min(NOTE_MAX)).rev().find(|end| reason.is_char_boundary(*end));
     reason.as_bytes()[..end.unwrap_or(0)].to_vec()

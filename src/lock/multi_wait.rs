@@ -1,12 +1,5 @@
-//! The wait of a call that acquires several names (multi_lock 6).
-//!
-//! First it makes attempts at all names together. If they are not free together, it collects them:
-//! it waits for one name after the other in the nodes' queues, in the order of the names, and holds
-//! what it has collected, but not longer than a limit that grows. No work runs under these leases.
-//! When it wins the next name, one op moves the collected ones to the owner token that won it. The
-//! last such *join* is the grant of all names.
-//!
-//! Cancellation: a call that is dropped releases what it has collected.
+//! The wait of a call that acquires several names (multi_lock 6). No work runs under the names that
+//! it has collected; the last *join* is the grant of all. A call that is dropped releases them.
 
 use std::time::Duration;
 
@@ -24,13 +17,12 @@ use crate::time::Moment;
 use crate::token::OwnerToken;
 
 const TOGETHER: Duration = Duration::from_millis(250);
-/// Smallest limit on the hold of collected names while waiting for the next. Not won within it, the
-/// limit is doubled, up to the ttl.
+/// Doubled whenever the next name was not won within it, up to the ttl.
 const LIMIT_MIN: Duration = Duration::from_millis(250);
 
 pub(super) struct MultiWait<'a> {
     pub(super) mutex: &'a Mutex,
-    /// In the order of the names; at least two.
+    /// In their order; at least two.
     pub(super) names: &'a [LockKeys],
     pub(super) operation: &'a Call,
     pub(super) began: Moment,
@@ -70,9 +62,8 @@ impl From<GivenUp<Loss>> for Stop {
     }
 }
 
-/// The last name was won with the owner token of `acquire`, the others are collected under `from`.
-/// All attempts of one join have one owner token, so none is refused because of an earlier one, and
-/// what nodes have transferred stays transferred until the last has failed.
+/// All attempts of one join have one owner token, so what nodes have transferred stays transferred
+/// until the last has failed.
 struct Join<'a> {
     acquire: LockAttempt<'a>,
     from: OwnerToken,
@@ -94,8 +85,6 @@ impl Attempt for Join<'_> {
 }
 
 impl<'a> MultiWait<'a> {
-    /// All names, or none, by the call's deadline. If the future is dropped, all grants are
-    /// released in the background.
     pub(super) async fn acquire(mut self) -> Result<Lease, GivenUp<Loss>> {
         let (mutex, core) = (self.mutex, &self.mutex.core);
         let mut attempt = mutex.attempt(LockMode::Exclusive, self.operation);
@@ -105,11 +94,10 @@ impl<'a> MultiWait<'a> {
             Ok(won) => return Ok(won),
             Err(given_up) => given_up,
         };
-        // Twice a request's deadline, so that a slow node can grant a name and answer within it.
+        // So that a slow node can grant a name and answer within it.
         let mut limit = LIMIT_MIN.max(2 * core.config.node_deadline);
         while self.may_go_on(&given_up) {
             limit = limit.min(mutex.ttl);
-            // Boxed, so that the future of a call that gets all names together stays small.
             match Box::pin(self.collect(limit)).await {
                 Ok(won) => return Ok(won),
                 Err(Stop::GivenUp(later)) => given_up = later,
@@ -120,16 +108,13 @@ impl<'a> MultiWait<'a> {
         Err(given_up)
     }
 
-    /// Needed before each wait, because `retry` makes its first attempt even after the deadline or
-    /// the closing.
+    /// `retry` makes its first attempt even after the deadline or the closing.
     fn check_time(&self) -> Result<(), Stop> {
         let core = &self.mutex.core;
         let is_over = core.env.now() >= self.deadline || !core.closing.is_open();
         if is_over { Err(Stop::Over) } else { Ok(()) }
     }
 
-    /// After a wait for quarantines beyond the deadline, moves it for the remaining attempts. A
-    /// user's `acquire_timeout` stays.
     fn after_turn(&mut self) {
         let now = self.mutex.core.env.now();
         if now >= self.deadline && self.mutex.acquire_timeout.is_none() {
@@ -146,9 +131,8 @@ impl<'a> MultiWait<'a> {
         !given_up.closed && !is_hopeless && core.env.now() < self.deadline
     }
 
-    /// Fails if the next name takes longer than `limit`. Before that it releases the collected
-    /// names and waits until it gets the name that was not free, and releases that too: until then,
-    /// to collect the others again would be in vain.
+    /// Fails if the next name takes longer than `limit`, but only when it has won and released that
+    /// name: until then, to collect the others again would be in vain.
     async fn collect(&mut self, limit: Duration) -> Result<Lease, Stop> {
         let mut collected = self.turn(&self.names[0], limit, None).await?;
         self.after_turn();
@@ -178,8 +162,7 @@ impl<'a> MultiWait<'a> {
         }
     }
 
-    /// Waits for one name in the nodes' queues, until the call's deadline and not beyond `end`,
-    /// until which the call holds the collected ones.
+    /// Not beyond `end`, until which the call holds the collected names.
     async fn turn(
         &self,
         keys: &LockKeys,
@@ -190,7 +173,6 @@ impl<'a> MultiWait<'a> {
         let mut attempt = LockAttempt {
             keys,
             ttl,
-            // No work runs under a name until all are won, so no replica needs to confirm it.
             level: Durability::Primary,
             ..mutex.attempt(LockMode::Exclusive, self.operation)
         };
@@ -206,7 +188,6 @@ impl<'a> MultiWait<'a> {
         Ok(Collected { core, keys: keys.clone(), owner, ttl, until, armed: true })
     }
 
-    /// Moves the collected names to the owner token of `next`. Returns the lease of all.
     async fn join(
         &self,
         collected: Collected<'a>,
@@ -237,8 +218,7 @@ impl<'a> MultiWait<'a> {
         };
         let won = retry(core, &mut join, terms).await?;
         next.until = won.until();
-        // A node may have granted the newest name and then refused the request for all, so a
-        // release must go to all nodes.
+        // A node may have granted the newest name and then refused the request for all.
         (0..core.n()).for_each(|node| won.grant.lock().extended(node));
         Ok((won, next))
     }

@@ -239,9 +239,8 @@ impl Mutex {
         }
     }
 
-    /// Waits until no other fair call of the handle makes attempts. Past its deadline, this call
-    /// reports the last answer to the one that does, or reads the lock if there is none of the last
-    /// 3 s (`FRESH`). It waits for the end of a quarantine and keeps its place.
+    /// Past its deadline, this call reports the last answer to the call that makes attempts, or
+    /// reads the lock if there is none of the last 3 s (`FRESH`).
     pub(super) async fn line_up(
         &self,
         terms: &mut RetryTerms<'_>,
@@ -258,8 +257,7 @@ impl Mutex {
             }
             let now = core.env.now();
             let recorded = core.fair_lines.answer(&self.keys, self.level, (now - FRESH, now));
-            // In order: nodes are asked only if the call that makes the attempts gives no answer,
-            // for example because no task polls it.
+            // Nodes are asked only if no task polls the call that makes the attempts.
             let answer = tokio::select! {
                 biased;
                 done = &mut line => return done.map(Some),
@@ -331,7 +329,7 @@ impl Mutex {
         (self.kind)(Arc::clone(&self.name))
     }
 
-    /// Counted, so that `close` waits for its end. An error if the handle is closed.
+    /// So that `close` waits for its end.
     pub(super) fn begin(&self) -> Result<Operation<'_>, AcquireError> {
         self.core.closing.enter().ok_or_else(|| AcquireError::Closed(self.resource()))
     }

@@ -22,7 +22,6 @@ struct PermitsAttempt<'a> {
     each: LockAttempt<'a>,
 }
 
-/// The next attempt may succeed after `retry_after`.
 fn taken(retry_after: Duration) -> Loss {
     Loss::Taken(Taken { retry_after: Some(retry_after), foreign: false, queued: None })
 }
@@ -31,24 +30,22 @@ impl Attempt for PermitsAttempt<'_> {
     type Granted = Vec<Permit>;
     type Refused = Loss;
 
-    /// All `n` at the same time, and none if a majority reports fewer free permits. As soon as one
-    /// is refused, the others are dropped, and what they got is released.
+    /// As soon as one is refused, the others are dropped, and what they got is released.
     async fn make(&mut self, terms: AttemptTerms) -> Result<Vec<Permit>, Loss> {
         let LockAttempt { core, operation, .. } = self.each;
         operation.attempt();
         let (semaphore, each) = (self.semaphore, &self.each);
         // A failed attempt makes the nodes write the key twice for each permit, and wakes all
-        // callers that wait. So one that cannot succeed is not made.
+        // callers that wait.
         if let Some(left) = semaphore.look(majority(core.n())).await.lacks(self.n) {
             return Err(taken(left));
         }
         let permit = || async move {
             let won = each.once(terms).await?;
-            // In a guard, the permit is released when it is dropped.
             Ok(Permit::of(semaphore.base.guard(won)))
         };
-        // They begin together, so the leases end together: where the last permit is won in time,
-        // the first ones have not ended.
+        // They begin together, so where the last permit is won in time, the first ones have not
+        // ended.
         try_join_all((0..self.n).map(|_| permit())).await
     }
 

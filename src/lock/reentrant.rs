@@ -1,8 +1,5 @@
-//! A reentrant mutex: an owner that holds the lock acquires it again at once.
-//!
-//! The owner is a value that the caller passes, never a thread or a task. The nodes do not see it:
-//! its acquires share one guard, one lease and one fencing token, which are in the owner value
-//! itself.
+//! A reentrant mutex. The owner is a value that the caller passes, never a thread or a task. Its
+//! acquires share one guard, one lease and one fencing token.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,7 +16,7 @@ use crate::client::runtime::within;
 use crate::error::{AcquireError, ReleaseError, Taken};
 use crate::sync::SyncMutex;
 
-/// Locked while an acquire sends requests, so that several acquires of one owner make one attempt.
+/// Locked while an acquire sends requests.
 type Slot = TokioMutex<Weak<LockGuard>>;
 
 /// The holder of a [`ReentrantMutex`], for example a request, a session or an order of the
@@ -33,9 +30,9 @@ pub struct Owner(Arc<SyncMutex<Slots>>);
 
 #[derive(Default)]
 struct Slots {
-    /// By the handle (the address of its state) and the lock's name.
+    /// By the address of the handle's state, and the lock's name.
     by_name: HashMap<(usize, Arc<str>), Arc<Slot>>,
-    /// At this number of slots, the next look-up first removes the unused ones.
+    /// Then the next look-up first removes the unused ones.
     sweep_at: usize,
 }
 
@@ -66,7 +63,7 @@ impl Owner {
     fn slot(&self, core: &Arc<Core>, name: &Arc<str>) -> Arc<Slot> {
         let mut slots = self.0.lock();
         if slots.by_name.len() >= slots.sweep_at {
-            // Nobody else has it, so no call uses it. It goes unless it still has a guard.
+            // Nobody else has it, so no call uses it.
             slots.by_name.retain(|_, slot| {
                 Arc::strong_count(slot) > 1
                     || slot.try_lock().is_ok_and(|guard| guard.strong_count() > 0)
@@ -172,7 +169,6 @@ impl ReentrantMutex {
         self.enter(&mut held, &mutex).await
     }
 
-    /// A further guard if the owner holds the lock, else acquires it by `mutex`.
     async fn enter(
         &self,
         held: &mut Weak<LockGuard>,
@@ -186,7 +182,6 @@ impl ReentrantMutex {
         Ok(ReentrantGuard(guard))
     }
 
-    /// `None` if the owner does not hold the lock.
     fn again(&self, held: &Weak<LockGuard>) -> Result<Option<ReentrantGuard>, AcquireError> {
         match held.upgrade() {
             Some(guard) if guard.is_valid() => Ok(Some(ReentrantGuard(guard))),
@@ -227,7 +222,6 @@ impl ReentrantMutex {
     }
 }
 
-/// Another call of the same owner sends requests to the nodes.
 fn same_owner_asks() -> Taken {
     Taken { retry_after: Some(Duration::ZERO), foreign: false, queued: None }
 }
@@ -261,7 +255,7 @@ impl ReentrantGuard {
         let of = self.resource();
         match Arc::into_inner(self.0) {
             Some(guard) => guard.release().await.map(|()| 0),
-            // Another guard of the owner is dropped at the same time, and releases the lock.
+            // Another guard of the owner is dropped at the same time.
             None if is_valid => Ok(left),
             None => Err(ReleaseError::Lost(of)),
         }

@@ -159,13 +159,12 @@ where
     while_held(&guard, work(Arc::clone(&guard)), pending()).await
 }
 
-/// Until it ends, the lock is lost, or `stop` resolves; then releases the lock.
 pub(crate) async fn while_held<T, E>(
     guard: &LockGuard,
     work: impl Future<Output = T>,
     stop: impl Future<Output = ()>,
 ) -> Result<T, WorkError<T, E>> {
-    // Stopped work is dropped at the end of this block, before the lock is released.
+    // So that stopped work is dropped before the lock is released.
     let value = {
         let (work, stop) = (pin!(work), pin!(stop));
         tokio::select! {

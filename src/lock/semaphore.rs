@@ -95,9 +95,9 @@ impl Semaphore {
     }
 
     /// Acquires a permit: makes attempts until one succeeds or the
-    /// [`acquire_timeout`](MutexBuilder::acquire_timeout) has passed. A permit that is released
-    /// is reserved, for at most 50 ms, for a handle ([`Redlock`](crate::Redlock)) that waits:
-    /// usually the one that has waited longest, but there is no strict order.
+    /// [`acquire_timeout`](MutexBuilder::acquire_timeout) has passed. A permit that is released is
+    /// reserved, for at most 50 ms, for a handle that waits: usually the one that has waited
+    /// longest, but there is no strict order.
     ///
     /// # Errors
     /// The same errors as [`Mutex::acquire`].
@@ -155,7 +155,6 @@ impl Semaphore {
         Ok(self.look(self.base.core.n()).await)
     }
 
-    /// Until `enough` nodes have reported them.
     pub(super) async fn look(&self, enough: usize) -> SemaphoreInspection {
         let answers = self.base.core.inspect_each(&self.base.keys, enough).await;
         let silent = || NodeError::not_executed(NodeFault::Timeout, "");
@@ -261,11 +260,11 @@ impl SemaphoreInspection {
         all.sort_by_key(|holder| (holder.slot, holder.token, std::cmp::Reverse(holder.remaining)));
         let needed = majority(self.nodes.len());
         let of_one = all.chunk_by(|a, b| (a.slot, a.token) == (b.slot, b.token));
-        // The longest first: a majority has the permit until the one at `needed - 1` ends.
+        // A majority has the permit until the one at `needed - 1` ends.
         of_one.filter_map(|views| views.get(needed - 1)).map(|holder| (*holder).clone()).collect()
     }
 
-    /// If no holder renews or releases. `None` if `n` permits may be free now.
+    /// If no holder renews or releases.
     pub(super) fn lacks(&self, n: u16) -> Option<Duration> {
         let held = self.held().into_iter().filter(|holder| holder.slot < self.permits);
         let mut ends: Vec<_> = held.map(|holder| holder.remaining).collect();

@@ -63,7 +63,6 @@ impl LostSignal {
     }
 }
 
-/// If it is not renewed. Zero after the end.
 pub(crate) fn remaining(core: &Core, lease: &Lease) -> Duration {
     let now = core.env.now();
     if lease.is_valid(now) { lease.until().since(now) } else { Duration::ZERO }

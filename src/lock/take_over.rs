@@ -1,6 +1,4 @@
-//! Takes a lock away from a holder that hangs (locks 13): the takeover's lease is at least as long
-//! as the holder's, and the nodes keep the lock for it, even if an attempt fails or the new guard
-//! is released.
+//! Takes a lock away from a holder that hangs (locks 13).
 
 use std::time::Duration;
 
@@ -42,7 +40,6 @@ struct TakeOver<'a> {
     from: OwnerToken,
     /// Of all attempts, so a node whose answer was lost does not refuse the next one.
     taker: OwnerToken,
-    /// What a majority last reported, before an attempt, of the holder with the owner token `from`.
     seen: Option<LockHolder>,
 }
 
@@ -50,8 +47,7 @@ impl Attempt for TakeOver<'_> {
     type Granted = Lease;
     type Refused = Loss;
 
-    /// For at least as long as any node still has it for the old holder. The length only grows, so
-    /// no attempt shortens what an earlier one has taken.
+    /// The length only grows, so no attempt shortens what an earlier one has taken.
     async fn make(&mut self, terms: AttemptTerms) -> Result<Lease, Loss> {
         let LockAttempt { core, keys, operation, .. } = self.acquire;
         operation.attempt();
@@ -132,7 +128,7 @@ impl Mutex {
         let over = core.env.now() + won.ttl + core.config.drift.of(won.ttl);
         let guard = self.guard(won.lapsing_before(over));
         guard.lease().set_meta(note(reason).into());
-        // Stores the reason on the nodes. If it fails, the next renewal does.
+        // If it fails, the next renewal stores the reason.
         drop(guard.extend().await);
         let closed_for = over.since(core.env.now());
         Ok(TakenOver { from: takeover.seen, guard, closed_for })
@@ -166,7 +162,6 @@ mod tests {
         assert_eq!(holder.note.as_deref(), Some("it hangs"));
         assert!(old.extend().await.is_err());
         assert!(!old.is_valid());
-        // The release of the old holder does not release the lock of the new holder.
         assert!(old.release().await.is_err());
         assert!(taken.guard.is_valid());
         assert!(matches!(mutex.try_acquire().await.unwrap(), TryAcquire::Taken(_)));

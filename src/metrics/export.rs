@@ -1,5 +1,4 @@
-//! Counters, gauges and histograms for the recorder of the `metrics` crate, each described where it
-//! is registered. Compiled with the feature `metrics`.
+//! Numbers for the recorder of the `metrics` crate. Compiled with the feature `metrics`.
 
 use metrics::{Key, Label, Level, Metadata, SharedString};
 
@@ -18,7 +17,6 @@ impl Metric {
         match self.unit {
             Unit::Count => Some(metrics::Unit::Count),
             Unit::Seconds => Some(metrics::Unit::Seconds),
-            // The `metrics` crate has no unit for ratios.
             Unit::Ratio => None,
         }
     }

@@ -1,12 +1,6 @@
-//! Metrics for the operators of a program. Each counter is made once.
-//!
-//! With the feature `metrics` each number goes to the recorder that is installed when the
-//! [`Redlock`](crate::Redlock) is built. Without it only those of
-//! [`Redlock::metrics`](crate::Redlock::metrics) and similar methods are counted; these read the
-//! same [`Tally`] in both cases. `table` has the names, and `manual/metrics.md` describes them.
-//!
-//! A label is a word of this crate, a node's name, or a name of which a program has few. Names of
-//! locks are labels only if the program says so. There are at most [`NAMES_MAX`] of each kind.
+//! Metrics for the operators of a program. `table` has the names, and `manual/metrics.md` describes
+//! them. A label is a word of this crate, a node's name, or a name of which a program has few: at
+//! most [`NAMES_MAX`] of each kind.
 
 #[cfg(feature = "metrics")]
 mod export;
@@ -39,7 +33,6 @@ const NAMES_MAX: usize = 256;
 /// A lock of this name is improbable, because of the parentheses.
 const OTHER: &str = "(other)";
 
-/// The program can read it, and the recorder receives it, unless `default` made it.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     value: AtomicU64,
@@ -63,7 +56,7 @@ impl Tally {
     }
 }
 
-/// One for each outcome in a fixed list, exported with zero before its first event.
+/// Exported with zero before its first event.
 #[derive(Debug)]
 pub(crate) struct Outcomes(Vec<(&'static str, Counter)>);
 
@@ -242,7 +235,6 @@ impl LeaseMeters {
         }
     }
 
-    /// One more if true, else one less.
     pub(crate) fn holds(&self, more: bool) {
         self.held.add(if more { 1.0 } else { -1.0 });
     }
@@ -315,7 +307,7 @@ impl Vacancy {
 
 impl Drop for Vacancy {
     fn drop(&mut self) {
-        // Without this the gauge would keep its last value after the end of the observer.
+        // The gauge would keep its last value after the end of the observer.
         self.leaderless.set(0.0);
     }
 }

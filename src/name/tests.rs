@@ -1,5 +1,4 @@
-//! Tests of the Redis keys of names: each name has the expected keys, and two different things
-//! never share a key.
+//! Each name has the expected keys, and two different things never share a key.
 
 use std::collections::BTreeSet;
 
@@ -90,7 +89,7 @@ fn bad_names_are_reported_with_field_value_and_rule() {
     assert!(check_name("name", &long).unwrap_err().to_string().contains("513 bytes"));
     assert!(check_name("name", &long[1..]).is_ok());
 }
-/// A lock, an election, a semaphore or a record, by the names that a user gave.
+/// By the names that a user gave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Thing {
     Lock(String),
@@ -100,8 +99,6 @@ enum Thing {
 }
 
 impl Thing {
-    /// Returns the lock, election, semaphore or record for which `key` is a possible key under this
-    /// prefix.
     fn at(key: &str, prefix: &str) -> Self {
         let name = key.strip_prefix(prefix).unwrap_or(key);
         match (name.strip_prefix(ELECTION), name.strip_prefix(RECORD)) {
@@ -117,8 +114,7 @@ impl Thing {
         }
     }
 
-    /// Returns all keys of the thing on a server, the main key first; `None` if the name is
-    /// invalid.
+    /// The main key first; `None` if the name is invalid.
     fn keys(&self, prefix: &str) -> Option<Vec<String>> {
         check_prefix(prefix).ok()?;
         let keys = match self {
@@ -151,7 +147,6 @@ impl Thing {
     }
 }
 
-/// Generates names from the parts of Redis keys.
 fn name() -> impl Strategy<Value = String> {
     let part = prop::sample::select(vec![
         "a",
@@ -191,12 +186,10 @@ fn thing() -> impl Strategy<Value = Thing> {
     ]
 }
 
-/// Generates prefixes: empty, with a separator at the end, or any name.
 fn prefix() -> impl Strategy<Value = String> {
     prop_oneof![Just(String::new()), name().prop_map(|name| name + ":"), name()]
 }
 
-/// Returns the part of a key that a Redis cluster hashes.
 fn slot(key: &str) -> &str {
     let open = key.find('{').filter(|_| has_hash_tag(key));
     let tag = open.and_then(|open| key[open + 1..].split('}').next());
@@ -216,8 +209,7 @@ proptest! {
         let aimed = aim.map(|n| Thing::at(&left[n % left.len()], &there));
         let b = aimed.unwrap_or(other);
         let Some(right) = b.keys(&there) else { return Ok(()) };
-        // Two locks with the same main key (the key with the owner token) are the same lock,
-        // because other programs use the whole key as the name of the lock.
+        // Other programs use the whole main key as the name of the lock.
         let are_locks = matches!((&a, &b), (Thing::Lock(_), Thing::Lock(_)));
         let is_one = (a == b && here == there) || (are_locks && left[0] == right[0]);
         let left: BTreeSet<_> = left.into_iter().collect();
@@ -233,9 +225,7 @@ proptest! {
         let Some(keys) = a.keys(&here) else { return Ok(()) };
         let distinct: BTreeSet<_> = keys.iter().collect();
         prop_assert_eq!(distinct.len(), keys.len());
-        // If a main key has a closing brace outside of a hash tag, this brace ends the hash tag of
-        // the other keys of this name (such as the fence) too early. So the keys of such a name may
-        // be in different slots.
+        // A closing brace outside of a hash tag ends the hash tag of the other keys too early.
         if has_hash_tag(&keys[0]) || !keys[0].contains('}') {
             for key in &keys {
                 prop_assert_eq!(slot(key), slot(&keys[0]), "{:?}", keys);
@@ -267,8 +257,8 @@ fn what_would_be_another_kind_is_refused_with_advice() {
     for prefix in ["", "selection:", "app/", "app_", "{app}", "größe-"] {
         check_prefix(prefix).unwrap_or_else(|e| panic!("{e}"));
     }
-    // The prefix must end with a separator. Otherwise the election "boss" of the prefix "app" would
-    // have the same key as the lock "appelection:boss" of a handle (`Redlock`) without a prefix.
+    // Else the election "boss" of the prefix "app" would have the key of the lock
+    // "appelection:boss" without a prefix.
     for prefix in ["app", "app:2", "größe", "idem"] {
         let text = check_prefix(prefix).unwrap_err().to_string();
         let advice = format!("must end with a separator, as \"{prefix}:\"");

@@ -24,8 +24,7 @@ pub enum NodeSignal {
     /// released, its holder's metadata changed, a claim ended, or a list of candidates has a new
     /// entry. The value is the main key of the lock, or the key of the record or the list.
     Changed(Arc<str>),
-    /// A lock is free. The handle with the number `waiter` is the first in the lock's queue of
-    /// waiting handles ([`Place`](crate::node::spi::Place)).
+    /// A lock is free, and the handle `waiter` is the first in its queue.
     Turn {
         /// The main key of the lock.
         key: Arc<str>,
@@ -150,8 +149,8 @@ pub enum NodeEvent {
     /// The quarantine has ended, and the node grants again. Sent with the node's first reply after
     /// the quarantine. Log: `quarantine_ended`.
     QuarantineEnded,
-    /// Holders of this handle renewed their leases on a node in quarantine, in which only leases
-    /// that the node had confirmed before may be renewed. Log: `reasserted` with `leases`.
+    /// Holders of this handle renewed their leases on a node in quarantine. Log: `reasserted` with
+    /// `leases`.
     #[non_exhaustive]
     Reasserted {
         /// Number of re-asserted leases in one batch.
@@ -167,11 +166,9 @@ pub enum NodeEvent {
     /// The master's min-replicas check is as strong as required again. Log:
     /// `min_replicas_restored`.
     MinReplicasRestored,
-    /// The clients of this node use different lengths of the quarantine (`max_ttl` and the failover
-    /// window), or this client used a longer one before. The node uses the longest length, and
-    /// keeps it until a person lowers it by `palisade settings --lower` (quarantine 7). Set the
-    /// same `max_ttl` in every process. Otherwise a quarantine may end too early: the node has lost
-    /// all its data, and only a client with a shorter `max_ttl` reaches it. Log:
+    /// The clients of this node use different lengths of the quarantine, or this client used a
+    /// longer one before. The node uses the longest length, and keeps it until a person lowers it
+    /// by `palisade settings --lower` (quarantine 7). Set the same `max_ttl` in every process. Log:
     /// `settings_disagree` with `ours_ms` and `node_ms`.
     #[non_exhaustive]
     SettingsDisagree {
@@ -210,15 +207,14 @@ pub enum NodeEvent {
         /// Time without an answer after which the Sentinels replace a master; see
         /// [`FailoverTimes::down_after`](super::FailoverTimes::down_after).
         down_after: Duration,
-        /// Failover window: time for which a replaced master may still grant; see
-        /// [`FailoverTimes::window`](super::FailoverTimes::window).
+        /// L; see [`FailoverTimes::window`](super::FailoverTimes::window).
         window: Duration,
         /// Shortest sufficient ttl, in whole seconds.
         enough: Duration,
     },
 }
 
-/// Cause of a change of a node's data history, the sequence of writes behind its data.
+/// Cause of a change of a node's data history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HistoryCause {
@@ -261,7 +257,7 @@ impl NodeEvent {
             };
         }
         match self {
-            // The connection logs `down`, because only it has the cause.
+            // Only the connection has the cause, and logs `down`.
             Self::Down => {}
             Self::Up => say!(info, "up", "node connected"),
             Self::HistoryChanged { cause: cause @ HistoryCause::FirstUse } => say!(
@@ -354,12 +350,11 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Collector of the log lines of one thread, for tests.
+    /// The log lines of one thread, for tests.
     #[derive(Clone, Default)]
     pub(in crate::node) struct Log(Arc<Mutex<Vec<u8>>>);
 
     impl Log {
-        /// Runs `work`, and captures the lines that it logs.
         pub(in crate::node) fn capture(&self, work: impl FnOnce()) {
             let writer = self.clone();
             let subscriber =
@@ -400,7 +395,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Operators' alerts use these names. A change of a name is a change of the public interface.
+    /// Operators' alerts use these names.
     #[test]
     fn the_names_in_the_log_stay() {
         let log = Log::default();

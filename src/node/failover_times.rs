@@ -1,14 +1,12 @@
-//! Duration of a node's failover: from the old master's last reply to the new master's first
-//! confirmation of a lease.
+//! Duration of a node's failover.
 
 use std::time::Duration;
 
 use crate::config::lasts;
 use crate::time::Drift;
 
-/// From the detection of a dead master by a Sentinel to the first write on the new one: election of
-/// the acting Sentinel, promotion, and the wait for a good replica. In groups of `sentinel-conf`
-/// 0.8 s after a crash, and up to 2.3 s after a freeze.
+/// From the detection of a dead master to the first write on the new one. In groups of
+/// `sentinel-conf` 0.8 s after a crash, and up to 2.3 s after a freeze.
 const TAKEOVER: Duration = Duration::from_millis(2_500);
 
 /// Durations of a node's failover, computed from its settings.
@@ -16,9 +14,8 @@ const TAKEOVER: Duration = Duration::from_millis(2_500);
 pub struct FailoverTimes {
     /// Time for which a master must not reply before it is replaced (`down-after-milliseconds`).
     pub down_after: Duration,
-    /// Failover window (L): time for which a replaced master may still grant after the new master's
-    /// first reply. The new master extends a lease only if the old master had confirmed the lease
-    /// beyond this window.
+    /// L. The new master extends a lease only if the old master had confirmed the lease beyond this
+    /// window.
     pub window: Duration,
 }
 
@@ -32,8 +29,8 @@ impl FailoverTimes {
     /// Returns the shortest ttl, in whole seconds, of a renewed lease that outlives any failover.
     pub fn shortest_ttl(&self, drift: Drift) -> Duration {
         let needed = self.needed();
-        // Bisection is fast for very large values, too. At most 10 % of a ttl is lost to drift, and
-        // a quarter passes before the renewal, so twice `needed` is always long enough.
+        // At most 10 % of a ttl is lost to drift, and a quarter passes before the renewal, so twice
+        // `needed` is always long enough.
         let (mut low, mut high) = (needed.as_secs(), needed.as_secs().saturating_mul(2));
         high = high.saturating_add(1);
         while low < high {
@@ -58,8 +55,7 @@ mod tests {
         FailoverTimes { down_after: S(down_after), window: S(window) }
     }
 
-    /// Tests the settings of `sentinel-conf`: max-lag 2 s, and the shortest down-after for this
-    /// lag. With these settings and all other defaults, a lease outlives every failover.
+    /// Max-lag 2 s, and the shortest down-after for this lag.
     #[test]
     fn the_defaults_outlive_a_failover_of_the_shipped_groups() {
         let shipped = times(4, 4);

@@ -1,9 +1,6 @@
 //! Whether a server's data are those that its clients used (quarantine 1 to 21): a pure function
-//! from what the server shows and what a client remembers.
-//!
-//! Every kind of node uses [`judge`]: a node in memory before each batch, a client of a server
-//! whenever the server's marker is not the one that the client expects. Times are in milliseconds
-//! by the server's clock, if a name does not say otherwise.
+//! from what the server shows and what a client remembers. Times are in milliseconds by the
+//! server's clock, if a name does not say otherwise.
 
 mod handover;
 mod losses;
@@ -19,7 +16,7 @@ pub(crate) use self::text::NOTE;
 pub use self::text::ReplicationId;
 use crate::op::{Began, Facts, Lineage, Loss, QuarantineId, Remembered, next_generation, precedes};
 
-/// The marker: what a server's data say about themselves.
+/// The marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marker {
     /// 0 if the data have no name, as `vote`.
@@ -57,8 +54,7 @@ pub struct Marker {
     pub losses: Losses,
 }
 
-/// A server process, and how often it has followed another server. A server that was no replica
-/// since has all that it had (quarantine 19).
+/// A server process. One that was no replica since has all that it had (quarantine 19).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Process {
     /// First 16 digits of `run_id`.
@@ -142,10 +138,9 @@ impl Asked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "nearly all are the large one, and none is kept")]
 pub(crate) enum Verdict {
-    /// The batch may be executed under this marker. It must be written first if it is not the one
-    /// that the server shows.
+    /// The batch may be executed under this marker, which must be written first if the server does
+    /// not show it.
     Goes(Marker, Change),
-    /// Another vote's data, or another deployment's.
     Foreign(Lineage),
     Closed(Duration),
 }
@@ -153,13 +148,9 @@ pub(crate) enum Verdict {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a change of its own")]
 pub(crate) struct Change {
-    /// A history began with this batch.
     pub begun: bool,
-    /// There was no marker.
     pub missing: bool,
-    /// The server renamed its history without a loss.
     pub renamed: bool,
-    /// A longer quarantine or a larger clock error was asked for.
     pub raised: bool,
 }
 
@@ -208,8 +199,7 @@ impl Marker {
         QuarantineId { history: self.history, since: self.since }
     }
 
-    /// End of the time in which leases from before a handover may last longer than this clock
-    /// shows; `None` if it is over.
+    /// Leases from before a handover may last longer than this clock shows; `None` if that is over.
     pub(crate) fn settles(&self, now: u64) -> Option<u64> {
         match self.handover {
             Some(Handover::Settling(till)) if now < till => Some(till),
@@ -229,7 +219,7 @@ impl Marker {
         }
     }
 
-    /// What a node reports of its data in the answer to a batch. `micros` is its clock.
+    /// `micros` is the node's clock.
     pub(crate) fn facts(
         &self,
         (note, micros): (Option<Note>, u64),
@@ -257,7 +247,7 @@ impl Marker {
         }
     }
 
-    /// Number and time of the last write that counts. A note of another history is none.
+    /// A note of another history is none.
     fn noted(&self, note: Option<Note>) -> (u64, u64) {
         let own = note.filter(|n| (n.history, n.generation) == (self.history, self.generation));
         own.map_or((0, self.written), |note| (note.seq, note.micros / 1_000))
@@ -333,9 +323,8 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
     Verdict::Goes(m, Change { begun: begun.is_some(), missing: false, renamed, raised })
 }
 
-/// What a client writes that may not vote because the server deletes keys: that it did, since a
-/// restart or a failover hides it (quarantine 21). It asks for no quarantine, and a server without
-/// a marker gets one only from who used its data.
+/// What a client writes that may not vote because the server deletes keys (quarantine 21). It asks
+/// for no quarantine, and a server without a marker gets one only from who used its data.
 pub(crate) fn left(shown: &Shown, asked: &Asked) -> Option<Marker> {
     let is_new = match shown.marker {
         Some(m) => m.evicted != EVICTED && m.has_evicted(shown),
@@ -392,8 +381,7 @@ fn begin(mut m: Marker, from: u64, shown: &Shown, asked: &Asked) -> Marker {
     m
 }
 
-/// All clients share the longest quarantine and the largest E. They come down by a person's command
-/// only (quarantine 7).
+/// They come down by a person's command only (quarantine 7).
 fn raise(m: &mut Marker, asked: &Asked) -> bool {
     let (error, length) = (micros(asked.clock_error), length(asked));
     let raised = error > m.clock_error || length > m.quarantine;
@@ -404,13 +392,12 @@ fn raise(m: &mut Marker, asked: &Asked) -> bool {
     raised
 }
 
-/// Length of a quarantine that a client asks for, from the settings that could be read.
+/// From the settings that could be read.
 pub(crate) fn length(asked: &Asked) -> u64 {
     millis(asked.max_ttl.saturating_add(asked.window))
 }
 
-/// A server that this one replaced may have written for the longest L of all who ask in the
-/// quarantine (quarantine 13).
+/// A server that this one replaced may have written for the longest L (quarantine 13).
 fn with_window(mut m: Marker, asked: &Asked, now: u64) -> Marker {
     if now < m.quarantine_end() {
         m.losses = m.losses.with_window(millis(asked.longest_window));
@@ -418,14 +405,13 @@ fn with_window(mut m: Marker, asked: &Asked, now: u64) -> Marker {
     m
 }
 
-/// The data are another vote's, or another deployment's (quarantine 14).
+/// (quarantine 14).
 pub(crate) fn is_foreign(m: &Marker, me: &Lineage) -> bool {
     let differs = |ours: u64, theirs: u64| ours != 0 && theirs != 0 && ours != theirs;
     differs(me.vote, m.vote) || differs(me.deployment, m.deployment)
 }
 
-/// The data are older than those that the client has seen, or another branch of them
-/// (quarantine 17).
+/// Older than what the client has seen, or another branch (quarantine 17).
 pub(crate) fn is_put_back(m: &Marker, seq: u64, asked: &Asked) -> bool {
     let me = &asked.remembers.newest;
     if m.history == me.history {
@@ -437,12 +423,12 @@ pub(crate) fn is_put_back(m: &Marker, seq: u64, asked: &Asked) -> bool {
     !precedes(me.generation, m.generation) || m.losses.iter().last().is_some_and(is_beside)
 }
 
-/// 2E in ms; a marker that was put back may be from before E was raised.
+/// A marker that was put back may be from before E was raised.
 fn apart(m: &Marker, asked: &Asked) -> u64 {
     m.clock_error.max(micros(asked.clock_error)).div_ceil(500)
 }
 
-/// The process was no replica since the marker was written (quarantine 19).
+/// (quarantine 19).
 fn is_continued(then: Process, now: Process) -> bool {
     then.run == now.run
         && now.inputs.is_some()
@@ -450,14 +436,13 @@ fn is_continued(then: Process, now: Process) -> bool {
         && !now.was_reset
 }
 
-/// Keys were deleted that the marker does not count. Another process began to count at 0
-/// (quarantine 21).
+/// Another process began to count at 0 (quarantine 21).
 fn has_evicted(m: &Marker, shown: &Shown) -> bool {
     let is_same = m.process.run == shown.process.run || m.replid == shown.replid;
     shown.evicted > if is_same { m.evicted } else { 0 }
 }
 
-/// The data began empty after this client had seen others (quarantine 10).
+/// (quarantine 10).
 pub(crate) fn saw_others(m: &Marker, asked: &Asked) -> bool {
     let began = m.losses.first().map_or(0, |first| first.began);
     let earlier = asked.remembers.known_since.is_some_and(|at| at / 1_000 < began);
@@ -468,7 +453,7 @@ pub(crate) fn micros(d: Duration) -> u64 {
     u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Whole milliseconds, rounded up.
+/// Rounded up.
 pub(crate) fn millis(d: Duration) -> u64 {
     u64::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

@@ -1,14 +1,7 @@
 //! The connection of a node to its server, closed and opened again when it is unclear which answers
-//! will still arrive.
-//!
-//! A [`Link`] has at most one [`Session`]. A [`Resolver`] finds the server: fixed for a
-//! `RedisNode`, from the Sentinels for a `SentinelNode`. The first call connects; after that
-//! [`tend`] keeps the node connected. Each try has its own task, so a call's deadline does not
-//! interrupt it. After a failed try there is a pause with jitter, in which all calls fail at once
-//! with its cause.
-//!
-//! Batches are sent in the order of the calls. Without a connection they wait in a queue, which a
-//! new connection sends first.
+//! will still arrive. Each try has its own task, so a call's deadline does not interrupt it; in the
+//! pause after a failed one all calls fail at once with its cause. Batches are sent in the order of
+//! the calls; those that wait for a connection go first.
 
 mod open;
 mod order;
@@ -45,16 +38,15 @@ use crate::time::Moment;
 const EVENTS: usize = 1024;
 const JUDGE_EVERY: Duration = Duration::from_secs(10);
 
-/// Unanswered batches on a connection to a server that answers in order. A handle sends fewer at
-/// once.
+/// Unanswered batches on a connection. A handle sends fewer at once.
 pub(crate) const DEPTH: usize = 8;
 
 pub(crate) trait Resolver: Send + Sync + 'static {
     /// Must return before `deadline`.
     fn resolve(&self, deadline: Moment) -> BoxFuture<'_, Result<Endpoint, NodeError>>;
 
-    /// A version that changes with the master or its epoch. After a change the connection must not
-    /// be used, and unanswered calls on it end as *maybe executed*.
+    /// Changes with the master or its epoch. After that the connection must not be used, and
+    /// unanswered calls on it end as *maybe executed*.
     fn changed(&self) -> watch::Receiver<u64>;
 
     fn wants_min_replicas_facts(&self) -> bool {
@@ -76,7 +68,7 @@ pub(crate) trait Resolver: Send + Sync + 'static {
         events: &broadcast::Sender<NodeSignal>,
     ) -> Result<(), NodeError>;
 
-    /// Reads the settings of the group's other servers, after `accept`.
+    /// After `accept`.
     fn follow_up(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
@@ -86,8 +78,7 @@ pub(crate) trait Resolver: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// For every batch after `accept`. Where they belong to a master, they change no earlier than
-    /// the version.
+    /// For every batch after `accept`. They change no earlier than the version.
     fn group_terms(&self) -> GroupTerms {
         GroupTerms::ALONE
     }
@@ -95,7 +86,7 @@ pub(crate) trait Resolver: Send + Sync + 'static {
 
 #[derive(Clone, Debug)]
 pub(crate) struct LinkOptions {
-    /// A server without the marker is new and grants at once; if false, it may have lost its data.
+    /// A server without the marker is new and grants at once.
     pub(crate) trust_fresh: bool,
     pub(crate) allow_eviction: bool,
     pub(crate) name: Arc<str>,
@@ -119,10 +110,8 @@ struct Shared<R> {
 #[derive(Default)]
 struct State {
     current: Option<Arc<Current>>,
-    /// For a connection, in the order of the calls.
     waiting: VecDeque<Waiting>,
     judged: Moment,
-    /// For a connection's first request.
     last: Option<(Terms, Remembered)>,
     /// `host:port` of the last connection.
     address: Option<Arc<str>>,
@@ -162,7 +151,6 @@ impl<R: Resolver> Link<R> {
         &self.shared.resolver
     }
 
-    /// `None` if there is a connection, or if no try has failed yet.
     pub(crate) fn trouble(&self) -> Option<NodeError> {
         let state = self.shared.state();
         let failed = state.failed.as_ref().filter(|_| state.current.is_none())?;
@@ -234,7 +222,7 @@ impl<R: Resolver> Link<R> {
         })
     }
 
-    /// Fails if the connection is no longer in use, because a new one may lead to another server.
+    /// A new connection may lead to another server.
     pub(crate) async fn barrier(
         &self,
         after: BarrierPoint,
@@ -275,7 +263,6 @@ impl<R: Resolver> Shared<R> {
         self.state.lock()
     }
 
-    /// Starts a check of its server if one is due.
     fn usable(self: &Arc<Self>, batch: &Batch) -> Option<(Arc<Current>, GroupTerms)> {
         let now = self.options.env.now();
         let (current, judge) = {
@@ -304,7 +291,7 @@ impl<R: Resolver> Shared<R> {
         !current.session.is_lost() && *self.changed.borrow() == current.version
     }
 
-    /// `broke`: it counts as failed, unless the server has answered an op on it.
+    /// `broke`: counts as failed, unless the server has answered an op.
     fn part_with(&self, current: &Arc<Current>, broke: bool) {
         {
             let mut state = self.state();
@@ -343,8 +330,8 @@ fn cut_off() -> NodeError {
     NodeError::not_executed(NodeFault::Unreachable, "connecting was cut off")
 }
 
-/// If `standing` is true at the drop, the session is no longer used: a dropped call leaves a reply
-/// without a reader, and after a time-out it is unknown which replies will still arrive.
+/// A dropped call leaves a reply without a reader, and after a time-out it is unknown which replies
+/// will still arrive.
 struct Doubt<'a, R: Resolver> {
     shared: &'a Shared<R>,
     current: Arc<Current>,
@@ -367,7 +354,7 @@ impl<R: Resolver> Drop for Doubt<'_, R> {
 
 async fn moved_on(changed: &mut watch::Receiver<u64>, version: u64) {
     if changed.wait_for(|now| *now != version).await.is_err() {
-        // The resolver was dropped, so the version never changes again.
+        // The resolver was dropped.
         std::future::pending::<()>().await;
     }
 }
@@ -388,7 +375,7 @@ macro_rules! node_over_link {
                 Box::pin(self.link.barrier(after, level, deadline))
             }
 
-            /// Batches share one connection, and the server answers in order.
+            /// The server answers in order.
             fn depth(&self) -> usize {
                 $crate::node::link::DEPTH
             }

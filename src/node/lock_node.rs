@@ -1,4 +1,4 @@
-//! The trait of a node, an independent lock server, which every kind of node implements.
+//! The trait of a node.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,5 +1,4 @@
-//! Checks the min-replicas settings of a node's servers by the facts that they report and the rule
-//! in `min_replicas_rule`, and sends an event when the result changes.
+//! Checks the min-replicas settings of a node's servers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +30,6 @@ pub(crate) struct Judge {
 #[derive(Clone, Default)]
 pub(crate) struct Last {
     pub(crate) facts: Option<MinReplicasFacts>,
-    /// L of the master.
     pub(crate) window: Option<Duration>,
     pub(crate) error: Option<NodeError>,
     master: Option<String>,
@@ -147,7 +145,6 @@ impl Judge {
         self.last.lock().lags_known = true;
         while let Some((at, lag)) = reads.next().await {
             let mut last = self.last.lock();
-            // A server that does not answer counts with its last known lag.
             let known = last.lags.get(&at).and_then(|(lag, _)| *lag);
             last.lags.insert(at, (lag.or(known), now));
         }
@@ -168,8 +165,7 @@ fn min_replicas_facts(server: &ServerFacts) -> MinReplicasFacts {
     }
 }
 
-/// With the largest age of an acknowledgement, in seconds: the server's settings, or else those
-/// that this client requires. `(0, 0)` if the check is off.
+/// With the largest age of an acknowledgement, in seconds. `(0, 0)` if the check is off.
 fn good_replicas(rule: &MinReplicasRule, facts: Option<&MinReplicasFacts>) -> (u32, u64) {
     let Some(facts) = facts.filter(|facts| facts.is_on()) else { return (0, 0) };
     let asked = match rule.policy {
@@ -200,7 +196,6 @@ mod tests {
         judge
     }
 
-    /// Returns the facts of a master with one replica and the required settings.
     fn master() -> ServerFacts {
         ServerFacts {
             run_id: "run".into(),
@@ -231,8 +226,7 @@ mod tests {
     async fn what_the_master_said_is_known_when_it_is_down() {
         let judge = judge(&[("b:1", Some(2))]);
         let (events, _heard) = broadcast::channel(4);
-        // The previous master is now one of the other servers of the group. It is frozen: it
-        // accepts connections and never answers.
+        // A frozen server accepts connections and never answers.
         let frozen = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = frozen.local_addr().unwrap().to_string();
         let then = Moment::default() + S(1_000);

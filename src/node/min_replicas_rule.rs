@@ -1,10 +1,6 @@
-//! The rule for the min-replicas check of a master: whether it is on and strong enough, and L. For
-//! a lone server and for a group; pure.
-//!
-//! L is the time for which a replaced master may still accept writes. The check bounds it: without
-//! fresh acknowledgements a master refuses writes after at most `max_lag + 2 s`. Without the check
-//! nothing does: an isolated master accepts writes for the whole partition, and then for about
-//! eleven seconds after the heal, until a Sentinel demotes it.
+//! The rule for the min-replicas check of a master, and L; pure. Without fresh acknowledgements a
+//! master refuses writes after at most `max_lag + 2 s`. Without the check an isolated master
+//! accepts writes for the whole partition, and then for about eleven seconds.
 
 use std::fmt;
 use std::time::Duration;
@@ -24,9 +20,8 @@ pub enum MinReplicas {
     /// The node does not vote while the min-replicas check is off or weaker than required.
     #[default]
     Require,
-    /// The node votes, and logs a warning. Then nothing bounds the time for which a replaced master
-    /// accepts writes. The length of the quarantine then relies on the configured failover window,
-    /// which nothing enforces.
+    /// The node votes, and logs a warning. Then nothing bounds L, on which the length of the
+    /// quarantine relies.
     Warn,
     /// The node votes although the min-replicas check is off or too weak, and logs no warning.
     Off,
@@ -41,10 +36,9 @@ pub struct MinReplicasRule {
     pub replicas: u32,
     /// Largest permitted `min-replicas-max-lag`, in whole seconds.
     pub max_lag: Duration,
-    /// Failover window (L) that the user has set. If the min-replicas check is required, this is
-    /// the least L while the settings of a server are unknown. If the check is not required, this
-    /// is L itself. With `None`, L is `max_lag` + 2 s, which the nodes' scripts enforce, or 15 s if
-    /// the check is not required.
+    /// L that the user has set. If the check is required, this is the least L while the settings of
+    /// a server are unknown; else it is L itself. With `None`, L is `max_lag` + 2 s, which the
+    /// nodes' scripts enforce, or 15 s if the check is not required.
     pub window: Option<Duration>,
 }
 
@@ -164,9 +158,8 @@ pub const ADVISED_LAG: Duration = Duration::from_secs(2);
 pub const ADVISED_DOWN_AFTER: Duration = Duration::from_secs(4);
 
 impl MinReplicasRule {
-    /// Judges a master by the settings and replica counts that it reports (`facts`), and by the
-    /// group's `down-after` and number of replicas. `down_after` and `replicas` are `None` if the
-    /// Sentinels do not report them.
+    /// Judges a master by the settings and replica counts that it reports, and by the group's
+    /// `down-after` and number of replicas, if the Sentinels report them.
     pub fn judge(
         &self,
         facts: &MinReplicasFacts,
@@ -181,8 +174,8 @@ impl MinReplicasRule {
             let warning = wrong.or_else(|| two_halves(facts, replicas));
             return Checked { fault: None, warning, window: self.hope() };
         }
-        // If CONFIG is not allowed, `INFO` shows that the check is on, but not how strong. Then the
-        // master may vote, and the script counts the replicas by the required strength.
+        // `INFO` shows that the check is on, but not how strong. The script counts the replicas by
+        // the required strength.
         let window = match facts.max_lag {
             Some(lag) if wrong.is_none() => lag + LAG_SLACK,
             _ => self.unread(),
@@ -263,7 +256,6 @@ fn lag_rule(
     }
     let enough = down_after.as_secs().saturating_sub(LAG_SLACK.as_secs());
     if facts.max_lag.is_none() && enough >= 1 {
-        // The real lag, which this user may not read, may be short enough.
         return Some(format!(
             "this user may not read min-replicas-max-lag (CONFIG), and the assumed {} s + {} s are \
              more than Sentinel's down-after-milliseconds ({}): set `min_replicas(…)` to the lag \
@@ -337,7 +329,6 @@ mod tests {
     fn a_guard_that_is_strong_enough_bounds_the_window() {
         let verdict = rule(MinReplicas::Require, 1, 3).judge(&facts("1", "2"), Some(S(5)), Some(2));
         assert_eq!(verdict, Checked { fault: None, warning: None, window: S(4) });
-        // Largest permitted lag: max_lag + 2 s equals down-after.
         let edge = rule(MinReplicas::Require, 1, 3).judge(&facts("1", "3"), Some(S(5)), Some(2));
         assert_eq!(edge.fault, None);
         assert_eq!(edge.window, S(5));
@@ -371,8 +362,7 @@ mod tests {
         assert!(fault.contains("CONFIG SET min-replicas-max-lag 2 and then"), "{fault}");
         let fault = require.judge(&facts("1", "1"), Some(S(1)), None).fault.unwrap();
         assert!(fault.contains("down-after-milliseconds 4000"), "{fault}");
-        // `min-replicas-max-lag` already has the advised value 2. So the advice is a longer
-        // `down-after-milliseconds`.
+        // The lag is the advised one.
         let fault = require.judge(&facts("1", "2"), Some(S(3)), None).fault.unwrap();
         assert!(fault.contains("down-after-milliseconds 4000"), "{fault}");
     }

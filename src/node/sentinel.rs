@@ -1,10 +1,7 @@
-//! A group that Sentinels monitor, as one node with one vote.
-//!
-//! It uses a server as master only after three checks: a majority of the known Sentinels names it
-//! in one epoch, no older than accepted before; it reports itself as master on the connection that
-//! is then used; its min-replicas check is as strong as required. After an error or a change
-//! (time-out, `READONLY`, a lost connection, another master or epoch), the connection is dropped
-//! and the checks begin anew. See [`SentinelNode`].
+//! A group that Sentinels monitor, as one node with one vote. A server is used as master only if a
+//! majority of the known Sentinels names it in one epoch, no older than accepted before, it reports
+//! itself as master on the connection that is then used, and its min-replicas check is as strong as
+//! required.
 
 mod builder;
 mod find;

@@ -6,14 +6,13 @@ use super::{Enlist, Facts, NotAfter, Op, Remembered, Reply};
 use crate::error::NodeError;
 use crate::name::LockKeys;
 
-/// Bounds (longest lease, clock error) that the client states for all ops of a batch.
+/// Bounds that the client states for all ops of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// Longest lease that any client may hold. The node's quarantine, in which it grants nothing
-    /// after a possible loss of data, is at least this long.
+    /// Longest lease that any client may hold. The node's quarantine is at least this long.
     pub max_ttl: Duration,
     /// E, the largest error of any clock against true time. The node uses it to limit proposed
-    /// tokens, and for the smallest token that it gives after a loss of data (the floor).
+    /// tokens, and for the floor.
     pub clock_error: Duration,
 }
 
@@ -21,11 +20,11 @@ pub struct Terms {
 /// for the facts that a node reports with its answer.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// Bounds (longest lease, clock error) that hold for all ops of the batch.
+    /// Bounds that hold for all ops of the batch.
     pub terms: Terms,
     /// Deadline by the clock of the server. Each op that arrives later is answered with the fault
     /// [`PastDeadline`](crate::error::NodeFault::PastDeadline), except releases of locks and of
-    /// claims, which are executed at any time. `None` if there is no deadline.
+    /// claims.
     pub not_after: Option<NotAfter>,
     /// What this client has seen of the node's data. A node whose data are older than that begins a
     /// new history, and one with another vote's data refuses the batch.
@@ -59,8 +58,8 @@ impl Op {
         self.lock_keys().filter(|keys| keys.is_many())
     }
 
-    /// In bytes: what the node is to store, or the keys of several locks. The keys of one lock do
-    /// not count, because the number of ops in a batch limits them.
+    /// In bytes: what the node is to store, or the keys of several locks. The number of ops in a
+    /// batch limits the keys of one lock.
     pub(crate) fn payload(&self) -> usize {
         match self {
             Self::Complete { value: Some(bytes), .. } | Self::Extend { meta: Some(bytes), .. } => {

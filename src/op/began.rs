@@ -1,8 +1,7 @@
-//! The origin of a node's data: a new node, or a loss of earlier data.
+//! The origin of a node's data.
 
-/// Origin of a node's data: they began on a new node, or after a loss of earlier data, or it is not
-/// known which of the two. A restart or a failover does not change this value; `palisade init` sets
-/// it to `Known`.
+/// Origin of a node's data. A restart or a failover does not change this value; `palisade init`
+/// sets it to `Known`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Began {
     /// The node was known to be new: an operator marked it with `palisade init`, or it was created

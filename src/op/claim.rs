@@ -1,5 +1,4 @@
-//! Fields of a request to claim an idempotency key, the ballot of a claim, and the states in which
-//! a claim ends.
+//! Fields of a claim, its ballot, and the states in which it ends.
 
 use std::time::Duration;
 
@@ -44,16 +43,14 @@ pub struct Claim {
     pub wait: bool,
 }
 
-/// Ballot of a claim, under which its holder writes to the record of the key, with the retention
-/// and the fingerprint that each such write stores.
+/// Ballot of a claim, with the retention and the fingerprint that each write under it stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ballot {
     /// Key of the idempotency record.
     pub key: RecordKey,
     /// Owner token of the claim.
     pub owner: OwnerToken,
-    /// Fencing token of the claim, which a majority of the nodes has promised (stored as the
-    /// highest ballot).
+    /// Fencing token of the claim, which a majority of the nodes has promised.
     pub token: FencingToken,
     /// Time for which the record is kept.
     pub retention: Duration,
@@ -69,6 +66,6 @@ pub enum ClaimEnd {
     Undone,
     /// The attempt may be repeated, so it is not counted, but the fingerprint is kept.
     Repeatable,
-    /// The attempt may have had an effect but has left no result (it has lapsed), so it is counted.
+    /// The attempt may have had an effect but has left no result, so it is counted.
     Lapsed,
 }

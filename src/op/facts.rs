@@ -1,4 +1,4 @@
-//! Facts that a node reports about itself: its clock, its identity and the history of its data.
+//! Facts that a node reports about itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,7 @@ use crate::time::{Moment, NodeClock};
 pub struct Facts {
     /// Wall clock of the node in microseconds since 1970.
     pub node_micros: u64,
-    /// Random identifier of the data history, the sequence of writes that the server's data come
-    /// from. It stays when the server only renames its data.
+    /// Random identifier of the data history. It stays when the server only renames its data.
     pub history_id: u64,
     /// Digest of `master_replid`, the name that the server gives to its data.
     pub replication: u64,
@@ -25,14 +24,11 @@ pub struct Facts {
     pub since: u64,
     /// Identity of the server process (`run_id`).
     pub identity: Arc<str>,
-    /// Time until the quarantine, in which the node grants nothing, ends; zero outside of a
-    /// quarantine.
+    /// Time until the quarantine ends; zero outside of a quarantine.
     pub quarantine: Duration,
-    /// Length of a quarantine on this node: the longest that any client has asked for
-    /// (quarantine 7).
+    /// Length of a quarantine on this node (quarantine 7).
     pub quarantine_len: Duration,
-    /// Length of a quarantine that this batch asked for: its `max_ttl` and the node's failover
-    /// window (L) together.
+    /// Length of a quarantine that this batch asked for: its `max_ttl` and the node's L together.
     pub quarantine_asked: Duration,
     /// True if this batch asked for a longer quarantine than any other client, so that the node
     /// made its quarantine longer.
@@ -44,7 +40,7 @@ pub struct Facts {
     pub renamed: bool,
     /// True if the node had no marker before this batch: it is new, or has lost its data.
     pub marker_missing: bool,
-    /// Origin of the node's data: they began on a new node, or after a loss of earlier data.
+    /// Origin of the node's data.
     pub began: Began,
     /// Ranges of writes that the node's data may lack, the latest last.
     pub losses: Arc<[Loss]>,

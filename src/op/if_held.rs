@@ -1,11 +1,10 @@
-//! The action of a node on a request to acquire a lock that another owner has.
+//! What a node does with an acquire of a lock that another owner has.
 
 use std::time::Duration;
 
 use crate::token::{FencingToken, OwnerToken};
 
-/// Action of a node on a request to acquire a lock that another owner has: the node registers the
-/// caller for a hint, or transfers the lock to the caller.
+/// Action of a node on a request to acquire a lock that another owner has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfHeld {
     /// The node notifies this handle of the next release of the lock, together with all other
@@ -31,20 +30,19 @@ pub enum IfHeld {
         ticket: Option<u64>,
     },
     /// The node transfers the lock to the caller atomically and deletes the previous owner's
-    /// metadata, if two conditions hold. First, the lock is held by this owner, or by the caller
-    /// already. Second, the remaining ttl of the lock is at most the ttl of the request. So no
-    /// third owner can have the lock in between, and the time for which the lock is held is never
-    /// shortened. Otherwise the node refuses the caller, and does not register it for a hint. A
-    /// node that is settling transfers locks, too.
+    /// metadata, if the lock is held by this owner or already by the caller, and its remaining ttl
+    /// is at most the ttl of the request: the time for which it is held is never shortened.
+    /// Otherwise the node refuses, and does not register the caller for a hint. A node that is
+    /// settling transfers locks, too.
     ///
     /// If the request has several names, the caller gets all of them or none. The node then
     /// transfers the names that this owner has and the names that are only reserved, and grants the
     /// free names (multi_lock 6). A reserved name that has to be kept refuses all (multi_lock 7).
     TakeFrom(OwnerToken),
-    /// As [`TakeFrom`](Self::TakeFrom), with two more reasons to refuse. A node refuses if this
-    /// owner does not have the lock on it. A node also refuses if its fence is above `token`,
-    /// because then it has granted the lock to another attempt since (hand_over 3). If an earlier
-    /// request of the caller took the lock, the node grants it again.
+    /// As [`TakeFrom`](Self::TakeFrom), but a node also refuses if this owner does not have the
+    /// lock on it, or if its fence is above `token`, because then it has granted the lock to
+    /// another attempt since (hand_over 3). If an earlier request of the caller took the lock, the
+    /// node grants it again.
     TakeOnly {
         /// Owner from which the lock is taken.
         from: OwnerToken,
@@ -87,8 +85,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// Longest reservation, even if the waiter [needs](Self::needs) more. The script has the same
-    /// number, in `wait_for_hint` of `lua/queue.lua`.
+    /// Even if the waiter [needs](Self::needs) more. `wait_for_hint` of `lua/queue.lua` has the
+    /// same number.
     pub(crate) const RESERVED_MAX: Duration = Duration::from_millis(50);
 }
 

@@ -1,4 +1,4 @@
-//! The mode of a grant: exclusive, shared, or a slot of a semaphore.
+//! The mode of a grant.
 
 use super::Slots;
 

@@ -1,4 +1,4 @@
-//! The keys of an op: one key of its own, or the keys of locks.
+//! The keys of an op.
 
 use super::{Ballot, Claim, Enlist, Op};
 use crate::name::LockKeys;

@@ -1,8 +1,8 @@
-//! What a client remembers of a node's data, so that older or foreign data are recognised.
+//! What a client remembers of a node's data.
 
 use super::Facts;
 
-/// As wide as its field in the marker; 1 comes next.
+/// As wide as its field in the marker.
 const GENERATIONS: u64 = 999_999;
 
 /// Which data a node has, and how far they are written.
@@ -39,7 +39,7 @@ pub(crate) fn next_generation(generation: u64) -> u64 {
     generation % GENERATIONS + 1
 }
 
-/// By the shorter way round. 0 stands for no history and comes before all.
+/// By the shorter way round. 0 comes before all.
 pub(crate) fn precedes(first: u64, second: u64) -> bool {
     if first == 0 || second == 0 {
         return first < second;

@@ -1,4 +1,4 @@
-//! The numbered slots of a semaphore, and the permits that occupy them.
+//! The numbered slots of a semaphore.
 
 use std::time::Duration;
 
@@ -67,8 +67,6 @@ impl Slots {
         }
     }
 
-    /// The number of slots is allowed, and the semaphore has the slot that is asked for. Else a
-    /// node grants nothing.
     pub(crate) fn are_there(self) -> bool {
         (1..=Self::MAX).contains(&self.of) && self.slot().is_none_or(|slot| slot < self.of)
     }
@@ -128,7 +126,7 @@ mod tests {
                 Slots::any(10).in_order_of(&owner).order().take(2).collect::<Vec<_>>()
             })
             .collect();
-        // There are 40 possible orders of 10 slots: 10 first slots, with 4 steps each.
+        // 10 first slots, with 4 steps each.
         assert!(starts.len() > 30, "{}", starts.len());
     }
 }

@@ -41,7 +41,7 @@ pub struct Holder {
 /// The readers of a lock on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Readers {
-    /// Fence of the lock on this node: the last fencing token that this node gave for it.
+    /// Fence of the lock on this node.
     pub fence: u64,
     /// Number of readers.
     pub count: u32,

@@ -12,12 +12,10 @@ use crate::token::FencingToken;
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Vote {
     Silent,
-    /// With this fencing token. The final token of the attempt may differ.
     Granted(u64),
-    /// Granted, and the fence is the token on which a majority has to agree.
     Settled,
-    /// Granted, but the fence is not the attempt's token. `None`: the node refused to raise it, or
-    /// it is above the token. `Some`: the request to raise it failed.
+    /// `None`: the node refused to raise its fence, or it is above the token. `Some`: the request
+    /// to raise it failed.
     Fell(Option<NodeError>),
     Held {
         remaining: Option<Duration>,
@@ -29,8 +27,8 @@ enum Vote {
     Failed(NodeError),
 }
 
-/// Result of an attempt. `Ok`: the lock is held until the end of the validity, which began when the
-/// attempt was sent. `Err`: the caller must release what nodes may have granted.
+/// `Ok`: the lock is held until the end of the validity, which began when the attempt was sent.
+/// `Err`: the caller must release what nodes may have granted.
 pub type Outcome = Result<FencingToken, Loss>;
 
 type Step = Progress<Outcome>;
@@ -48,8 +46,8 @@ pub enum Loss {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Asking,
-    /// A majority granted with different fences. Until this moment the machine waits for one more
-    /// answer, which may make a majority's fences equal.
+    /// Until this moment the machine waits for one more answer, which may make a majority's fences
+    /// equal.
     Hedging(Moment),
     Raising(u64),
     Over,
@@ -58,13 +56,11 @@ enum Phase {
 /// The state machine that decides one attempt to acquire a lock.
 #[derive(Clone, Debug)]
 pub struct Acquire {
-    /// The token in it is set when the request is sent.
     raise: Op,
     sent: Moment,
     /// An answer at this moment or later wins nothing (invariant 1 of `quorum`).
     until: Moment,
-    /// Time for the answers to a request. `by` is its end for the last request, at most `until`: a
-    /// node that has not answered by then counts as failed.
+    /// The end of the time for answers to the last request, at most `until`.
     patience: Duration,
     by: Moment,
     votes: Vec<Vote>,
@@ -74,8 +70,7 @@ pub struct Acquire {
     if_refused: bool,
 }
 
-/// Shortest and longest wait for one more answer after a majority granted with different fences.
-/// With it a majority may agree, so that no node has to raise its fence.
+/// Shortest and longest wait for one more answer, with which no node has to raise its fence.
 const HEDGE: (Duration, Duration) = (Duration::from_micros(300), Duration::from_millis(5));
 
 impl Acquire {
@@ -138,8 +133,7 @@ impl Acquire {
         self.votes.len()
     }
 
-    /// Handles a grant that arrives while the other nodes' fences are being raised: a further vote
-    /// if its fence is equal to the token or can be raised to it.
+    /// It arrives while the other nodes' fences are being raised.
     fn late_grant(&mut self, now: Moment, node: usize, fence: u64, token: u64) -> Step {
         if fence == token {
             self.votes[node] = Vote::Settled;
@@ -188,8 +182,8 @@ impl Acquire {
         }
     }
 
-    /// Waits while a majority is possible, else ends the attempt. `None` if the `yes` votes are a
-    /// majority. `open` is the number of nodes that may still vote yes.
+    /// `None` if the `yes` votes are a majority. `open` is the number of nodes that may still vote
+    /// yes.
     fn not_won(&mut self, now: Moment, yes: usize, open: usize) -> Option<Step> {
         let need = majority(self.n());
         if yes >= need {
@@ -239,8 +233,6 @@ impl Acquire {
 
     fn lose(&mut self, now: Moment) -> Step {
         let late = now >= self.by;
-        // After the time for answers, a node that granted but did not answer the request to raise
-        // its fence has not answered.
         let unraised = late && matches!(self.phase, Phase::Raising(_));
         let spoke = self.count(|v| match v {
             Vote::Held { .. } => true,
@@ -275,8 +267,8 @@ impl Acquire {
     }
 
     /// With the earliest time at which a majority could be free. A node that granted is free,
-    /// because its grant is given back, and so is one that may still answer. One in quarantine is
-    /// free when that ends. One that failed is not free.
+    /// because its grant is given back, and so is one that may still answer; one that failed is
+    /// not.
     fn taken(&self, late: bool) -> Taken {
         let need = majority(self.n());
         let mut busy: Vec<Option<Duration>> = Vec::new();
@@ -300,16 +292,14 @@ impl Acquire {
             return Taken { retry_after, foreign: false, queued: self.queued() };
         }
         let free = granted + if late { 0 } else { self.silent() };
-        // A key without an expiry (`None`) may stay busy for ever, so it sorts last.
+        // A key without an expiry (`None`) may stay busy for ever.
         busy.sort_by_key(|r| r.unwrap_or(Duration::MAX));
-        // If a majority answered, `busy` has at least `must_free` entries.
         let must_free = need.saturating_sub(free).max(1);
         let retry_after = busy.get(must_free - 1).copied().flatten();
         Taken { retry_after, foreign: any_foreign, queued: self.queued() }
     }
 
-    /// The largest ticket and the largest number of callers ahead that a node reported (fair 2).
-    /// `None` unless a majority gave the caller a place or granted.
+    /// `None` unless a majority gave the caller a place or granted (fair 2).
     fn queued(&self) -> Option<Queued> {
         let granted =
             |vote: &Vote| matches!(vote, Vote::Granted(_) | Vote::Settled | Vote::Fell(_));
@@ -394,10 +384,7 @@ impl Machine for Acquire {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Settled {
-    /// A majority granted this value: it is the attempt's fencing token.
     Agreed(u64),
-    /// No value is on a majority. The largest granted value, to which the others must raise their
-    /// fences.
     Raise(u64),
 }
 
@@ -405,14 +392,12 @@ pub(super) enum Settled {
 ///
 /// The largest granted fence is not a safe token. Of five nodes, three grant 5, 3 and 3 to a first
 /// attempt. The majority of a second may contain only one of these three, and grant 4, 1 and 1: the
-/// tokens would be 5 and then 4. So a token is a value that a majority granted, or the largest
-/// granted value after a majority has raised its fence to it.
+/// tokens would be 5 and then 4.
 pub(super) fn settle(n: usize, grants: impl Iterator<Item = u64>) -> Settled {
     let mut values: Vec<u64> = grants.collect();
     values.sort_unstable();
     let need = majority(n);
-    // The list is sorted: `need` equal values in a row are a value that a majority granted. At most
-    // one value can have a majority.
+    // The list is sorted: `need` equal values in a row are a value that a majority granted.
     let agreed = values.windows(need).find(|w| w.first() == w.last()).map(|w| w[0]);
     match (agreed, values.last()) {
         (Some(t), _) => Settled::Agreed(t),

@@ -14,7 +14,6 @@ pub fn attempts(counts: &[(u32, bool)], unknown: usize, n: usize) -> u32 {
     counts.iter().map(|(count, _)| *count).filter(may_be).max().unwrap_or(0)
 }
 
-/// Answers of the nodes to one request; `None` for a node that has not answered.
 #[derive(Clone, Debug)]
 pub(super) struct Answers(Vec<Option<Answer>>);
 
@@ -27,7 +26,7 @@ impl Answers {
         self.0[node] = Some(answer.clone());
     }
 
-    /// A reply for which `fits` returns false counts as an error: it is no answer to this request.
+    /// A reply for which `fits` returns false counts as an error.
     pub(super) fn put_read(&mut self, node: usize, answer: &Answer, fits: impl Fn(&Reply) -> bool) {
         let wrong = matches!(answer, Ok(reply) if !fits(reply));
         let detail = "the reply is of another kind than the request";
@@ -59,10 +58,8 @@ impl Answers {
         self.replies().filter(|reply| is(reply)).count()
     }
 
-    /// Returns the [largest number of claims](attempts) that a majority of the nodes may have
-    /// counted. `counted` reads the count of a node from its reply, and whether the node certainly
-    /// has every claim. A node without such a reply may have counted any number; `heard` leaves out
-    /// those that have not answered.
+    /// `counted` reads the count of a node, and whether it certainly has every claim. `heard`
+    /// leaves out nodes that have not answered.
     pub(super) fn attempts(
         &self,
         heard: bool,

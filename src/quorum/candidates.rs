@@ -1,8 +1,6 @@
-//! The candidates of an election, merged from the lists of a majority of nodes.
-//!
-//! A candidate's entry on a majority is in at least one answer of any majority, so it is always
-//! listed. One on fewer nodes may be listed or not. Both are harmless, because nothing is decided
-//! by the list.
+//! The candidates of an election, merged from the lists of a majority of nodes. An entry on a
+//! majority is in at least one answer of any majority; one on fewer nodes may be listed or not, and
+//! nothing is decided by the list.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,7 +30,6 @@ pub struct Listing<R> {
 
 impl<W, R: Fn(&[u8]) -> Option<(u64, W)>> Listing<R> {
     /// `read` returns the content of an entry and the number that orders the entries of one owner.
-    /// An entry that it cannot decode is skipped.
     pub fn new(n: usize, by: Moment, read: R) -> Self {
         Self { by, read, answers: Answers::new(n) }
     }
@@ -89,9 +86,8 @@ mod tests {
 
     const BY: Moment = Moment::from_nanos(1);
 
-    /// Parses the answer of one node: `x` is an error, `.` no answer, and `-` an empty list. Any
-    /// other word is a list of entries with commas in between. An entry is a letter for the owner
-    /// and then the number of the entry.
+    /// `x` is an error, `.` no answer, `-` an empty list; else entries, each a letter for the owner
+    /// and the entry's number.
     fn reply(cell: &str, node: usize) -> Option<Answer> {
         let listed = |text: &str| Listed {
             owner: OwnerToken::from_random(u128::from(text.as_bytes()[0])),

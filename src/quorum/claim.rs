@@ -30,7 +30,7 @@ use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 use crate::token::FencingToken;
 
-/// Pause before the next claim, while another claim's owner is storing its result.
+/// While another claim's owner is storing its result.
 const SOON: Duration = Duration::from_millis(20);
 
 /// Some nodes may have granted the claim all the same; the caller must release these grants.
@@ -105,18 +105,15 @@ pub struct Record {
     answers: Answers,
     adopt: Option<StoredRecord>,
     grants: Acquire,
-    /// True once the grants of nodes that may have lost claims count, too; the result is then
-    /// `forgotten`.
+    /// Grants of nodes that may have lost claims count, too; the result is then `forgotten`.
     relaxed: bool,
     lost: bool,
-    /// Set while the machine waits for nodes without an answer, which may still show a result.
     won: Option<FencingToken>,
 }
 
 impl Record {
-    /// Makes the state machine of a claim on `n` nodes. The claim was sent at `sent` and is valid
-    /// until `until`. The machine waits for the answers to each request for the time `patience`.
-    /// `raise` is the op that raises the ballot on a node; the machine sets the new ballot in it.
+    /// The claim is sent at `sent` and valid until `until`; each request is awaited for `patience`.
+    /// The token in `raise` is filled in later.
     pub fn new(n: usize, sent: Moment, until: Moment, patience: Duration, raise: Op) -> Self {
         Self {
             answers: Answers::new(n),
@@ -159,7 +156,7 @@ impl Record {
         self.answers.silent() > 0 && now < self.by()
     }
 
-    /// Each with the number of nodes that showed an equal record.
+    /// With the number of nodes that showed an equal record.
     fn shown(&self) -> impl Iterator<Item = (&StoredRecord, usize)> {
         let shown = self.answers.replies().filter_map(|reply| match reply {
             Reply::Completed(record) => Some(record),
@@ -213,9 +210,8 @@ impl Record {
         match step {
             Progress::Wait(at) if !self.lost => Step::Wait(at),
             Progress::Send(asks, by) => Step::Send(asks, by),
-            // Too few nodes certainly have every claim. So a node without an answer may have a
-            // result that others have lost, or show that an attempt, which a minority has counted,
-            // never began.
+            // A node without an answer may have a result that others have lost, or show that an
+            // attempt, which a minority has counted, never began.
             Progress::Decided(Ok(token))
                 if (self.relaxed || self.attempt(false) > self.attempt(true))
                     && self.awaits(now) =>
@@ -246,7 +242,6 @@ impl Record {
         }
     }
 
-    /// A node without an answer may have counted any attempt, unless `heard`.
     fn attempt(&self, heard: bool) -> u32 {
         let counted = |reply: &Reply| match reply {
             Reply::Claimed { attempt, .. } => Some((*attempt, forgotten::remembers(reply))),
@@ -268,7 +263,6 @@ impl Record {
         let may = |have: usize| have + silent >= need;
         let open = spoke < need || may(same) || may(mismatched);
         if self.awaits(now) && spoke + silent >= need && open {
-            // The kind of refusal depends on answers that have not arrived yet.
             return Step::Wait(self.by());
         }
         if spoke < need {
@@ -278,8 +272,7 @@ impl Record {
             return refused(Refusal::Mismatch);
         }
         if let Some((best, _)) = self.shown().max_by_key(|(r, _)| r.token) {
-            // Some nodes have a result: the owner of the claim that still runs elsewhere is storing
-            // it now.
+            // The owner of the claim that still runs elsewhere is storing it.
             return match leases.iter().min() {
                 Some(left) => refused(Refusal::InFlight { retry_after: SOON.min(*left) }),
                 None if completed + granted >= need => {
@@ -313,8 +306,7 @@ impl Machine for Record {
 
     fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Step {
         if self.answers.has(node) {
-            // The node has granted before, so this answers the request to raise its fence. The
-            // record is newer than the grant, and must be adopted.
+            // The node has granted before: the record is newer than the grant, and must be adopted.
             if let Ok(Reply::Completed(record)) = reply {
                 self.see(record);
             }

@@ -1,15 +1,12 @@
-//! Checks that a node's clock runs at the allowed rate, and does not step (clocks 4).
-//!
-//! If it stepped, a lease may end earlier on that node than its holder assumes, so the node's votes
-//! do not count for one `max_ttl`.
+//! Checks that a node's clock runs at the allowed rate and does not step (clocks 4). If it stepped,
+//! a lease may end earlier there than its holder assumes.
 
 use std::time::Duration;
 
 use crate::error::{NodeError, NodeFault};
 use crate::time::{Drift, Moment};
 
-/// A change up to this limit, plus the drift of `CRYSTAL`, is drift and no step, after a long time
-/// without readings.
+/// Up to this, plus the drift of `CRYSTAL`, a change after a long time without readings is no step.
 const WANDER_MAX: Duration = Duration::from_secs(1);
 /// Drift of a clock without NTP, allowed for any time without readings.
 const CRYSTAL: Drift = Drift::from_ppm(100);
@@ -22,8 +19,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// The smallest possible change, in µs, since an earlier reading. Gain and loss count alike;
-    /// zero or less shows no change.
+    /// In µs; gain and loss count alike. Zero or less shows no change.
     fn change(&self, before: &Self) -> i128 {
         (self.offset.0 - before.offset.1).max(before.offset.0 - self.offset.1)
     }
@@ -42,8 +38,8 @@ pub struct ClockCheck {
     ttl: Duration,
     max_ttl: Duration,
     last: Option<Reading>,
-    /// Two earlier readings: while the node is in use, at most one ttl old, and between one and two
-    /// ttls. Consecutive readings cannot show that a clock gains slowly; these do.
+    /// While the node is in use, at most one ttl old, and between one and two ttls: consecutive
+    /// readings cannot show that a clock gains slowly.
     anchors: [Option<Reading>; 2],
     discounted: Option<Moment>,
 }
@@ -59,11 +55,9 @@ impl ClockCheck {
         (self.last, self.anchors) = (None, [None; 2]);
     }
 
-    /// `micros` is from a batch that was under way from `sent` to `received`. Returns the step of
-    /// the clock if the reading shows one.
+    /// `micros` is from a batch that was under way from `sent` to `received`.
     pub fn read(&mut self, micros: u64, sent: Moment, received: Moment) -> Option<ClockStep> {
         let us = |m: Moment| i128::from(m.as_nanos() / 1_000);
-        // The node read its clock at an unknown time between `sent` and `received`.
         let offset = (i128::from(micros) - us(received), i128::from(micros) - us(sent));
         let now = Reading { offset, at: received };
         let known = self.anchors.iter().chain([&self.last]).flatten();
@@ -86,8 +80,8 @@ impl ClockCheck {
         Some(NodeError::maybe_executed(NodeFault::ClockJump, detail))
     }
 
-    /// The largest allowed change, in µs, within `span`. The drift during one ttl is always
-    /// allowed, because each lease's validity is already shortened by it.
+    /// In µs. The drift during one ttl is always allowed, because each lease's validity is already
+    /// shortened by it.
     fn budget(&self, span: Duration) -> i128 {
         let wandered = self.drift.of(span).min(WANDER_MAX + CRYSTAL.of(span));
         let budget = wandered.max(self.drift.of(self.ttl));
@@ -108,8 +102,7 @@ mod tests {
         ClockCheck::new(Drift::DEFAULT, secs(10), secs(30))
     }
 
-    /// Adds a reading at `ms` of the local time; the node's clock then shows 1000 s and `micros`
-    /// µs. Returns true if the node's votes count.
+    /// A reading at `ms` of the local time; the node's clock then shows 1000 s and `micros` µs.
     fn votes(clock: &mut ClockCheck, ms: u64, micros: u64) -> bool {
         let step = clock.read(1_000_000_000 + micros, at(ms), at(ms));
         let objection = clock.objection(at(ms));
@@ -117,9 +110,8 @@ mod tests {
         objection.is_none()
     }
 
-    /// An example of a line is `0:0 1000:5 -> yes no`. At 0 ms the node's clock has gained 0 ms
-    /// against the local clock, and at 1000 ms it has gained 5 ms. After the arrow there is one
-    /// word for each reading: `yes` if the node's votes count.
+    /// `0:0 1000:5 -> yes no`: at 1000 ms the node's clock has gained 5 ms; `no`: its votes do not
+    /// count.
     #[test]
     fn a_step_discounts_for_one_max_ttl_and_drift_does_not() {
         let table = include_str!("testdata/clock.txt");
@@ -144,8 +136,7 @@ mod tests {
                 .step_by(10)
                 .find(|ms| !votes(&mut clock, *ms, ms * 1_000 + ms * gain_ppm / 1_000))
         };
-        // A lease of 10 s is valid for 100 ms less, because the two clocks may drift apart by
-        // 100 ms in this time: 10,000 µs per second.
+        // 10,000 µs per second in 10 s.
         assert_eq!(after(9_900), None, "a clock within the drift that was declared");
         let seen = after(12_000).expect("a lease would be shorter there than its holder believes");
         assert!(seen <= 20_000, "{seen} ms");
@@ -160,7 +151,6 @@ mod tests {
         let voted = (0..60_000_u64).step_by(10);
         let voted: Vec<u64> =
             voted.filter(|ms| votes(&mut clock, *ms, ms * 1_000 + stepped(*ms))).collect();
-        // The node's votes did not count for one `max_ttl`, which is 30 s.
         assert_eq!(voted.iter().filter(|ms| (5_000..35_000).contains(*ms)).count(), 0);
         assert_eq!(voted.len(), 500 + 2_500);
     }
@@ -169,8 +159,6 @@ mod tests {
     fn a_pause_of_ours_is_not_a_step() {
         let mut clock = clock();
         assert!(clock.read(1_000_000, at(0), at(1)).is_none());
-        // The batch was sent at 1 s and the answer arrived at 20 s. The node may have read its
-        // clock at any time in between.
         assert!(clock.read(3_000_000, at(1_000), at(20_000)).is_none());
         clock.restart();
         assert!(clock.read(9_000_000_000, at(20_001), at(20_002)).is_none(), "another process");

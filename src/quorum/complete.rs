@@ -1,9 +1,5 @@
-//! Stores the result of an idempotency key (phase 2 of the consensus, idempotency 2), and reads
-//! one.
-//!
-//! A result is stored once a majority has accepted it under its claim's ballot. It is *not known to
-//! be stored* if fewer nodes accepted it, or the others refused it because they have a higher
-//! ballot.
+//! Stores the result of an idempotency key (idempotency 2), and reads one. It is *not known to be
+//! stored* if fewer nodes than a majority accepted it, or refused it because of a higher ballot.
 
 use std::time::Duration;
 
@@ -17,19 +13,16 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unstored {
-    /// True if no majority can accept the result, because too many nodes refused the ballot. False
-    /// if too few nodes answered.
+    /// True if too many nodes refused the ballot, false if too few answered.
     pub overtaken: bool,
     pub nodes: Vec<NodeOutcome>,
 }
 
-/// The state machine that stores a result on a majority (phase 2).
 #[derive(Clone, Debug)]
 pub struct Complete {
     op: Op,
     end: Moment,
-    /// When the request to the nodes without an answer is repeated. Harmless: a node accepts the
-    /// result of one claim twice.
+    /// Harmless: a node accepts the result of one claim twice.
     again: Option<Moment>,
     pause: Duration,
     votes: Vec<NodeOutcome>,
@@ -43,9 +36,8 @@ impl Complete {
     }
 
     /// True at the first call if a node has refused: it has a higher ballot, or another data
-    /// history than when it stored the ballot. After a renewal of the claim, a node of the second
-    /// kind accepts. So after a refusal the machine decides at once; the caller may renew, call
-    /// [`renewed`](Self::renewed), and go on.
+    /// history. After a renewal of the claim, a node of the second kind accepts: the caller may
+    /// renew, call [`renewed`](Self::renewed), and go on.
     pub fn take_refusal(&mut self) -> bool {
         let first = !std::mem::replace(&mut self.examined, true);
         first && self.votes.contains(&NodeOutcome::Refused)
@@ -60,8 +52,6 @@ impl Complete {
         self.votes.iter_mut().filter(|v| whom(v)).for_each(|v| *v = NodeOutcome::Silent);
     }
 
-    /// Pauses, and repeats the request to the nodes without an answer. Ends if there is no time for
-    /// another pause.
     fn ask_again(&mut self, now: Moment) -> Progress<Result<(), Unstored>> {
         match self.again {
             Some(at) if now < at => Progress::Wait(at),
@@ -91,7 +81,6 @@ impl Machine for Complete {
     type Decision = Result<(), Unstored>;
 
     fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Progress<Self::Decision> {
-        // A node that has accepted the result keeps it.
         if self.votes[node] != NodeOutcome::Granted {
             self.votes[node] = NodeOutcome::of(reply);
         }
@@ -121,21 +110,18 @@ impl Machine for Complete {
 /// Result of reading the record of an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// A majority has this record: its result is that of the key.
     Stored(StoredRecord),
     Open {
         /// Number of claims of the key so far: the most that a majority may have counted
         /// (idempotency 5), and at least 1 if a claim has a running lease.
         attempt: u32,
-        /// Remaining time of the lease that ends last; `None` if no claim has a running lease.
+        /// Of the lease that ends last.
         lease: Option<Duration>,
-        /// True if a result is stored on fewer nodes than a majority.
         partial: bool,
         /// Highest ballot in the nodes' answers.
         promised: u64,
-        /// Set if some nodes lost data, so that fewer nodes than a majority certainly have every
-        /// claim of the key. Contains the time after which the lost claims would have expired on
-        /// enough nodes. The time is for a key whose birth is unknown.
+        /// Set if fewer nodes than a majority certainly have every claim: the time after which, for
+        /// a key whose birth is unknown, lost claims would have expired on enough nodes.
         forgotten: Option<Duration>,
     },
     Mismatch,
@@ -169,8 +155,6 @@ impl Look {
         })
     }
 
-    /// Time until a majority certainly has every claim, because lost ones would have expired;
-    /// `None` if it already has.
     fn forgotten(&self) -> Option<Duration> {
         let unsure = self.answers.replies().filter_map(|reply| match reply {
             Reply::Record { unsure, .. } => Some(*unsure),
@@ -199,7 +183,7 @@ impl Machine for Look {
             return Progress::Decided(Found::Mismatch);
         }
         if let Some(sure) = shown().find(|r| shown().filter(|x| x == r).count() >= need) {
-            // One mismatch is enough to return no result: it may belong to another request.
+            // A mismatch: it may belong to another request.
             let stored = || Found::Stored(sure.clone());
             return Progress::Decided(if mismatches > 0 { Found::Mismatch } else { stored() });
         }
@@ -210,8 +194,7 @@ impl Machine for Look {
         if states + mismatches < need {
             return Progress::Decided(Found::NoQuorum(self.answers.outcomes(&NodeOutcome::Silent)));
         }
-        // A mismatch on a minority does not count if a majority has every claim and shows no
-        // result: the other claim never had a majority. A claim follows the same rule.
+        // That other claim never had a majority. A claim follows the same rule.
         if mismatches > 0
             && (states < need || shown().next().is_some() || self.forgotten().is_some())
         {

@@ -1,15 +1,9 @@
-//! One attempt to extend a lease (renewal 1, 9).
-//!
-//! A majority must confirm it before the old validity ends *and* before the new one ends. It never
-//! revives a lease that has ended, and never releases one.
-//!
-//! The caller first sends the requests of [`ask_all`](Extend::ask_all). Two answers lead to a
-//! second request to the same node:
-//! - The node is in quarantine. The second request names it, if the holder may do so
-//!   (quarantine 6).
-//! - The request was past its deadline by the node's clock, whose reading the answer has shown. It
-//!   is repeated once: the clock may have stepped forward and ended the lease, and the holder has
-//!   to learn this before the next renewal.
+//! One attempt to extend a lease. A majority must confirm it before the old validity ends *and*
+//! before the new one ends (renewal 1, 9). Two answers lead to a second request to the same node:
+//! - It is in quarantine. The second request names the quarantine, if the holder may (quarantine
+//!   6).
+//! - The request was past its deadline by the node's clock. The clock may have stepped forward and
+//!   ended the lease, and the holder has to learn this before the next renewal.
 
 use std::time::Duration;
 
@@ -42,7 +36,6 @@ pub struct Times {
 /// The state machine that decides one extension of a lease.
 #[derive(Clone, Debug)]
 pub struct Extend<K> {
-    /// Without the identifier of the node's quarantine yet.
     op: Op,
     times: Times,
     known: K,
@@ -51,8 +44,7 @@ pub struct Extend<K> {
     late: u32,
     /// Bit set of the nodes in quarantine whose request named it.
     reasserted: u32,
-    /// Bit set of the nodes that will not confirm the lease any more: their quarantine ends after
-    /// it, and the holder may not name it, because their earlier confirmation ended too early.
+    /// Their quarantine ends after the lease, and the holder may not name it.
     shut: u32,
 }
 
@@ -67,8 +59,7 @@ impl<K: Fn(usize) -> Known> Extend<K> {
         (0..self.votes.len()).map(|node| (node, self.ask(node, now))).collect()
     }
 
-    /// Names the node's quarantine if the holder may extend the lease in it. The report may have
-    /// arrived after the last renewal was decided.
+    /// The report of the quarantine may have arrived after the last renewal was decided.
     fn ask(&self, node: usize, now: Moment) -> Op {
         self.naming((self.known)(node).reassert(now, self.times.max_ttl))
     }
@@ -105,9 +96,8 @@ impl<K: Fn(usize) -> Known> Extend<K> {
         Some(self.naming(Some(*id)))
     }
 
-    /// Lost if the nodes outside of `shut` are fewer than a majority; otherwise unknown. A node
-    /// that refused is not in `shut`: it may have granted an attempt that will be rolled back, and
-    /// then confirm the lease.
+    /// A node that refused is not in `shut`: it may have granted an attempt that will be rolled
+    /// back, and then confirm the lease.
     fn undecided(&self) -> Progress<Extension> {
         let n = self.votes.len();
         if n - (self.shut.count_ones() as usize) < majority(n) {
@@ -128,8 +118,7 @@ impl<K: Fn(usize) -> Known> Machine for Extend<K> {
         if let Some(op) = self.ask_again(now, node, reply) {
             return Progress::Send(vec![(node, op)], self.times.deadline);
         }
-        // It may have lost the lease, but did not give it to another owner: it neither confirms the
-        // lease nor proves its loss.
+        // It neither confirms the lease nor proves its loss.
         self.votes[node] = NodeOutcome::of(reply);
         self.on_time(now)
     }

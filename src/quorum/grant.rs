@@ -1,10 +1,6 @@
-//! The grant of one attempt, and of the lease that it wins: which nodes may have it, and until
-//! when.
-//!
-//! A release must go to each node that may hold it, and to no other ([`Grant::may_hold`]). A
-//! renewal may name a node's quarantine only if the node had confirmed the lease for long enough
-//! ([`Known::reassert`]). Answers may arrive late and in any order, so each is recorded with the
-//! number of its round: 0 for the grant, then 1 for the first renewal.
+//! The grant of one attempt, and of the lease that it wins. A release must go to each node that may
+//! hold it ([`Grant::may_hold`]). Answers may arrive late and in any order, so each is recorded
+//! with its round: 0 for the grant, then 1 for the first renewal.
 
 use std::time::Duration;
 
@@ -15,35 +11,29 @@ use crate::time::Moment;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quarantine {
-    /// In the quarantine, the node extends a lease only if the request contains this.
+    /// The node extends a lease in the quarantine only if the request contains this.
     pub id: QuarantineId,
     /// By the local clock. The real end may be earlier, by at most the time that the answer needed.
     pub ends: Moment,
 }
 
-/// Known facts about a lease, and about one of the nodes that may hold it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known {
     pub until: Moment,
-    /// Time until which the node certainly keeps the confirmed lease; zero if it confirmed none.
+    /// Zero if the node confirmed none.
     pub confirmed_until: Moment,
     pub quarantine: Option<Quarantine>,
 }
 
 impl Known {
-    /// The confirmed lease must end after the moment at which the previous master has certainly
-    /// stopped granting: otherwise that one could have given the lock to another owner
-    /// (quarantine 6).
+    /// Else the previous master could have given the lock to another owner (quarantine 6).
     pub fn may_reassert(&self, quarantine: Quarantine, max_ttl: Duration) -> bool {
-        // A quarantine is at least max_ttl + L long, where L is the time for which a replaced
-        // master may still grant. In a longer one that master stopped earlier, so `stopped` is on
-        // the safe side.
+        // A quarantine is at least max_ttl + L long; in a longer one that master stopped earlier.
         let stopped = quarantine.ends - max_ttl;
         stopped < self.confirmed_until
     }
 
-    /// The quarantine that the next extension must name to count. `None` if it has ended, or the
-    /// holder may not extend its lease in it.
+    /// The quarantine that the next extension must name to count.
     pub fn reassert(&self, now: Moment, max_ttl: Duration) -> Option<QuarantineId> {
         let last = self.quarantine.filter(|quarantine| now < quarantine.ends)?;
         self.may_reassert(last, max_ttl).then_some(last.id)
@@ -55,8 +45,7 @@ struct Holding {
     /// After an extension was sent, the first answer does not show the state of the node.
     answered: bool,
     may_hold: bool,
-    /// Round of the last request that may wait behind all others in the node queue; `None` once it
-    /// was answered.
+    /// Round of the last request that may wait behind all others in the node queue.
     behind: Option<u64>,
     confirmed_until: Moment,
     confirmed_in: Option<(u64, QuarantineId)>,
@@ -66,7 +55,7 @@ struct Holding {
 
 #[derive(Clone, Debug)]
 pub struct Grant {
-    /// Of a semaphore any slot, and then the one that the attempt has won.
+    /// Of a semaphore any slot, and then the one that was won.
     pub mode: LockMode,
     /// Level at which a grant or a renewal counts, and the smallest number of replicas of the last
     /// that counted.
@@ -94,8 +83,7 @@ impl Grant {
         self.nodes.len()
     }
 
-    /// A node that grants another slot, earlier or later, has not confirmed the lease, so it is not
-    /// extended there in a quarantine.
+    /// A node that grants another slot has not confirmed the lease.
     pub fn won_with(&mut self, slot: u16) -> LockMode {
         if let LockMode::Slot(slots) = &mut self.mode {
             *slots = slots.exactly(slot);
@@ -142,7 +130,6 @@ impl Grant {
         let mut confirms = is_yes;
         if let Ok(Reply::Permit { slot, .. }) = reply {
             of.slot = Some(*slot);
-            // A node that gave another slot than the one that was won has not confirmed the lease.
             let won = self.mode.slots().and_then(Slots::slot);
             confirms = won.is_none_or(|mine| mine == *slot);
         }
@@ -159,8 +146,7 @@ impl Grant {
         }
     }
 
-    /// Returns true if the node last confirmed the lease in an earlier data history. The next
-    /// extension names the quarantine, if the holder may.
+    /// True if the node last confirmed the lease in an earlier data history.
     pub fn switched(&mut self, node: usize, quarantine: Quarantine) -> bool {
         let of = &mut self.nodes[node];
         let before = of.confirmed_in.is_some_and(|(_, history)| history != quarantine.id);
@@ -194,12 +180,9 @@ mod tests {
         QuarantineId { history, since: 1 }
     }
 
-    /// The table is for one node. An example of a line is `yes@1 ext no@2 -> holds, until 100`:
-    /// first the events, each with a time in ms, and then the state of the node. `yes`, `no`,
-    /// `fault`, `unsent` and `quarantined` are answers (`yes.2` answers the second renewal), and
-    /// `slot1` is the grant of a permit. `won` means that the attempt has won slot 0. At `ext` an
-    /// extension is sent (at `stray` one of the attempt itself), and at `switch` the node begins
-    /// another data history.
+    /// For one node: events, each with a time in ms, then its state. `yes.2` answers the second
+    /// renewal, `slot1` grants a permit, and `won` means that slot 0 was won. At `ext` an extension
+    /// is sent (at `stray` one of the attempt itself), and `switch` begins another data history.
     #[test]
     fn what_a_node_holds() {
         let table = include_str!("testdata/grant.txt");
@@ -264,9 +247,8 @@ mod tests {
         }
     }
 
-    /// Each row has the end of the node's quarantine (it grants nothing), the end of the confirmed
-    /// lease and the present time, all in ms. `named` is true if the extension contains the
-    /// identifier of the quarantine. A lease lasts at most 20 ms.
+    /// In ms: the end of the quarantine, the end of the confirmed lease, the present time. A lease
+    /// lasts at most 20 ms.
     #[test]
     fn a_quarantine_is_named_only_by_who_outlasts_the_replaced_master() {
         for (ends, confirmed, now, named) in [

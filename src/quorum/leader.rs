@@ -25,7 +25,6 @@ pub enum Sight<W> {
     NoQuorum(Vec<NodeOutcome>),
 }
 
-/// The state machine of one read of the election's leader.
 #[derive(Clone, Debug)]
 pub struct Leading<R> {
     by: Moment,
@@ -47,7 +46,7 @@ impl<W, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<R> {
         runs.map(|run| (run.len(), run.first().copied())).max().unwrap_or((0, None))
     }
 
-    /// Another program's value is no owner. A lock that is kept after a planned handover has none.
+    /// Not another program's value, nor a lock that is kept after a planned handover.
     fn held(&self) -> impl Iterator<Item = (OwnerToken, &Holder)> {
         self.answers.replies().filter_map(|reply| match reply {
             Reply::Holder(Some(holder)) => {
@@ -97,7 +96,6 @@ impl<W, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Machine for Leading<R> {
                     Sight::Leads { content, remaining: self.remaining_of(owner, need) }
                 }
                 None if last => Sight::Mute,
-                // A node whose answer has not arrived may have the leader's metadata.
                 None => return Progress::Wait(self.by),
             }
         } else if votes + unknown < need {
@@ -110,7 +108,6 @@ impl<W, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Machine for Leading<R> {
     }
 }
 
-/// The node has neither lost the lock nor ended its lease early.
 fn is_certain(reply: &Reply) -> bool {
     let kept = |holder: &Holder| holder.owner == Some(OwnerToken::KEPT);
     matches!(reply, Reply::Holder(holder) if !holder.as_ref().is_some_and(kept))
@@ -122,10 +119,8 @@ mod tests {
     use crate::error::{NodeError, NodeFault};
     use crate::op::{Began, QuarantineId};
 
-    /// Makes the answer of one node from its word. `a` or `b`: this owner holds the lock and has
-    /// published no metadata. `a1`: the owner has metadata with the number 1. `-`: the lock is
-    /// free. `k`: the lock is kept closed after a planned handover. `q`: the node is in quarantine,
-    /// so it may have lost locks. `x`: an error. `.`: no answer.
+    /// `a`, `b`: this owner; `a1`: with metadata number 1; `-`: free; `k`: kept after a planned
+    /// handover; `q`: in quarantine; `x`: an error; `.`: no answer.
     fn reply(cell: &str, node: usize) -> Option<Result<Reply, NodeError>> {
         let held = |owner: u128, content: &str| Holder {
             owner: Some(OwnerToken::from_random(owner)),

@@ -1,28 +1,20 @@
-//! The quorum core: pure state machines. Each machine decides one operation by the answers of a
-//! majority of the nodes.
-//!
-//! Each operation has a machine of its own. All machines have this shape:
+//! The quorum core: pure state machines, one for each operation. Every input has a time as an
+//! argument, and no machine uses a clock, a socket or randomness.
 //!
 //! ```text
 //!  replies ─▶ on_reply(now, node, reply) ─▶ Progress ─▶ Wait(until) · Send(ops, until)
 //!  timers  ─▶ on_time(now)               ─▶ Progress ─▶ Decided(result)
 //! ```
 //!
-//! The machines use no clock, no socket and no randomness. Every input has a time as an argument,
-//! so a test can run whole histories of answers. The machines uphold these invariants (the rules in
-//! parentheses are in `docs/design/`):
+//! Invariants:
 //! 1. An attempt succeeds only with a majority of grants **and** one fencing token on a majority,
 //!    both before `send + validity` (locks 2, 3).
-//! 2. The fencing token of an attempt is a value that a majority of the nodes granted. If no value
-//!    is on a majority, it is the largest granted value, after a majority has raised its fence to
-//!    this value. A node raises its fence only for the owner of the lock (locks 3).
-//! 3. The validity of an extension counts from the moment at which the extension was sent. It
-//!    counts only if a majority answered before the old validity ended (renewal 1). A failed
-//!    extension releases nothing.
-//! 4. A failed attempt ends as "taken" only if a majority answered. An attempt to take over the
-//!    lock by a ticket of its holder ends as "taken" only if the nodes that did not refuse are no
-//!    majority, because "taken" is final for this attempt (hand_over 5). In all other cases the
-//!    result is "no quorum", with the answer of each node (locks 7).
+//! 2. That token is a value that a majority granted or, after a majority has raised its fence to
+//!    it, the largest granted value. A node raises its fence only for the owner of the lock.
+//! 3. The validity of an extension counts from its sending, and only if a majority answered before
+//!    the old validity ended (renewal 1). A failed extension releases nothing.
+//! 4. A failed attempt is "taken" only if a majority answered, and one by a ticket only if the
+//!    nodes that did not refuse are no majority (hand_over 5). Else it is "no quorum" (locks 7).
 
 use crate::error::NodeError;
 use crate::op::{Op, Reply};

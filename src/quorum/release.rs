@@ -6,7 +6,6 @@ use crate::quorum::answers::Answers;
 use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 
-/// Result of a release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// A majority still had the lock of this owner token, and deleted it.
@@ -16,7 +15,6 @@ pub enum Found {
     Unknown(Vec<NodeOutcome>),
 }
 
-/// The state machine that decides one release.
 #[derive(Clone, Debug)]
 pub struct Release {
     by: Moment,
@@ -41,14 +39,12 @@ impl Machine for Release {
         self.on_time(now)
     }
 
-    /// "Deleted" by a majority means held until then, even if a minority answers "absent": these
-    /// nodes may never have granted.
+    /// A minority that answers "absent" may never have granted.
     fn on_time(&mut self, now: Moment) -> Progress<Found> {
         let (need, silent) = (self.answers.need(), self.answers.silent());
         let deleted = self.answers.count(|r| *r == Reply::Done);
         let absent = self.answers.count(|r| *r == Reply::Absent);
         let other = self.answers.replies().count() - deleted - absent;
-        // A node without an answer, or with an error, counts as one that had the lock.
         let held = self.answers.n() - absent - other >= need;
         Progress::Decided(if deleted >= need {
             Found::Released

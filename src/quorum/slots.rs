@@ -1,16 +1,7 @@
-//! One attempt to acquire a permit of a semaphore: the same slot on a majority of the nodes
-//! (semaphore 7, 8). The machine of a lock is the state machine `Acquire`.
-//!
-//! ```text
-//!  a majority gave the same slot ─▶ the machine of a lock (acquire.rs) decides about this slot
-//!  a majority gave slots, but different ones
-//!       ─▶ choose the slot that most nodes gave, and ask the other nodes to move the owner to it
-//!       ─▶ the machine of a lock decides about this slot
-//!  fewer than a majority gave a slot ─▶ the attempt has lost
-//! ```
-//!
-//! The methods are called in the order that [`Machine`] describes. After the attempt has won,
-//! [`strays`](AcquireSlot::strays) returns the nodes that may still have the owner in another slot.
+//! One attempt to acquire a permit: the same slot on a majority of the nodes (semaphore 7, 8). If a
+//! majority gave different slots, the other nodes are asked to move the owner to the one that most
+//! gave; the machine of a lock decides about it. A winner's [`strays`](AcquireSlot::strays) may
+//! still have the owner in another slot.
 
 use crate::op::{LockMode, Op, Reply};
 use crate::quorum::acquire::{Acquire, Loss};
@@ -18,25 +9,20 @@ use crate::quorum::{Answer, Machine, Progress, majority};
 use crate::time::Moment;
 use crate::token::FencingToken;
 
-/// Result of an attempt to acquire a permit: the token and the slot, or the reason for which it
-/// lost.
 pub type Outcome = Result<(FencingToken, u16), Loss>;
 
 type Step = Progress<Outcome>;
 
 #[derive(Clone, Debug)]
 pub struct AcquireSlot {
-    /// A grant of another slot is not passed to it.
     inner: Acquire,
-    /// With one exact slot in it, the same op asks a node to move the owner to this slot.
     acquire: Op,
     first: Vec<Option<Answer>>,
     hedge: Option<Moment>,
     /// `None` before the choice, which does not change.
     target: Option<u16>,
-    /// For each node, true while the request to move is not answered.
     moves: Vec<bool>,
-    /// For each node, true if it has the owner in another slot, and was not asked to move.
+    /// It has the owner in another slot, and was not asked to move.
     strays: Vec<bool>,
 }
 
@@ -63,7 +49,7 @@ impl AcquireSlot {
         (0..self.strays.len()).filter(is_stray)
     }
 
-    /// With the number of these nodes. Of several, that of the node with the lowest number.
+    /// Of several, that of the node with the lowest number.
     fn favourite(&self) -> Option<(u16, usize)> {
         let slots = || self.first.iter().filter_map(|answer| slot_of(answer.as_ref()));
         let votes = |slot| slots().filter(|other| *other == slot).count();
@@ -87,8 +73,7 @@ impl AcquireSlot {
         self.aim(now, slot, votes < need)
     }
 
-    /// Fewer nodes than a majority have given a slot. They are too few to win, whichever slots they
-    /// gave, so any slot counts like the grant of a lock here.
+    /// Too few to win, whichever slots they gave.
     fn lose(&mut self, now: Moment) -> Step {
         self.inner = self.inner.anew();
         for (node, answer) in self.first.iter().enumerate() {
@@ -100,8 +85,7 @@ impl AcquireSlot {
         self.with_slot(step, Vec::new())
     }
 
-    /// Asks the nodes that gave another slot to move the owner, unless the attempt is decided
-    /// without them. With `again`, the time for answers starts again.
+    /// With `again`, the time for answers starts again.
     fn aim(&mut self, now: Moment, slot: u16, again: bool) -> Step {
         self.target = Some(slot);
         self.inner = self.inner.anew();
@@ -137,7 +121,7 @@ impl AcquireSlot {
         for node in movers {
             (self.strays[node], self.moves[node]) = (false, true);
             let mut op = self.acquire.clone();
-            // The op still has the caller's place, so a node that refuses puts it into its queue.
+            // The op still has the caller's place.
             if let Op::Acquire { mode: LockMode::Slot(slots), .. } = &mut op {
                 *slots = slots.exactly(slot);
             }

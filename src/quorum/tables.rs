@@ -1,9 +1,6 @@
-//! Tests of the quorum state machines by text tables. Each line has one history of nodes' answers,
-//! in a form that people can read.
-//!
-//! An example of a line is `n=3 0:grant=7@1 1:held=500@2 t@50 -> outcome`. Node 0 grants the
-//! fencing token 7 at 1 ms. Node 1 answers at 2 ms that the lock is held for 500 ms. A timer fires
-//! at 50 ms. The outcome is the last step.
+//! Tests by text tables, one history of nodes' answers a line: `n=3 0:grant=7@1 1:held=500@2 t@50
+//! -> outcome`: node 0 grants token 7 at 1 ms, node 1 answers at 2 ms that the lock is held for 500
+//! ms, a timer fires at 50 ms.
 
 use std::time::Duration;
 
@@ -270,7 +267,6 @@ fn a_quarantine_that_is_known_is_named_by_the_first_request() {
     let id = QuarantineId { history: 1, since: 1 };
     let known = |node| Known {
         until: at(60),
-        // Node 1 confirmed for too short a time, so the holder may not extend in its quarantine.
         confirmed_until: at(if node == 1 { 10 } else { 70 }),
         quarantine: (node < 2).then_some(Quarantine { id, ends: at(150) }),
     };
@@ -346,8 +342,7 @@ fn fence() {
     }
 }
 
-/// In any order of the replies: only with a majority of grants, with a token that a majority has,
-/// and before the validity ends.
+/// In any order of the replies.
 #[test]
 fn acquire_wins_only_with_a_majority_at_the_token() {
     use proptest::prelude::*;

@@ -28,9 +28,8 @@ impl Witness<'_> {
     pub fn judge(&self, reply: Answer, votes: bool) -> Answer {
         let reply = reply?;
         if let Some(error) = self.objection {
-            // Executed, but no vote. "Free" does not count either: a clock that stepped forward
-            // ends leases early, and a list of permits or readers may lack them. A refusal counts,
-            // because it can only make the caller more careful.
+            // A clock that stepped forward ends leases early. A refusal counts, because it can only
+            // make the caller more careful.
             let free = matches!(reply, Reply::Holder(None) | Reply::Permits(_) | Reply::Readers(_));
             if votes && reply.is_grant() || free {
                 return Err(error.clone());
@@ -53,23 +52,18 @@ impl Witness<'_> {
         }
     }
 
-    /// Assumes that the clock of this machine is correct.
     fn is_ahead(&self, fence: u64) -> bool {
         let lead = token_lead(self.terms.clock_error) + FENCE_SLACK;
         let lead = u64::try_from(lead.as_micros()).unwrap_or(u64::MAX);
         fence > self.wall_micros.saturating_add(lead)
     }
 
-    /// `Quarantined` if the answer may be from an earlier data history.
-    ///
-    /// "Free" proves nothing in quarantine. A holder counts only if the key was certainly written
-    /// in this history: if its remaining time plus the age of the history is longer than the
-    /// longest lease of any client plus 2E, because the key's expiry may come from an earlier
-    /// server, whose clock was ahead by 2E.
+    /// "Free" proves nothing in quarantine. A holder counts only if its remaining time plus the age
+    /// of the history is longer than the longest lease of any client plus 2E, because the key's
+    /// expiry may come from an earlier server, whose clock was ahead by 2E (quarantine 9).
     fn old_data(&self, holder: Option<&Holder>) -> Option<Reply> {
         let facts = self.facts.filter(|f| !f.quarantine.is_zero())?;
         let age = facts.quarantine_len.saturating_sub(facts.quarantine);
-        // Longer than this client requested: another client has longer leases.
         let longer = facts.quarantine_len.saturating_sub(facts.quarantine_asked);
         let longest = self.terms.max_ttl + longer + 2 * self.terms.clock_error;
         let rest = holder.and_then(|h| h.remaining);
@@ -85,7 +79,6 @@ const ONE_BY_ONE: &str = "if it is another deployment's server, point its addres
                           --one-deployment --yes --node <url>` with the --node of each gives all \
                           of them one id and loses nothing; then restart the programs";
 
-/// A server process, and whose data it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
     process: Arc<str>,
@@ -100,7 +93,6 @@ impl Server {
         Self { process: Arc::clone(&facts.identity), vote, deployment }
     }
 
-    /// Returns why `other` cannot vote beside this one, which is node number `number`.
     fn clash(&self, other: &Self, number: usize) -> Option<(NodeFault, String)> {
         let same =
             |what: &str| Some((NodeFault::SameServer, format!("same {what} node number {number}")));
@@ -123,7 +115,6 @@ impl Server {
     }
 }
 
-/// By the number of the node.
 #[derive(Clone, Debug)]
 pub struct Servers(Vec<Option<Server>>);
 
@@ -156,8 +147,7 @@ impl Deployments {
         Self(vec![(0, 0); n])
     }
 
-    /// Keeps the deployment and the vote of a node, unless a majority has another deployment: the
-    /// address leads to its server.
+    /// Unless a majority has another deployment: the address leads to its server.
     pub fn admit(&mut self, node: usize, lineage: &Lineage) -> Result<(), NodeError> {
         let Lineage { deployment, vote, .. } = *lineage;
         self.0[node] = (deployment, vote);
@@ -179,8 +169,7 @@ impl Deployments {
         ids().find(|one| *one != 0 && count(*one) >= majority(self.0.len()))
     }
 
-    /// What a client remembers of a node is of another deployment's server, to which the address
-    /// led.
+    /// The address had led to another deployment's server.
     pub fn disowns(&self, memory: &Lineage) -> bool {
         self.agreed().is_some_and(|agreed| ![0, agreed].contains(&memory.deployment))
     }
@@ -199,9 +188,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const TERMS: Terms = Terms { max_ttl: Duration::from_secs(6), clock_error: SECOND };
 
-    /// Returns the facts of a node whose quarantine began `age` seconds ago. With `None` the
-    /// quarantine has ended. The quarantine is 10 s long. It is `others` seconds longer if other
-    /// clients requested that.
+    /// A quarantine of 10 s, `others` longer if other clients ask for that.
     fn facts(age: Option<u32>, others: u32) -> Facts {
         let len = (10 + others) * SECOND;
         Facts {
@@ -227,9 +214,8 @@ mod tests {
         Holder { owner: None, fence: 1, remaining: Some(rest), meta: None }
     }
 
-    /// An example of a line is `grant=1000 stepped -> ClockJump`: a node's answer, the state of the
-    /// node, and the result of the check. A fencing token is a time of this machine's clock,
-    /// written in ms; the clock shows 1000 s. E (the largest error of any clock) is 1 s.
+    /// `grant=1000 stepped -> ClockJump`: answer, state of the node, result. Tokens in ms of this
+    /// clock, which shows 1000 s. E is 1 s.
     #[test]
     fn an_answer_is_worth_what_its_node_is() {
         let stepped = NodeError::maybe_executed(NodeFault::ClockJump, "");
@@ -260,8 +246,7 @@ mod tests {
                 terms: &TERMS,
                 wall_micros: 1_000_000_000,
             };
-            // The answer to a release is no vote for a holder. So it counts even if the node's
-            // clock stepped.
+            // The answer to a release is no vote.
             let got = match witness.judge(Ok(reply.clone()), node != "released") {
                 Ok(judged) if judged == reply => "counts".to_owned(),
                 Ok(Reply::Quarantined { .. }) => "quarantined".to_owned(),
@@ -275,9 +260,7 @@ mod tests {
     #[test]
     fn in_quarantine_a_holder_counts_only_if_it_was_written_since() {
         let (just, more) = (Duration::from_secs(5), Duration::from_millis(5_001));
-        // A lease from before the loss of data (from an earlier data history) had at most 6 s + 2E
-        // left when the quarantine began, and E is 1 s. So 3 s later, such a lease has at most 5 s
-        // left.
+        // A lease from an earlier data history had at most 6 s + 2E left when the quarantine began.
         for (age, others, rest, counted) in [
             (None, 0, None, true),
             (None, 0, Some(SECOND), true),
@@ -286,8 +269,7 @@ mod tests {
             (Some(3), 0, Some(just), false),
             (Some(3), 0, Some(more), true),
             (Some(4), 0, Some(just), true),
-            // Clients that request a longer quarantine (time without grants after a loss of data)
-            // may have longer leases.
+            // Clients that ask for a longer quarantine may have longer leases.
             (Some(3), 1, Some(more), false),
             (Some(3), 1, Some(SECOND + more), true),
         ] {
@@ -347,7 +329,6 @@ mod tests {
         all.admit(1, &of(5, 7)).unwrap();
         assert!(all.shares(2, &of(5, 7)), "the address led to another node");
         assert!(!all.shares(1, &of(5, 7)) && !all.shares(2, &of(5, 8)));
-        // Until a majority is known, one attempt has the votes of one deployment.
         let mut servers = Servers::new(3);
         let mut vote = |node: usize, deployment| {
             let server = Server { process: format!("{node}").into(), vote: 0, deployment };

@@ -1,4 +1,4 @@
-//! Asks all Sentinels at the same time. Each Sentinel has a deadline of its own.
+//! Asks all Sentinels at the same time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::{Pin, pin};
@@ -21,15 +21,13 @@ use crate::tls;
 #[derive(Clone, Debug)]
 pub(crate) struct Inquiry {
     pub(crate) name: Arc<str>,
-    /// Login and transport of every Sentinel; the address is a placeholder. The data servers'
-    /// credentials are never used.
+    /// The data servers' credentials are never used.
     pub(crate) like: Endpoint,
     pub(crate) within: Duration,
-    /// Reachable addresses of the servers that the Sentinels report; others are used as reported.
+    /// Addresses that are not in it are used as reported.
     pub(crate) map: BTreeMap<Address, Address>,
 }
 
-/// Runs one round, a request to each Sentinel, at a time.
 pub(crate) struct Asker {
     inquiry: Inquiry,
     machine: Discovery,
@@ -44,15 +42,13 @@ pub(crate) struct Round {
     pub(crate) known: usize,
     pub(crate) reachable: usize,
     pub(crate) in_tilt: usize,
-    /// More than a minority report that the master is down or a failover runs. At least one must be
-    /// right, so the next round comes sooner.
+    /// More than a minority report it, so at least one must be right: the next round comes sooner.
     pub(crate) troubled: bool,
 }
 
 pub(crate) struct Replicas {
     pub(crate) reported: BTreeSet<Address>,
-    /// By a majority, with the reachable addresses: the client logs in there, so one Sentinel alone
-    /// must not choose them.
+    /// By a majority: the client logs in there, so one Sentinel alone must not choose them.
     pub(crate) agreed: BTreeSet<Address>,
     pub(crate) none_fits: bool,
 }
@@ -133,17 +129,14 @@ impl Asker {
         Replicas { reported, agreed: agreed.into_iter().map(reached).collect(), none_fits }
     }
 
-    /// Adds the answers in the order of arrival. Without `hurry`, each Sentinel has its whole
-    /// deadline. With `hurry`, a frozen minority must not delay every caller:
+    /// Without `hurry`, each Sentinel has its whole deadline. With `hurry`, a frozen minority must
+    /// not delay every caller:
     /// - Once the answers give a decision, the others have only another fifth of the deadline; one
     ///   might report a higher epoch.
     /// - If a minority was silent in the last round and all others have answered, the round ends at
-    ///   once with a decision. Without one, the silent get a fifth of the deadline: a failover may
-    ///   be in progress, and the next round may decide.
-    /// - Else each has its whole deadline.
+    ///   once with a decision. Without one, the silent get a fifth of the deadline.
     ///
-    /// In either case, nobody waits after `end` if the answers give a decision. Then the requests
-    /// without an answer are dropped with their connections.
+    /// In either case, nobody waits after `end` if the answers give a decision.
     async fn ask(
         &mut self,
         whom: &[Address],
@@ -246,7 +239,6 @@ async fn ask_one(
     }
 }
 
-/// Each Sentinel counts once.
 fn named_by_most(lists: Vec<Vec<Address>>, sentinels: usize) -> BTreeSet<Address> {
     let mut votes = BTreeMap::<Address, usize>::new();
     for list in lists {
@@ -282,7 +274,7 @@ mod tests {
         let list = |ports: &[u16]| ports.iter().map(|p| at(*p)).collect::<Vec<_>>();
         let three = vec![list(&[1, 2]), list(&[2, 9, 9, 9]), list(&[2, 1])];
         assert_eq!(named_by_most(three, 3), BTreeSet::from([at(1), at(2)]));
-        // A majority is more than half of all Sentinels, including Sentinels without an answer.
+        // Of all Sentinels, including those without an answer.
         assert!(named_by_most(vec![list(&[1])], 3).is_empty());
         assert_eq!(named_by_most(vec![list(&[1])], 1), BTreeSet::from([at(1)]));
     }

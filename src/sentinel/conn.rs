@@ -39,8 +39,7 @@ pub(crate) enum Subscription {
 }
 
 impl SentinelConn {
-    /// Login and transport of `like`. `within` limits each answer; the caller has to limit the
-    /// whole time.
+    /// `within` limits each answer; the caller has to limit the whole time.
     pub(crate) async fn open(
         at: &Address,
         name: &Arc<str>,
@@ -120,7 +119,6 @@ impl SentinelConn {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReplicaList {
     pub(crate) at: Vec<Address>,
-    /// One of them, now.
     pub(crate) can_promote: bool,
 }
 
@@ -147,8 +145,7 @@ fn replica_list(answer: &Value) -> ReplicaList {
     ReplicaList { at: all.iter().filter_map(place).collect(), can_promote: all.iter().any(fits) }
 }
 
-/// A malformed reply makes the answer not count: a vote without an epoch is never too old. An
-/// answer without facts counts only if the user may not read them.
+/// A malformed reply makes the answer not count: a vote without an epoch is never too old.
 fn judged(
     facts: RedisResult<Value>,
     address: RedisResult<Value>,
@@ -225,7 +222,7 @@ fn text(value: &Value) -> Option<&str> {
     }
 }
 
-/// From a map or a flat list. `None` if a name or a value is not text, or a name occurs twice.
+/// From a map or a flat list. `None` if a name occurs twice.
 pub(crate) fn fields(value: &Value) -> Option<Fields> {
     let pairs: Vec<(&Value, &Value)> = match value {
         Value::Map(pairs) => pairs.iter().map(|(name, value)| (name, value)).collect(),
@@ -263,8 +260,8 @@ fn peer(f: &Fields) -> Option<Peer> {
     Some(Peer { at, id })
 }
 
-/// Also a lost connection. `+switch-master` begins with the group's name. The others begin with the
-/// kind and the name of an instance; for a Sentinel or a replica, the group follows after `@`.
+/// `+switch-master` begins with the group's name. The others begin with the kind and the name of an
+/// instance; for a Sentinel or a replica, the group follows after `@`.
 fn concerns(push: &PushInfo, name: &str) -> bool {
     if push.kind == PushKind::Disconnection {
         return true;

@@ -1,10 +1,7 @@
-//! Decides on the master of a group by the Sentinels' answers: a pure state machine, for which
-//! their order never matters.
-//!
-//! A Sentinel that is isolated together with the old master still names it. So a master counts only
-//! if a majority of the *known* Sentinels names it in one epoch, no older than an earlier
-//! decision's, unless each of this majority was reset. Nor can one answer prevent a decision: an
-//! epoch, a peer or the number of peers counts only if more than a minority report it.
+//! Decides on the master of a group by the Sentinels' answers: a pure state machine. A master
+//! counts only if a majority of the *known* Sentinels names it in one epoch, no older than an
+//! earlier decision's, unless each of this majority was reset. An epoch, a peer or the number of
+//! peers counts only if more than a minority report it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -84,15 +81,15 @@ pub(crate) struct Master {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Discovery {
-    /// In the order of the requests: who replied first comes first.
+    /// Who replied first comes first.
     sentinels: Vec<Address>,
     learned: BTreeSet<Address>,
     configured: usize,
     ids: BTreeMap<Address, Box<str>>,
-    /// Kept while a Sentinel is silent, because it may still begin a failover.
+    /// A silent Sentinel may still begin a failover.
     down_after: BTreeMap<Address, Duration>,
     seen: Option<u64>,
-    /// Of itself under `seen`. A later word below this one shows that it was reset.
+    /// A later word below this one shows that the Sentinel was reset.
     said: BTreeMap<Address, Said>,
 }
 
@@ -119,15 +116,15 @@ impl Discovery {
         &self.sentinels
     }
 
-    /// To the head of the list (step 1 of Redis' guideline for Sentinel clients).
+    /// Step 1 of Redis' guideline for Sentinel clients.
     pub(crate) fn first_replier(&mut self, at: &Address) {
         if let Some(i) = self.sentinels.iter().position(|s| s == at) {
             self.sentinels[..=i].rotate_right(1);
         }
     }
 
-    /// Adds the reported Sentinels (step 9 of Redis' guideline), and removes one whose id is a
-    /// configured Sentinel's. True if there are new ones to ask.
+    /// Step 9 of Redis' guideline. Removes one whose id is a configured Sentinel's. True if there
+    /// are new ones to ask.
     pub(crate) fn learn(&mut self, answers: &[Answer]) -> bool {
         for a in answers {
             if let Some(id) = &a.id {
@@ -172,9 +169,9 @@ impl Discovery {
     }
 
     /// The largest of three: the configured, those that answered, and the number that they report.
-    /// A Sentinel never removes others by itself, so even an isolated part reports the full number
-    /// and is recognised as a minority. The highest reports may be wrong: as many are ignored as
-    /// there are beyond a majority, and at most a minority.
+    /// Even an isolated part reports the full number and is recognised as a minority. The highest
+    /// reports may be wrong: as many are ignored as there are beyond a majority, and at most a
+    /// minority.
     fn known(&self, voices: &[Voice<'_>]) -> usize {
         let mut reported: Vec<usize> = voices.iter().filter_map(|v| v.sentinels).collect();
         reported.sort_unstable_by(|a, b| b.cmp(a));
@@ -193,12 +190,9 @@ impl Discovery {
         let Some((first, voice)) = named.first() else {
             return Err(no_master_named(&voices, answers));
         };
-        // Below an earlier decision's epoch: it has not received the last failover, and would lead
-        // back to the replaced master (sentinel 1). A higher epoch without a majority decides
-        // nothing.
+        // It has not received the last failover (sentinel 1).
         let current = |v: &Voice<'_>| v.epoch().is_none() || v.epoch() >= self.seen;
-        // Epochs decrease only when an operator resets the Sentinels. Then a majority reports less
-        // than each of them did before, or all report the same.
+        // Epochs decrease only when an operator resets the Sentinels.
         let agrees = |(at, v): &(&Address, &Voice<'_>)| at == first && v.epoch() == voice.epoch();
         let all_agree = named.len() >= known && named.iter().all(agrees);
         let reset = |v: &Voice<'_>| all_agree || self.was_reset(v);
@@ -223,7 +217,7 @@ impl Discovery {
         let Some((at, _)) = winner else {
             return Err(no_agreement(answers, needed, self.seen));
         };
-        // Any Sentinel may begin the next failover, so the shortest counts.
+        // Any Sentinel may begin the next failover.
         let reported = named.iter().filter_map(|(_, v)| v.facts).map(|f| f.down_after);
         let down_after = reported.chain(self.down_after.values().copied()).min();
         Ok(Master {
@@ -257,7 +251,7 @@ impl Discovery {
     }
 }
 
-/// By at least `needed`. One that does not tell its epoch counts for each epoch of its master.
+/// One that does not tell its epoch counts for each epoch of its master.
 fn majorities<'a>(
     named: &[(&'a Address, &Voice<'_>)],
     needed: usize,
@@ -290,7 +284,7 @@ struct Voice<'a> {
     id: Option<&'a str>,
     at: Option<&'a Address>,
     facts: Option<&'a MasterFacts>,
-    /// In its report, itself included.
+    /// Itself included.
     sentinels: Option<usize>,
     unknown: bool,
 }
@@ -302,9 +296,9 @@ impl Voice<'_> {
 }
 
 fn voices(answers: &[Answer]) -> Vec<Voice<'_>> {
-    // Of two answers with one id, the one whose address more other Sentinels report with this id;
-    // then the higher epoch, because a failover may happen in between; then by the whole answer, so
-    // that the order of arrival does not matter.
+    // Of two answers with one id, the one whose address more others report; then the higher epoch,
+    // because a failover may happen in between; then by the whole answer, so that the order of
+    // arrival does not matter.
     let known = |a: &Answer| {
         let is = |p: &Peer| p.at == a.from && p.id == a.id;
         answers.iter().filter(|other| other.from != a.from && other.peers().iter().any(is)).count()
@@ -348,7 +342,6 @@ impl Answer {
         }
     }
 
-    /// The master is down or a failover runs.
     pub(crate) fn troubled(&self) -> bool {
         match &self.reply {
             SentinelReply::Master { facts, .. } => facts.as_ref().is_some_and(|f| f.troubled),
@@ -392,7 +385,7 @@ fn all_answers(answers: &[Answer]) -> String {
     all.join("; ")
 }
 
-/// Of several causes, the one that most likely needs a person; a missing answer comes last.
+/// Of several causes, the one that most likely needs a person.
 fn no_master_named(voices: &[Voice<'_>], answers: &[Answer]) -> NodeError {
     let has = |t| answers.iter().any(|a| matches!(a.reply, SentinelReply::Failed(x, _) if x == t));
     let fault = if voices.iter().any(|v| v.unknown) {

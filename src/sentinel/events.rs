@@ -1,5 +1,5 @@
-//! Collects the events of Sentinels. One only causes another round, at most once a second for each
-//! Sentinel; only those of several make it urgent.
+//! Events of Sentinels. One only causes another round, at most once a second for each Sentinel;
+//! only those of several make it urgent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,6 @@ pub(crate) struct Events {
     by: SyncMutex<BTreeMap<Address, Arc<EventCollector>>>,
 }
 
-/// All connections to the Sentinel share it.
 #[derive(Debug)]
 pub(crate) struct EventCollector {
     notify: Arc<Notify>,
@@ -60,8 +59,8 @@ impl Events {
         self.by.lock().retain(|at, _| known.contains(at));
     }
 
-    /// Returns the number of Sentinels whose events caused a round in the last three seconds. A
-    /// dropped future loses no event.
+    /// Number of Sentinels whose events caused a round in the last three seconds. A dropped future
+    /// loses no event.
     pub(crate) async fn reason(&self) -> usize {
         loop {
             let now = Instant::now();

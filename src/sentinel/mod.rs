@@ -1,7 +1,4 @@
 //! Finds the present master of a Sentinel group.
-//!
-//! [`discovery`] decides by the answers and is pure; `ask` sends the requests; `watch` repeats
-//! them, and reacts to events.
 
 pub(crate) mod address;
 pub(crate) mod ask;

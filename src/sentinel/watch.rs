@@ -50,11 +50,9 @@ struct Shared {
     events: Arc<Events>,
     seen: SyncMutex<Seen>,
     env: Arc<dyn Env>,
-    /// Between the beginnings of two rounds, so that the answer is never too old to rely on; `None`
-    /// while L is not known.
+    /// Between the beginnings of two rounds. `None` while L is not known.
     within: SyncMutex<Option<Duration>>,
-    /// Increases with each decision on another master or epoch: the present connection must then
-    /// not be used any more.
+    /// The present connection must then not be used any more.
     version: watch::Sender<u64>,
 }
 
@@ -78,8 +76,7 @@ impl Watch {
         Self { shared, poll_every, task: SyncMutex::new(None) }
     }
 
-    /// A master that a round has just decided is returned at once to the first call; else the
-    /// Sentinels are asked now. The first call starts the watching task.
+    /// A master that a round has just decided is returned at once to the first call.
     pub(crate) async fn resolve(&self) -> Result<Master, NodeError> {
         self.start();
         let news = self.shared.seen.lock().news.take();
@@ -111,8 +108,7 @@ impl Watch {
         self.shared.version.subscribe()
     }
 
-    /// `new` does not, because a program may build a node outside of a runtime. Again if the task
-    /// has ended with an earlier runtime.
+    /// `new` does not, because a program may build a node outside of a runtime.
     fn start(&self) {
         let mut task = self.task.lock();
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
@@ -134,7 +130,7 @@ impl Shared {
         self.seen.lock().known
     }
 
-    /// Then nobody waits for the other Sentinels if those that answered decide (sentinel 2).
+    /// Then nobody waits for the other Sentinels (sentinel 2).
     fn enough(&self) -> Duration {
         self.within.lock().unwrap_or(SHORTEST_WINDOW / 3) / 2
     }
@@ -170,8 +166,8 @@ impl Shared {
                     self.version.send_modify(|g| *g += 1);
                 }
             }
-            // The connection stays: unreachable Sentinels do not make the present master invalid,
-            // and a replaced one refuses writes without enough replicas after L.
+            // The connection stays: a replaced master refuses writes without enough replicas after
+            // L.
             Err(e) => (seen.error, seen.news) = (Some(e.clone()), None),
         }
     }
@@ -188,8 +184,7 @@ async fn keep_asking(shared: Arc<Shared>, every: Duration) {
             biased;
             by = shared.events.reason() => {
                 reported = true;
-                // A single Sentinel causes one round and no faster polling: it could send events
-                // without end.
+                // A single Sentinel could send events without end.
                 if by > minority(shared.known()).max(1) {
                     alarm = ALARM_POLLS;
                 }
@@ -198,8 +193,7 @@ async fn keep_asking(shared: Arc<Shared>, every: Duration) {
             }
             () = sleep(jittered(pause, &*shared.env)) => alarm = alarm.saturating_sub(1),
         }
-        // Faster only when trouble begins: a group that stays down is polled at the usual pace
-        // again.
+        // A group that stays down is polled at the usual pace again.
         let asked = shared.env.now();
         let round = shared.round(reported || alarm > 0).await;
         took = shared.env.now().since(asked);

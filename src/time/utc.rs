@@ -15,8 +15,8 @@ pub fn until_utc(ms: u64) -> String {
     format!("{date} {time} UTC")
 }
 
-/// Formats the span between two times in milliseconds since 1970: `2026-11-23 14:03:20.1–14:03:21.4
-/// UTC`. The first time is rounded down and the second time is rounded up, to tenths of a second.
+/// In ms since 1970: `2026-11-23 14:03:20.1–14:03:21.4 UTC`. The first time is rounded down, the
+/// second up.
 pub(crate) fn span_utc(from: u64, to: u64) -> String {
     let ((day, begin), (last_day, end)) = (tenths(from), tenths(to.div_ceil(100) * 100));
     if day == last_day {
@@ -59,8 +59,8 @@ fn tenths(ms: u64) -> (String, String) {
 
 fn date_and_time(ms: u64) -> (String, String) {
     let (days, of_day) = (ms / 86_400_000, ms % 86_400_000);
-    // Years begin in March, so that the leap day is the last of a year; eras have 400 years,
-    // because all such are equally long.
+    // So that the leap day is the last of a year; eras have 400 years, because all such are equally
+    // long.
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;

@@ -1,5 +1,4 @@
-//! The contract suite: test cases for the rules of [`Op`], a request to a node (a server that votes
-//! on locks). Every kind of node has to pass these cases.
+//! The contract suite: test cases for the rules of [`Op`]. Every kind of node has to pass them.
 //!
 //! [`Op`]: palisade::node::spi::Op
 //!
@@ -17,9 +16,8 @@
 //! # });
 //! ```
 
-// All cases use the same short names of variables: b is the bench (the node under test with helper
-// functions), k has the keys of a lock, r is the key of a record, a and c are owners, t is a
-// fencing token.
+// In all cases b is the bench, k has the keys of a lock, r is the key of a record, a and c are
+// owners, t is a fencing token.
 #![expect(clippy::many_single_char_names)]
 
 mod barriers;
@@ -61,8 +59,8 @@ use self::bench::Bench;
 type Hook = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 type ForeignHook = Arc<dyn Fn(String, Option<Duration>) -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// Actions on the server under test. The caller of the suite provides these hooks. A case is
-/// skipped if the hook that it needs is missing.
+/// Actions on the server under test, provided by the caller of the suite. A case is skipped if the
+/// hook that it needs is missing.
 #[derive(Clone, Default)]
 pub struct Hooks {
     restart_empty: Option<Hook>,
@@ -73,8 +71,6 @@ pub struct Hooks {
     put_foreign: Option<ForeignHook>,
 }
 
-/// Makes a setter for each hook that has no arguments. A hook is a function that disturbs the
-/// server.
 macro_rules! setters {
     ($($(#[$doc:meta])* $name:ident)*) => {$(
         $(#[$doc])*
@@ -106,8 +102,8 @@ impl Hooks {
         /// at the beginning of a planned handover. The hook does nothing else.
         close
 
-        /// Sets the hook that hands the node over to another server process with all the data (a
-        /// planned handover). The hook returns when the other process answers.
+        /// Sets the hook that hands the node over to another server process with all the data. The
+        /// hook returns when the other process answers.
         hand_over
     }
 
@@ -136,7 +132,6 @@ impl fmt::Debug for Hooks {
     }
 }
 
-/// The hook (an action on the server under test) that a test case needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
     Nothing,
@@ -162,9 +157,9 @@ impl Case {
         self.name
     }
 
-    /// Returns true if the case puts the whole node into quarantine, a time in which the node
-    /// grants nothing. Such a case must run alone, and after all other cases. The other cases
-    /// request a longer quarantine, and a node uses the longest one that any client requests.
+    /// Returns true if the case puts the whole node into quarantine. Such a case must run alone,
+    /// and after all other cases: those request a longer quarantine, and a node uses the longest
+    /// one that any client requests.
     pub fn disturbs(&self) -> bool {
         !matches!(self.need, Need::Nothing | Need::Foreign)
     }
@@ -193,9 +188,8 @@ impl Case {
             let before = after.facts().await.quarantine_len;
             (self.run)(bench).await;
             if matches!(self.need, Need::HandOver) {
-                // The next handover has to wait until no lease from before this handover can still
-                // run (the node has settled). That takes the length of the quarantine at the time
-                // of the handover, which may be longer than the present length.
+                // The next handover has to wait until the node has settled, for the length of the
+                // quarantine at the time of this one.
                 tokio::time::sleep(after.facts().await.quarantine_len.max(before)).await;
             }
         }
@@ -254,7 +248,6 @@ pub async fn run(node: Arc<dyn LockNode>, hooks: &Hooks) -> usize {
     ran
 }
 
-/// Makes a list of `Case`s from async functions of one `Bench`.
 macro_rules! list {
     ($($need:ident: $name:ident),* $(,)?) => {
         vec![$(super::Case {

@@ -1,5 +1,4 @@
-//! Tests with a crash at every point of a message's delivery: at each request to a node, each
-//! answer, and each effect.
+//! Tests with a crash at every point of a message's delivery.
 
 use std::fmt;
 use std::future::{Future, pending};
@@ -15,9 +14,9 @@ use palisade::{Config, Durability, MemoryNode, Moment, Redlock, RedlockBuilder};
 use tokio::sync::{Notify, broadcast};
 use tokio::time::sleep;
 
-/// Largest number of deliveries in one trial (a run with one crash).
+/// In one trial.
 const MOST: u32 = 20;
-/// Size of the clock step of [`CrashKind::SkewClock`]. It is within the default `clock_error`.
+/// Within the default `clock_error`.
 const SKEW: Duration = Duration::from_secs(1);
 
 /// Fault that is injected at a crash point.
@@ -103,8 +102,8 @@ pub struct Trial {
     pub point: Option<String>,
     /// Number of effects.
     pub effects: u32,
-    /// Result of the last delivery; `None` if the message was neither done nor parked (left to a
-    /// person) within twenty deliveries.
+    /// Result of the last delivery; `None` if the message was neither done nor parked within twenty
+    /// deliveries.
     pub ended: Option<Delivery>,
     /// Number of deliveries of the message.
     pub deliveries: u32,
@@ -120,7 +119,7 @@ struct Inner {
     life: Arc<Life>,
 }
 
-/// The nodes, the clock and the number of effects. They outlive a process.
+/// They outlive a process.
 #[derive(Debug)]
 struct World {
     env: Arc<TokioEnv>,
@@ -128,10 +127,9 @@ struct World {
     effects: Arc<AtomicU32>,
 }
 
-/// State of a process: alive or dead, and the crash point.
 #[derive(Debug)]
 struct Life {
-    /// The crash and the number of its crash point; `None` for a process without a crash.
+    /// `None` for a process without a crash.
     crash: Option<(CrashKind, usize)>,
     passed: AtomicUsize,
     crashed_at: Mutex<Option<String>>,
@@ -178,7 +176,7 @@ impl Crashes {
     {
         let world = World::new(self.nodes);
         let mut crash = Some((self.kind, at));
-        // A process that was not killed stays alive, so its `Redlock` handle is not dropped.
+        // A process that was not killed keeps its `Redlock` handle.
         let mut alive = Vec::new();
         let (mut deliveries, mut ended, mut point) = (0, None, None);
         while deliveries < MOST {
@@ -242,8 +240,8 @@ impl Process {
     /// Counts one effect of the handler, with a crash point before it and a crash point after it.
     ///
     /// # Cancellation safety
-    /// If the future is dropped, the effect may have happened. A probe (a check if the effect
-    /// happened) can read the number of effects from [`effects`](Self::effects).
+    /// If the future is dropped, the effect may have happened. A probe can read the number of
+    /// effects from [`effects`](Self::effects).
     pub async fn effect(&self) {
         let life = &self.0.life;
         life.pass("before the effect", &life.first).await;
@@ -251,8 +249,7 @@ impl Process {
         life.pass("behind the effect", &life.first).await;
     }
 
-    /// Returns the number of effects so far, in all processes. A probe of the user's code, which
-    /// looks if the effect happened, would get this number.
+    /// Returns the number of effects so far, in all processes, as a probe would.
     pub fn effects(&self) -> u32 {
         self.0.life.effects.load(Ordering::Relaxed)
     }
@@ -260,13 +257,12 @@ impl Process {
 
 impl Life {
     fn crashed_at(&self) -> MutexGuard<'_, Option<String>> {
-        // A poisoned mutex can be used, because each change of the value is one statement.
+        // Each change of the value is one statement.
         self.crashed_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Passes a crash point, at which a trial may inject its fault. Returns the time for which the
-    /// request or the answer is delayed at this point. If the process dies, the future never
-    /// resolves.
+    /// Returns the time for which the request or the answer is delayed at this point. If the
+    /// process dies, the future never resolves.
     async fn pass(&self, what: &str, node: &MemoryNode) -> Duration {
         if self.dead.load(Ordering::Acquire) {
             return pending().await;
@@ -296,7 +292,6 @@ impl Life {
     }
 }
 
-/// A node with crash points: each call has one crash point before it and one after it.
 #[derive(Debug)]
 struct CrashingNode {
     node: MemoryNode,
@@ -310,7 +305,7 @@ impl CrashingNode {
         let at = |side| format!("{side} {what} at {}", self.node.name());
         let stalls = self.life.pass(&at("before"), &self.node).await;
         if !stalls.is_zero() {
-            // The request still arrives, but long after the sender has stopped waiting for it.
+            // Long after the sender has stopped waiting for it.
             let node = self.node.clone();
             tokio::spawn(async move {
                 sleep(stalls).await;

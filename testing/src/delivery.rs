@@ -1,7 +1,5 @@
-//! Crash points in a consumer's handling of a message. A test can kill the process at each point.
-//!
-//! [`CrashPoints`] wraps any broker. It has no crash points after the claim and after the effect.
-//! The handler has to add these two points.
+//! Crash points in a consumer's handling of a message. [`CrashPoints`] has none after the claim and
+//! after the effect: the handler has to add these two.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -33,7 +31,7 @@ pub struct CrashPoints<B> {
     hook: Hook,
 }
 
-/// A session of the wrapped broker, with crash points (places where a test can kill the process).
+/// A session of the wrapped broker, with crash points.
 pub struct Watched<S> {
     session: S,
     hook: Hook,
@@ -46,8 +44,7 @@ pub struct Passing<D> {
 }
 
 impl<B> CrashPoints<B> {
-    /// Wraps this broker. `hook` is called at each crash point, a step of the handling of a
-    /// message.
+    /// Wraps this broker. `hook` is called at each crash point.
     pub fn new(broker: B, hook: impl Fn(CrashPoint) + Send + Sync + 'static) -> Self {
         Self { broker, hook: Arc::new(hook) }
     }

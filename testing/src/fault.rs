@@ -1,8 +1,6 @@
-//! Fault injection for any node: delay, loss, duplicates, a freeze, a cut, loss of data.
-//!
-//! A script (a list of steps) decides on the faults of the next calls. Without a script, random
-//! numbers from a given seed decide. All waits use `tokio::time`. So with a paused clock, the same
-//! seed causes the same faults at the same times.
+//! Fault injection for any node: delay, loss, duplicates, a freeze, a cut, loss of data. A script
+//! decides on the faults of the next calls, or random numbers from a seed. With a paused clock, the
+//! same seed causes the same faults at the same times.
 
 mod plan;
 
@@ -51,17 +49,15 @@ struct State {
     dice: Option<Dice>,
     cut: bool,
     frozen: bool,
-    /// True while a thaw (the end of a freeze) executes the queued requests. New requests are then
-    /// appended to the queue.
+    /// A thaw executes the queued requests; new ones are appended to the queue.
     draining: bool,
     queue: VecDeque<Job>,
     calls: u64,
 }
 
-/// A request on its way to the node. The request continues even if its caller has dropped the call.
+/// Continues even if its caller has dropped the call.
 struct Job {
     batch: Batch,
-    /// Time that the caller has set for the node's answer.
     budget: Duration,
     step: Step,
     reply: oneshot::Sender<Replies>,
@@ -116,8 +112,7 @@ impl FaultControl {
         self.0.state().dice = Some(Dice::new(seed, odds));
     }
 
-    /// Removes the random faults, and the script (the faults that were set for the next calls). A
-    /// freeze or a cut continues.
+    /// Removes the random faults, and the script. A freeze or a cut continues.
     pub fn clear(&self) {
         let mut state = self.0.state();
         state.script.clear();
@@ -177,8 +172,7 @@ impl Shared {
         }
     }
 
-    /// Executes the request, or appends it to the queue during a freeze and until the queue is
-    /// empty.
+    /// Appended to the queue during a freeze and until the queue is empty.
     async fn deliver(self: Arc<Self>, job: Job) {
         sleep_some(job.step.before).await;
         {
@@ -203,7 +197,6 @@ impl Shared {
             let (shared, batch) = (self.clone(), batch.clone());
             tokio::spawn(async move {
                 sleep_some(later).await;
-                // The reply to the duplicate is dropped.
                 shared.inner.call(batch, shared.env.now() + budget).await;
             });
         }
@@ -212,12 +205,10 @@ impl Shared {
             return;
         }
         if step.after.is_zero() {
-            // An error means that the caller has dropped the call. The request took effect all the
-            // same.
+            // The caller has dropped the call; the request took effect all the same.
             let _ = reply.send(replies);
         } else {
-            // A separate task delays the reply, so that the requests in the queue do not wait for
-            // this delay.
+            // So that the requests in the queue do not wait for this delay.
             tokio::spawn(async move {
                 sleep(step.after).await;
                 let _ = reply.send(replies);
@@ -226,8 +217,7 @@ impl Shared {
     }
 }
 
-/// Executes the requests that were queued during a freeze. A new freeze stops this function before
-/// the next request.
+/// A new freeze stops this function before the next request.
 async fn drain(shared: Arc<Shared>) {
     loop {
         let job = {
@@ -258,8 +248,7 @@ async fn answer(reply: oneshot::Receiver<Replies>) -> Replies {
 impl LockNode for Fault {
     fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
         let n = batch.ops.len();
-        // The faults are chosen here and not at the first poll, so that they depend only on the
-        // order of the calls.
+        // Here and not at the first poll, so that the faults depend only on the order of the calls.
         let (step, cut, plain) = {
             let mut state = self.0.state();
             state.calls += 1;
@@ -294,9 +283,8 @@ impl LockNode for Fault {
         })
     }
 
-    /// Forwards a wait for replicas (a barrier) to the node. If the link is cut, the barrier is
-    /// refused; if it is frozen, the barrier waits until its deadline. Scripted and random faults
-    /// do not change barriers.
+    /// If the link is cut, the barrier is refused; if it is frozen, it waits until its deadline.
+    /// Scripted and random faults do not change barriers.
     fn barrier(
         &self,
         after: BarrierPoint,

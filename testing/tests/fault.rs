@@ -1,5 +1,4 @@
-//! Tests of each fault that the `Fault` wrapper injects, from the side of the caller and from the
-//! side of the node. Tokio's clock is paused.
+//! Tests of each fault, from the side of the caller and of the node. Tokio's clock is paused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,7 +112,7 @@ async fn delays_before_and_behind_the_node() {
     assert!(s.env.now().since(start) >= 20 * MS);
     s.times_out(release(1)).await;
     assert_eq!(s.holder().await, None);
-    // The request is late but not cancelled: it takes effect after its caller has stopped waiting.
+    // The request is late but not cancelled.
     s.times_out(acquire(2)).await;
     assert_eq!(s.holder().await, None);
     sleep(100 * MS).await;
@@ -140,8 +139,7 @@ async fn a_frozen_node_runs_its_queue_in_order_when_it_thaws() {
     s.times_out(acquire(2)).await;
     assert_eq!(s.holder().await, None);
     s.control.thaw();
-    // This request arrives while the node, no longer frozen, executes its queued requests. It is
-    // executed after them.
+    // It arrives while the node executes its queued requests.
     assert!(matches!(s.ask(acquire(3)).await, Ok(Reply::Held { .. })));
     assert_eq!(s.holder().await, Some(OwnerToken::from_random(2)));
     assert_eq!(s.ask(release(2)).await, Ok(Reply::Done));

@@ -1,5 +1,5 @@
-//! A consumer process of the demo. If a consumer was started with a crash point (a step of the
-//! handling of a message), it aborts itself after this step, unless the demo kills it earlier.
+//! A consumer process of the demo. If a consumer was started with a crash point, it aborts itself
+//! after this step, unless the demo kills it earlier.
 
 use std::future::Future;
 use std::io::Write as _;
@@ -20,8 +20,7 @@ use crate::brokers::Kind;
 use crate::invoices::Invoice;
 use crate::ledger::{LedgerReply, Line};
 
-/// The crash point at which a consumer process aborts itself. Each crash point is named after the
-/// last step of the handling that was done.
+/// Named after the last step of the handling that was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DieAt {
     Fetched,
@@ -32,9 +31,7 @@ pub(crate) enum DieAt {
 }
 
 impl DieAt {
-    /// Returns the byte that a consumer process writes to its output just before it aborts at this
-    /// crash point. Each crash point has its own byte. So the demo's main process can count the
-    /// deaths at each crash point.
+    /// Each crash point has its own byte, so that the main process can count the deaths.
     pub(crate) fn mark(self) -> u8 {
         b'1' + self as u8
     }
@@ -70,8 +67,8 @@ pub(crate) struct Args {
     concurrency: usize,
 }
 
-/// Handler and probe of a consumer. The handler books an invoice in the ledger. The probe asks the
-/// ledger if an invoice is booked. The handler and the probe are the same for all brokers.
+/// The same for all brokers: the handler books an invoice in the ledger, and the probe asks the
+/// ledger for it.
 #[derive(Clone)]
 pub(crate) struct Work {
     ledger: Arc<Line>,
@@ -96,7 +93,6 @@ impl Death {
     }
 }
 
-/// Writes one byte to standard output. The demo's main process reads the byte there.
 fn write(byte: u8) {
     let _ = std::io::stdout().write_all(&[byte]);
     let _ = std::io::stdout().flush();
@@ -119,7 +115,6 @@ impl Work {
         Ok(())
     }
 
-    /// Asks the ledger if an invoice is booked.
     pub(crate) async fn probe(self, cx: Context) -> Probed<()> {
         match self.ledger.probe(cx.key(), cx.fencing_token().get()).await {
             Ok(LedgerReply::Booked) => Probed::Found(()),
@@ -130,7 +125,6 @@ impl Work {
 }
 
 impl Work {
-    /// Consumes messages until `stop` resolves.
     pub(crate) async fn consume<B: Broker>(
         self,
         broker: B,
@@ -161,7 +155,6 @@ impl Work {
     }
 }
 
-/// Opens the demo's idempotency records. They are stored on the Sentinel group `master`.
 pub(crate) fn memory(
     master: &str,
     sentinels: &[String],
@@ -175,7 +168,6 @@ pub(crate) fn memory(
     Ok((redlock, of))
 }
 
-/// Runs a consumer process until it receives SIGTERM.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let sentinels: Vec<String> = args.sentinels.split(',').map(str::to_owned).collect();
     let lease = Duration::from_millis(args.lease_ms);

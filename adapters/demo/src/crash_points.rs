@@ -1,9 +1,6 @@
-//! Kills a consumer process at each of the five crash points, that is, after each step of the
-//! handling of a message. After each death the demo compares the ledger, the records on the nodes,
-//! and the broker with the expected counts.
-//!
-//! The consumer handles one message at a time and dies at the third message. Then another process
-//! consumes the remaining messages.
+//! Kills a consumer process at its third message, at each of the five crash points. After each
+//! death the demo compares the ledger, the records on the nodes, and the broker with the expected
+//! counts.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -28,35 +25,27 @@ use crate::invoices::{self, Invoice, Letter};
 use crate::ledger::Ledger;
 use crate::process::{Process, command};
 
-/// Number of messages that are sent for each crash point (a step after which a consumer is killed).
 const MESSAGES: usize = 6;
-/// Number of the message at which the consumer process dies, counted from 1.
+/// Counted from 1.
 const AT: usize = 3;
 /// Lease of the claims. The lease is long enough that even a busy machine renews it in time. So no
 /// message is delivered twice.
 const LEASE: Duration = Duration::from_secs(8);
-/// Maximum time for each step of the demo, such as the end of a process.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Time for which the broker must have no message before all messages count as handled. A consumer
 /// that cannot handle a message yet keeps the message for less than this time.
 const STEADY: Duration = Duration::from_secs(2);
 const SIGABRT: i32 = 6;
 
-/// State of the ledger (the list of booked invoices) and of the idempotency records on the nodes,
-/// after the death of a consumer process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
-    /// Number of invoices that are booked in the ledger.
     booked: usize,
-    /// Number of idempotency keys with a stored result.
     stored: usize,
-    /// Number of idempotency keys whose attempt has begun and has left no result.
     begun: usize,
 }
 
 impl DieAt {
-    /// Returns the expected counts after a consumer process has died at this crash point, that is,
-    /// after this step of the handling of a message.
+    /// After a consumer process has died at this crash point.
     fn seen(self) -> Seen {
         let before = AT - 1;
         match self {

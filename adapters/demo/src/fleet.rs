@@ -20,13 +20,11 @@ use crate::process::{Process, command};
 
 const CONSUMERS: usize = 4;
 const POINTS: usize = 5;
-/// Maximum number of messages of a consumer before it aborts itself at its crash point (a step of
-/// the handling of a message). This number is for a crash point at which no consumer has died yet.
+/// Maximum number of messages of a consumer before it aborts itself at its crash point. This number
+/// is for a crash point at which no consumer has died yet.
 const SOON: u32 = 20;
-/// Maximum time for a consumer to end after SIGTERM.
 const END: Duration = Duration::from_secs(30);
 
-/// Numbers of deliveries to consumer processes, and of deaths of these processes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FleetCounts {
     pub(crate) delivered: u64,
@@ -44,7 +42,7 @@ impl FleetCounts {
     }
 }
 
-/// The consumer processes of a run. Dead processes are replaced.
+/// Dead processes are replaced.
 pub(crate) struct Fleet {
     args: Vec<String>,
     inner: Mutex<Inner>,
@@ -65,8 +63,7 @@ struct Counts {
 struct Inner {
     list: Vec<Process>,
     dice: StdRng,
-    /// Number of consumers that were started for each crash point (the step after which a consumer
-    /// aborts itself).
+    /// Number of consumers that were started for each crash point.
     started: [u64; POINTS],
     killed: u64,
     /// If true, new consumers get no crash point, so they do not abort themselves.
@@ -88,7 +85,6 @@ impl Counts {
     }
 }
 
-/// Returns the command-line arguments of a consumer process.
 pub(crate) fn consumer(broker: &Broker, group: &Group, ledger: &Ledger) -> Vec<String> {
     let socket = ledger.socket();
     let sentinels = group.sentinels.join(",");
@@ -126,7 +122,6 @@ impl Fleet {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a new consumer for each consumer that has ended.
     pub(crate) fn refill(&self) -> Result<(), Failure> {
         let mut inner = self.inner();
         inner.list.retain_mut(|c| !c.has_ended());

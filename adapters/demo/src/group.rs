@@ -43,7 +43,6 @@ impl Group {
         Ok(Self { dir, name, sentinels })
     }
 
-    /// Kills the Redis master with SIGKILL and waits until the Sentinels report another master.
     pub(crate) async fn fail_over(&self) -> Result<(), Failure> {
         let before = self.master().await?;
         let mut strike = tokio::process::Command::new(script("break"));

@@ -16,14 +16,12 @@ const POISON: usize = 7;
 /// Number of messages that have the key of another message and a different body.
 const FORGERIES: usize = 3;
 
-/// A message to be published, with its idempotency key and its body.
 #[derive(Clone, Debug)]
 pub(crate) struct Letter {
     pub(crate) key: Arc<str>,
     pub(crate) body: String,
 }
 
-/// All messages that a run of the demo publishes.
 pub(crate) struct Plan {
     /// Messages in the order in which they are published.
     pub(crate) messages: Vec<Letter>,

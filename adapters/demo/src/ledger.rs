@@ -21,10 +21,8 @@ enum LedgerRequest {
     Probe { key: Arc<str>, token: u64 },
 }
 
-/// The ledger's reply to a request of a consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum LedgerReply {
-    /// The order is booked.
     Booked,
     /// The order is not booked. From now on the ledger refuses each booking of the order with a
     /// smaller fencing token than that of this request.
@@ -65,7 +63,6 @@ impl Ledger {
         self.dir.join("ledger")
     }
 
-    /// Returns the number of orders whose invoices the ledger has booked.
     pub(crate) fn executed(&self) -> usize {
         self.shared.booked.load(Ordering::Relaxed)
     }
@@ -113,7 +110,6 @@ async fn answer(shared: Arc<Shared>, stream: UnixStream) {
     }
 }
 
-/// A consumer process's connection to the ledger, which books the invoices.
 pub(crate) struct Line(Mutex<BufReader<UnixStream>>);
 
 impl Line {

@@ -9,13 +9,12 @@
 //! broker-demo crash-points kafka     kills one consumer at each of the five crash points
 //! ```
 //!
-//! Four consumer processes handle the messages. The demo kills them at random moments. Each of them
+//! Four consumer processes handle the messages. The demo kills them at random moments, and each
 //! also aborts itself at one of the five crash points (fetch, claim, effect, complete,
-//! acknowledge). The demo kills the broker once and starts it again. A Sentinel group stores the
-//! idempotency records. The demo kills the group's master once and waits until the Sentinels report
-//! another master. A ledger in the demo's main process books the invoices and refuses old fencing
-//! tokens. At the end the demo audits the ledger. A run fails if no consumer died at one of the
-//! crash points. The last line of the output is JSON for programs.
+//! acknowledge). The broker and the master of the Sentinel group with the idempotency records are
+//! killed once. A ledger books the invoices, refuses old fencing tokens, and is audited at the end.
+//! A run fails if no consumer died at one of the crash points. The last line of the output is JSON
+//! for programs.
 
 mod brokers;
 mod child;
@@ -30,8 +29,6 @@ mod ledger;
 mod process;
 mod report;
 
-/// The ledger of the library's example `orders`: it books orders, checks their fencing tokens, and
-/// counts orders that are booked twice.
 #[path = "../../../examples/orders/ledger.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod books;
@@ -55,7 +52,6 @@ use invoices::Plan;
 use ledger::Ledger;
 use report::Report;
 
-/// The error type of all functions of the demo.
 type Failure = Box<dyn Error + Send + Sync>;
 
 /// Maximum duration of a run for each thousand invoices.
@@ -215,7 +211,6 @@ async fn work(
     }
 }
 
-/// Prints the number of booked invoices every ten seconds.
 async fn progress(ledger: &Ledger, of: usize, begun: Instant) -> Infallible {
     loop {
         sleep(Duration::from_secs(10)).await;
@@ -224,7 +219,6 @@ async fn progress(ledger: &Ledger, of: usize, begun: Instant) -> Infallible {
     }
 }
 
-/// Waits until `invoices` invoices are booked.
 async fn reached(ledger: &Ledger, invoices: usize) {
     while ledger.executed() < invoices {
         sleep(Duration::from_millis(50)).await;

@@ -39,12 +39,10 @@ impl Process {
         let _ = Command::new("kill").args(["-s", name, &pid]).stderr(Stdio::null()).status();
     }
 
-    /// Returns true if the process has ended or its state cannot be read.
     pub(crate) fn has_ended(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(Some(_)) | Err(_))
     }
 
-    /// Kills the process. Fails if the process had already ended by itself.
     pub(crate) fn crash(&mut self) -> Result<(), Failure> {
         if self.has_ended() {
             return Err("a server that was to be killed had ended by itself".into());
@@ -53,7 +51,7 @@ impl Process {
         Ok(())
     }
 
-    /// Waits until the process has ended, and returns its exit status. Fails after `within`.
+    /// Fails after `within`.
     pub(crate) async fn ended(&mut self, within: Duration) -> Result<ExitStatus, Failure> {
         let begun = Instant::now();
         loop {
@@ -67,7 +65,6 @@ impl Process {
         }
     }
 
-    /// Kills the process and its children with SIGKILL, and waits until it has ended.
     pub(crate) fn kill(&mut self) {
         if self.has_ended() {
             return;
@@ -84,7 +81,6 @@ impl Drop for Process {
     }
 }
 
-/// Creates a new directory for this process below the system's directory for temporary files.
 pub(crate) fn directory() -> Result<PathBuf, Failure> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);

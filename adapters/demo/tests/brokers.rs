@@ -71,7 +71,6 @@ fn nats_jetstream() {
     run("nats");
 }
 
-/// Runs on librdkafka's mock cluster.
 #[test]
 fn kafka() {
     run("kafka");
@@ -92,7 +91,6 @@ fn nats_jetstream_consumers_killed_at_each_crash_point() {
     killed_at_each_crash_point("nats");
 }
 
-/// Runs on librdkafka's mock cluster.
 #[test]
 fn kafka_consumers_killed_at_each_crash_point() {
     killed_at_each_crash_point("kafka");

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 
-/// Offsets of one partition. The partition is assigned to this consumer.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
     /// Offsets of the messages that were read and are not finished yet.
@@ -24,7 +23,6 @@ impl Window {
         self.open.remove(&offset);
     }
 
-    /// Returns the number of messages that were read and are not finished.
     pub(crate) fn open(&self) -> usize {
         self.open.len()
     }

@@ -13,7 +13,7 @@ use crate::error::failed;
 use crate::group::Read;
 use crate::topic::Topic;
 
-/// Maximum time for the brokers to confirm a record, in milliseconds.
+/// In milliseconds.
 const CONFIRM: &str = "10000";
 
 /// Returns the name of the topic that holds the dead letters of `topic`.
@@ -21,7 +21,6 @@ pub fn dead_letters(topic: &str) -> String {
     format!("{topic}.dead")
 }
 
-/// A Kafka producer, and the name of the topic of dead letters.
 pub(crate) struct DeadLetters {
     producer: FutureProducer,
     topic: String,

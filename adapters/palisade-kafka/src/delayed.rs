@@ -1,5 +1,4 @@
-//! The Kafka messages that wait until they are delivered to the handler again, and the time at
-//! which each message is due.
+//! The Kafka messages that wait for another delivery to the handler.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,14 +17,12 @@ pub(crate) struct Delayed {
 }
 
 impl Delayed {
-    /// Adds a message that is due after `wait`.
     pub(crate) fn hold(&mut self, read: Read, wait: Duration) {
         self.waited += 1;
         let due = (Instant::now() + wait, self.waited);
         self.waiting.insert(due, read);
     }
 
-    /// Removes at most `room` messages that are due, and returns them.
     pub(crate) fn due(&mut self, room: usize) -> Vec<Read> {
         let now = Instant::now();
         let mut due = Vec::new();
@@ -38,12 +35,10 @@ impl Delayed {
         due
     }
 
-    /// Returns the earliest time at which a message is due; `None` if no message waits.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.waiting.first_key_value().map(|((due, _), _)| *due)
     }
 
-    /// Drops the messages of a partition.
     pub(crate) fn drop_partition(&mut self, gone: i32) {
         self.waiting.retain(|_, read| read.raw.partition() != gone);
     }

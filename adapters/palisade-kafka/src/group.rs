@@ -1,8 +1,5 @@
-//! The state of a member of a Kafka consumer group: its partitions, the messages read from them,
-//! and the messages that wait for another delivery to the handler.
-//!
-//! One thread of the session reads the messages and stores the offsets. Any thread can finish a
-//! delivery or have it delivered again.
+//! The state of a member of a Kafka consumer group. One thread of the session reads the messages
+//! and stores the offsets; any thread can finish a delivery or have it delivered again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -38,9 +35,8 @@ pub(crate) struct Read {
 
 pub(crate) type Header = (String, Option<Vec<u8>>);
 
-/// Returns the headers of a record. Skips headers whose names are not UTF-8. rdkafka panics at such
-/// a name, and has no function that reads headers without this panic. So this function catches the
-/// panic. Otherwise the panic would end the session's thread each time the thread reads the record.
+/// Skips headers whose names are not UTF-8. rdkafka panics at such a name, and has no function
+/// without this panic. Uncaught, it would end the session's thread each time it reads the record.
 fn readable(raw: &OwnedMessage) -> Arc<[Header]> {
     let Some(all) = raw.headers() else { return Arc::default() };
     let read = |at| {
@@ -56,7 +52,6 @@ struct State {
     /// of its assignment, and the offsets of its messages.
     windows: BTreeMap<i32, (u64, Window)>,
     terms: u64,
-    /// Messages that were read and not delivered to the handler yet.
     fresh: VecDeque<Read>,
     /// Messages that are to be delivered to the handler again, some time after a failure.
     delayed: Delayed,
@@ -78,8 +73,6 @@ impl State {
     }
 }
 
-/// The state of a group member. The session's thread, the deliveries and librdkafka's callbacks
-/// share this state.
 #[derive(Debug, Default)]
 pub(crate) struct Group {
     topic: String,
@@ -99,7 +92,6 @@ impl Group {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the thread that reads the messages of this group member to end.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }
@@ -130,8 +122,7 @@ impl Group {
         self.come.notify_one();
     }
 
-    /// Returns at most `room` messages to deliver now. Messages that are due for another delivery
-    /// come first, then new messages.
+    /// Messages that are due for another delivery come first, then new ones.
     pub(crate) fn due(&self, room: usize) -> Vec<Read> {
         let mut state = self.state();
         let mut due = state.delayed.due(room);
@@ -140,8 +131,6 @@ impl Group {
         due
     }
 
-    /// Returns the earliest time at which a message is due for another delivery; `None` if no
-    /// message waits.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.state().delayed.next_due()
     }
@@ -169,14 +158,12 @@ impl Group {
         Ok(())
     }
 
-    /// Returns the number of unfinished messages, and the number of the last assignment.
     pub(crate) fn load(&self) -> (usize, u64) {
         let state = self.state();
         (state.open(), state.terms)
     }
 
-    /// Waits until fewer than `ahead` messages are unfinished. Returns false after `wait` if there
-    /// are still more.
+    /// Returns false after `wait` if there are still more.
     pub(crate) fn has_room(&self, ahead: usize, wait: Duration) -> bool {
         let full = |state: &mut State| state.open() >= ahead;
         let waited = self.room.wait_timeout_while(self.state(), wait, full);
@@ -192,7 +179,6 @@ impl Group {
         }
     }
 
-    /// Removes the partitions that this consumer has lost, with all their messages.
     fn revoked(&self, list: &TopicPartitionList) {
         let mut state = self.state();
         for partition in list.elements_for_topic(&self.topic) {
@@ -203,14 +189,10 @@ impl Group {
         }
     }
 
-    /// Stores for each partition the offset before which all messages are finished. librdkafka
-    /// commits the stored offsets (`topic.rs`). It commits an offset again if the commit failed, or
-    /// if an older commit reached the broker later. This function does not commit by itself,
-    /// because it could not see such a failure: librdkafka 2 reports the result of an asynchronous
-    /// commit only to a C callback.
-    ///
-    /// librdkafka never commits a lower offset than before. So this function commits an offset
-    /// itself, once, if the offset may be below the committed one.
+    /// librdkafka commits the stored offsets (`topic.rs`), again if a commit failed or an older one
+    /// reached the broker later. This function does not commit by itself, because it could not see
+    /// such a failure: librdkafka 2 reports it only to a C callback. librdkafka never commits a
+    /// lower offset, so this function does, once, if the offset may be below the committed one.
     pub(crate) fn store(&self, consumer: &BaseConsumer<Callbacks>) {
         let (mut list, mut back) = (TopicPartitionList::new(), TopicPartitionList::new());
         for (partition, (_, window)) in &mut self.state().windows {
@@ -238,8 +220,7 @@ impl Group {
     }
 }
 
-/// The callbacks of librdkafka. librdkafka runs them on the session's thread when that thread
-/// polls.
+/// Run on the session's thread when it polls.
 #[derive(Clone, Debug)]
 pub(crate) struct Callbacks(pub(crate) Arc<Group>);
 

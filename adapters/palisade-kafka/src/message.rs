@@ -1,5 +1,4 @@
-//! One delivery of a Kafka record, and the code that settles it: the code finishes the record, has
-//! it delivered again, or makes it a dead letter.
+//! One delivery of a Kafka record, and how it is settled.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -26,7 +25,7 @@ pub struct Message {
 
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The output does not contain the body, because the body may be secret.
+        // The body may be secret.
         f.debug_struct("Message")
             .field("topic", &self.read.raw.topic())
             .field("partition", &self.read.raw.partition())

@@ -1,11 +1,6 @@
-//! A member of a Kafka consumer group, and the member's thread. The thread reads messages from
-//! Kafka.
-//!
-//! If a member does not poll librdkafka, the group has to wait for this member, and removes the
-//! member after a while (`max.poll.interval.ms`). So the thread always polls. If there is no room
-//! for more messages, the thread pauses the partitions. A pause has a cost: librdkafka discards the
-//! messages that it has fetched from a paused partition, and fetches these messages again later. So
-//! the thread pauses the partitions only after some time without room.
+//! A member of a Kafka consumer group, and its thread, which always polls librdkafka
+//! (`max.poll.interval.ms`). Without room for more messages it pauses the partitions, but only
+//! after some time: librdkafka discards what it has fetched from a paused partition.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,11 +23,8 @@ use crate::topic::Topic;
 const AHEAD: usize = 16;
 /// Maximum time that a fetch (`Session::next`) waits for a message.
 const POLL: Duration = Duration::from_millis(500);
-/// Maximum time that one poll of librdkafka waits for a message.
 const TICK: Duration = Duration::from_millis(50);
-/// Time after which the partitions are paused if there is no room for more messages.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Interval at which the offsets of finished messages are passed to librdkafka, which commits them.
 const STORE: Duration = Duration::from_millis(200);
 /// Maximum time for a member to leave the consumer group, including its last commit.
 const GOODBYE: Duration = Duration::from_secs(10);
@@ -109,7 +101,6 @@ impl Drop for Session {
     }
 }
 
-/// Reads messages and stores offsets until the session ends.
 fn pump(consumer: &BaseConsumer<Callbacks>, group: &Group, ahead: usize) {
     let (mut stored, mut requested_at) = (Instant::now(), Instant::now());
     // The number of the last assignment whose partitions were paused; `None` if no partitions are
@@ -141,8 +132,7 @@ fn pump(consumer: &BaseConsumer<Callbacks>, group: &Group, ahead: usize) {
     }
 }
 
-/// Logs an error of a read. A broken connection to one broker is ordinary and is logged at level
-/// `debug`. Any other error is logged as a warning.
+/// A broken connection to one broker is ordinary.
 fn report(error: &KafkaError) {
     if error.rdkafka_error_code() == Some(RDKafkaErrorCode::BrokerTransportFailure) {
         tracing::debug!(target: "palisade::consumer", %error, "nothing was read");

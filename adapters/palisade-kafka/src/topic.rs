@@ -28,7 +28,7 @@ pub struct Topic {
 
 impl fmt::Debug for Topic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The output does not contain the settings, because they may contain a password.
+        // The settings may contain a password.
         f.debug_struct("Topic")
             .field("name", &self.name)
             .field("group", &self.group)
@@ -57,7 +57,6 @@ impl Topic {
         self
     }
 
-    /// Returns librdkafka's settings for a member of the consumer group.
     pub(crate) fn consumer(&self) -> ClientConfig {
         let mut config = self.config.clone();
         if config.get("auto.offset.reset").is_none() {

@@ -41,7 +41,6 @@ fn headers(letter: &Letter) -> OwnedHeaders {
     headers
 }
 
-/// Encodes a number as a variable-length integer of Kafka's protocol.
 fn varint(n: i64) -> Vec<u8> {
     let mut rest = ((n << 1) ^ (n >> 63)).cast_unsigned();
     let mut bytes = Vec::new();
@@ -53,7 +52,6 @@ fn varint(n: i64) -> Vec<u8> {
     bytes
 }
 
-/// Encodes bytes, preceded by their length as a variable-length integer.
 fn long(bytes: &[u8]) -> Vec<u8> {
     [varint(i64::try_from(bytes.len()).unwrap()), bytes.to_vec()].concat()
 }

@@ -85,7 +85,6 @@ impl Kafka {
         sent.unwrap();
     }
 
-    /// Returns the committed offset of each partition.
     fn committed(&self) -> Vec<Option<i64>> {
         let mut asked = TopicPartitionList::new();
         asked.add_partition_range(TOPIC, 0, self.partitions - 1);
@@ -122,7 +121,6 @@ impl Kafka {
         }
     }
 
-    /// Returns the dead letters by key: the body and the two headers with the reason.
     fn dead(&self) -> BTreeMap<String, (Option<String>, String, String)> {
         let topic = dead_letters(TOPIC);
         let mut all = TopicPartitionList::new();
@@ -392,7 +390,6 @@ async fn a_message_that_kills_its_process_is_put_aside() {
     assert_eq!(dead["exhausted"].0.as_deref(), Some("poisoned"));
 }
 
-/// Runs a consumer whose handler answers after another member of the group got its partition.
 async fn late(answer: fn() -> Result<(), Failed>) -> (Kafka, ConsumerReport) {
     let (kafka, redlock) = (Kafka::start(1), handle(&MemoryNode::new()));
     kafka.publish("order-1", "10 GBP").await;

@@ -24,10 +24,8 @@ use crate::session::{Link, PATIENCE};
 /// Headers that name further queues. A copy of a message does not have these headers, because the
 /// broker would send the copy to the further queues, too.
 const SENDER_SELECTED: [&str; 2] = ["CC", "BCC"];
-/// Maximum time for which this process holds a message back and then returns the message to its
-/// queue. The process holds a message back if it could not put a copy of the message into a delay
-/// queue, from which the broker would deliver the copy later. The time must be less than 30 s,
-/// because the consumer waits at most 30 s until a message is acknowledged or returned.
+/// Of a message that could not be put into a delay queue. Less than 30 s, for which the consumer
+/// waits until a message is acknowledged or returned.
 const HELD_MAX: Duration = Duration::from_secs(15);
 
 /// One delivery of a RabbitMQ message to a handler.
@@ -38,7 +36,7 @@ pub struct Message {
 
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The output does not contain the body, because the body may be secret.
+        // The body may be secret.
         f.debug_struct("Message")
             .field("queue", &self.link.queue)
             .field("delivery_tag", &self.raw.delivery_tag)
@@ -148,7 +146,6 @@ impl Message {
         sent.then_some(()).ok_or_else(gone)
     }
 
-    /// Returns the message to the queue without delay.
     async fn give_back(&self) -> Result<(), Unconfirmed> {
         let requeue = BasicNackOptions { requeue: true, ..BasicNackOptions::default() };
         let sent = self.raw.acker.nack(requeue).await?;

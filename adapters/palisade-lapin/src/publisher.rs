@@ -26,7 +26,7 @@ pub struct Publisher {
 
 impl fmt::Debug for Publisher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The output does not contain the address, because the address may contain a password.
+        // The address may contain a password.
         f.debug_struct("Publisher").field("queue", &self.queue).finish_non_exhaustive()
     }
 }

@@ -28,7 +28,7 @@ pub struct Queue {
 
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The output does not contain the address, because the address may contain a password.
+        // The address may contain a password.
         f.debug_struct("Queue").field("name", &self.name).finish_non_exhaustive()
     }
 }

@@ -22,11 +22,8 @@ use crate::message::Message;
 use crate::queue::Queue;
 use crate::topology;
 
-/// Maximum time that a fetch (`Session::next`) waits for a message.
 const POLL: Duration = Duration::from_millis(500);
-/// Maximum time for the broker to reply to a request.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// Maximum time for the broker to confirm a message.
 const CONFIRM: Duration = Duration::from_secs(5);
 /// Bytes of an AMQP frame that are reserved for the properties of a message without its headers.
 /// These properties are at most nine texts of 255 bytes.
@@ -34,7 +31,6 @@ const OTHERS: usize = 2_500;
 /// Bytes of an AMQP frame that are reserved for additional headers. The broker adds these headers
 /// to a message that waits in a delay queue for its next delivery.
 const ADDED: usize = 1 << 10;
-/// Maximum time for closing a connection.
 const GOODBYE: Duration = Duration::from_secs(2);
 
 /// A session with RabbitMQ: a connection with two channels, and lapin's consumer, which receives
@@ -44,7 +40,6 @@ pub struct Session {
     consumer: lapin::Consumer,
 }
 
-/// The part of a session that all messages of the session share.
 pub(crate) struct Link {
     connection: Connection,
     copies: Channel,
@@ -132,7 +127,6 @@ impl consumer::Session for Session {
 }
 
 impl Link {
-    /// Returns true if the session is unusable and must be replaced.
     fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Acquire) || !self.connection.status().connected()
     }
@@ -143,8 +137,7 @@ impl Link {
         self.broken.store(true, Ordering::Release);
     }
 
-    /// Puts a copy of a message into a delay queue. After about `wait` the broker moves the copy
-    /// back to the consumed queue.
+    /// After about `wait` the broker moves the copy back to the consumed queue.
     pub(crate) async fn retry(
         &self,
         wait: Duration,
@@ -160,7 +153,6 @@ impl Link {
         confirmed(&self.copies, &name, properties, body).await
     }
 
-    /// Puts a copy of a message into the queue of the dead letters.
     pub(crate) async fn park(
         &self,
         properties: BasicProperties,
@@ -169,7 +161,6 @@ impl Link {
         confirmed(&self.copies, &topology::dead_letters(&self.queue), properties, body).await
     }
 
-    /// Records that the broker has stored a copy of a message.
     pub(crate) fn stored(&self) {
         self.refused.store(0, Ordering::Relaxed);
     }
@@ -180,7 +171,6 @@ impl Link {
         self.refused.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns true if `properties` fits in one AMQP frame.
     pub(crate) fn has_room(&self, properties: &BasicProperties) -> bool {
         self.fits(properties.headers().as_ref().map_or(0, topology::size))
     }
@@ -209,8 +199,6 @@ impl Link {
     }
 }
 
-/// Publishes a message to a queue. Returns when the broker has confirmed that the message is
-/// stored.
 pub(crate) async fn confirmed(
     channel: &Channel,
     queue: &str,

@@ -1,11 +1,6 @@
-//! The additional RabbitMQ queues of a consumer: one queue for each delay, and the queue of the
-//! dead letters.
-//!
-//! A delay queue has no consumers. Its messages expire after the delay. The broker then moves the
-//! messages back to the consumed queue. Each delay has its own queue. In a shared queue a message
-//! with a long delay would block all messages behind it. The delay queues are quorum queues with
-//! the dead-letter strategy `at-least-once`. So no message is lost if the broker is killed while it
-//! moves messages.
+//! The queues for each delay, and that of the dead letters. The messages of a delay queue expire
+//! after the delay, and the broker moves them back; in a shared queue a long delay would block all
+//! messages behind it. With `at-least-once` no message is lost if the broker is killed meanwhile.
 
 use std::time::Duration;
 
@@ -123,7 +118,6 @@ pub(crate) async fn declare_retry(
     Ok(name)
 }
 
-/// Returns the maximum size of an encoded AMQP field table in bytes.
 pub(crate) fn size(table: &FieldTable) -> usize {
     table.inner().iter().map(|(name, value)| name.as_str().len() + 1 + size_of(value)).sum()
 }

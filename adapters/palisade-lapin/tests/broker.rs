@@ -293,7 +293,6 @@ async fn a_frozen_consumer_changes_nothing_of_what_was_taken_over() {
     .await;
 }
 
-/// Runs a consumer whose message goes to another consumer before its handler answers.
 async fn late(queue: &Queue, answer: fn() -> Result<(), Failed>) -> ConsumerReport {
     let redlock = handle(&MemoryNode::new());
     publish(queue, std::iter::once(("order-1".to_owned(), "10 GBP"))).await;

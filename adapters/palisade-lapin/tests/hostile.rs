@@ -76,7 +76,6 @@ async fn publish(channel: &Channel, queue: &str, body: &[u8], properties: BasicP
     assert!(published.await.unwrap().await.unwrap().is_ack());
 }
 
-/// Returns the properties of a message with headers that nearly fill a frame.
 fn full() -> BasicProperties {
     let mut headers = FieldTable::default();
     headers.insert("x-fill".into(), AMQPValue::LongString(vec![b'x'; FILL - 40].into()));

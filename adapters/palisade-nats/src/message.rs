@@ -31,7 +31,7 @@ pub struct Message {
 
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The output does not contain the body, because the body may be secret.
+        // The body may be secret.
         f.debug_struct("Message")
             .field("subject", &self.raw.subject)
             .field("sequence", &self.sequence)
@@ -111,8 +111,6 @@ impl Message {
         Ok(patience)
     }
 
-    /// Sends an acknowledgement of this kind. Returns when the server has confirmed the
-    /// acknowledgement.
     async fn acknowledge(&self, kind: AckKind) -> Result<(), BrokerError> {
         let what = "an acknowledgement";
         let sent = timeout(self.still_ours()?, self.raw.double_ack_with(kind)).await;
@@ -176,7 +174,6 @@ impl Message {
     }
 }
 
-/// Returns true if the message is too large for the server or the stream.
 fn is_too_large(e: &PublishError) -> bool {
     let code = e.source().and_then(|e| e.downcast_ref::<jetstream::Error>());
     e.kind() == PublishErrorKind::MaxPayloadExceeded

@@ -1,5 +1,5 @@
-//! A session with the NATS server. The session opens the durable consumer and declares the stream
-//! of dead letters. The connection belongs to the user's client. The client reconnects by itself.
+//! A session with the NATS server. The connection belongs to the user's client, which reconnects by
+//! itself.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,9 +18,7 @@ use crate::durable::Durable;
 use crate::error::{failed, no_answer, no_stream};
 use crate::message::Message;
 
-/// Maximum time for the server to reply to a request.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
-/// Maximum time that a pull waits for a message.
 const POLL: Duration = Duration::from_millis(500);
 /// Maximum number of unacknowledged messages of one durable consumer, including delayed ones.
 const MAX_ACK_PENDING: i64 = 65_536;
@@ -61,7 +59,6 @@ impl Failures {
     }
 }
 
-/// The part of a session that all messages of the session share.
 pub(crate) struct Link {
     pub(crate) context: Context,
     pub(crate) of: Durable,

@@ -135,7 +135,6 @@ pub async fn raise_read(
     store(conn, raise, resource, token).await
 }
 
-/// Runs a statement that stores the token, or affects no row if the token is refused.
 async fn store(
     conn: &mut PgConnection,
     raise: &'static str,

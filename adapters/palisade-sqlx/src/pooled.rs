@@ -1,11 +1,6 @@
-//! Statements that also work behind a transaction pooler.
-//!
-//! sqlx gives a statement a name if it may run the statement again. It sends the statement's text
-//! in one request and the arguments in the next request. A transaction pooler lets several clients
-//! use one connection to the server. So the statement names of different clients can collide.
-//! Outside of a transaction the pooler may also send the two requests over different connections.
-//! So if a client's connection caches no statements, this crate sends each statement without a name
-//! and in a transaction.
+//! Statements that also work behind a transaction pooler, where several clients use one connection:
+//! named statements would collide. If a client's connection caches none, this crate sends each
+//! statement without a name and in a transaction, so that it goes over one connection.
 
 use sqlx::{Connection as _, PgConnection};
 

@@ -8,7 +8,6 @@ use sqlx::Connection as _;
 use crate::dialect::{fence, sql};
 use crate::{Lab, memory};
 
-/// Returns two fencing tokens of one lock, the older one first.
 async fn tokens() -> (FencingToken, FencingToken) {
     let mutex = memory().mutex("stock:42").build().expect("a name");
     let mut tokens = Vec::new();
@@ -69,7 +68,6 @@ async fn a_raised_token_holds_for_the_transaction() {
     fence::raise(&mut conn, "stock 43", old).await.expect("it writes").expect("another resource");
 }
 
-/// Returns the tokens of a writer, of a reader after it, and of a later writer and reader.
 pub(crate) async fn tokens_of_readers_and_writers() -> [FencingToken; 4] {
     let lock = memory().rw_lock("doc:7").build().expect("a name");
     let mut tokens = Vec::new();

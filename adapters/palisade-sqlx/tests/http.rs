@@ -55,7 +55,6 @@ impl Gate {
         self.open.send_replace(true);
     }
 
-    /// Waits until a handler has arrived at this gate, at which handlers wait before their effect.
     async fn arrived(&self) {
         let _ = self.arrived.subscribe().wait_for(|n| *n > 0).await;
     }
@@ -92,8 +91,6 @@ async fn place(
     }
 }
 
-/// Converts the result of the probe to an HTTP response. The probe has read this result from a row
-/// of the inbox.
 fn answer(found: &Probed<i64>) -> Probed<StoredResponse> {
     match found {
         Probed::Found(id) => {
@@ -174,7 +171,6 @@ impl Shop {
         send(self.order(path, key, "tea")).await
     }
 
-    /// Sends an order repeatedly until the response contains the final outcome of the order.
     async fn decided(&self, path: &str, key: &str) -> String {
         let asked = async {
             loop {
@@ -188,8 +184,6 @@ impl Shop {
         tokio::time::timeout(HANG, asked).await.expect("a decision")
     }
 
-    /// Adds a row to the table of this test: the responses to the clients, and the number of rows
-    /// in the database for the key.
     async fn note(&mut self, what: &str, key: &str, answers: &[String]) {
         let rows = self.lab.effects(key).await;
         let answers = answers.join(", then ");

@@ -25,7 +25,6 @@ pub(crate) async fn book(pool: &Pool, cx: &Context) -> Result<i64, BoxError> {
     Ok(id)
 }
 
-/// Writes an inbox row, as another program's attempt would do.
 pub(crate) async fn write(conn: &mut Conn, cx: &Context, result: Option<&str>) {
     let row = sqlx::query(ROW).bind(cx.child_key("palisade-sqlx: inbox")).bind(cx.namespace());
     let row = row.bind(cx.key()).bind(result).bind(24);

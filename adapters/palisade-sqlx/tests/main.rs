@@ -1,5 +1,4 @@
-//! Tests of the inbox (the table that records effects) and of fenced writes, on a real PostgreSQL
-//! server.
+//! Tests of the inbox and of fenced writes, on a real PostgreSQL server.
 
 mod alone;
 mod child;
@@ -40,7 +39,6 @@ impl Lab {
         Self { server, pool }
     }
 
-    /// Returns the number of effects of a key.
     pub(crate) async fn effects(&self, key: &str) -> i64 {
         let count = "SELECT count(*) FROM effects WHERE key = $1";
         sqlx::query_scalar(count).bind(key).fetch_one(&self.pool).await.expect("a number")

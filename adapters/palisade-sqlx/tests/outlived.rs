@@ -96,7 +96,6 @@ async fn an_effect_is_not_repeated_after_its_row_is_over_while_its_record_lives(
     assert_eq!((at, ran.is_ok()), (2, true), "{ran:?}");
 }
 
-/// An attempt that may be repeated is not counted, so each one after it is the first.
 #[tokio::test]
 async fn an_effect_is_not_repeated_after_its_row_is_over_by_attempts_that_do_not_count() {
     let lab = Lab::new().await;

@@ -1,6 +1,6 @@
-//! Tests of the inbox (the table that records effects) and of fenced writes through PgBouncer in
-//! transaction mode. Many clients share few server connections. Two transactions of one client may
-//! use different server connections.
+//! Tests of the inbox and of fenced writes through PgBouncer in transaction mode. Many clients
+//! share few server connections. Two transactions of one client may use different server
+//! connections.
 
 use std::time::Duration;
 
@@ -40,8 +40,6 @@ async fn clients(pooler: &Pooler) -> Vec<PgPool> {
     join_all((0..CLIENTS).map(|_| pooler.client(2))).await
 }
 
-/// Returns the number of the pooler's server connections. These connections have the application
-/// name of the pooler's clients.
 async fn shared(lab: &Lab) -> i64 {
     let count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pooled'";
     sqlx::query_scalar(count).fetch_one(&lab.pool).await.expect("a number")

@@ -20,7 +20,6 @@ pub(crate) struct Pooler {
 }
 
 impl Pooler {
-    /// Starts PgBouncer with `connections` connections to the server.
     pub(crate) fn start(server: &Postgres, connections: u32) -> Self {
         for _ in 0..5 {
             if let Some(pooler) = run(server, connections) {
@@ -30,7 +29,6 @@ impl Pooler {
         panic!("PgBouncer did not start: {}", log(server.dir()));
     }
 
-    /// Returns a client with `connections` connections. Its settings are those in the README.
     pub(crate) async fn client(&self, connections: u32) -> PgPool {
         let options: PgConnectOptions = self.url().parse().expect("a URL");
         let options = options.statement_cache_capacity(0).extra_float_digits(None);

@@ -57,7 +57,6 @@ async fn produce(server: String, stream: String) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits until all entries of the stream are delivered and acknowledged.
 async fn all_done(server: &str, stream: &str) {
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end && !is_done(server, stream).await.unwrap_or(false) {

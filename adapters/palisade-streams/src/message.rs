@@ -32,7 +32,7 @@ pub struct Message {
 
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The output does not contain the body, because the body may be secret.
+        // The body may be secret.
         f.debug_struct("Message").field("id", &self.entry.id).finish_non_exhaustive()
     }
 }
@@ -71,9 +71,7 @@ impl Message {
         std::str::from_utf8(self.field(name)?).ok()
     }
 
-    /// Adds a copy of the entry and the reason to the stream of dead letters, and acknowledges the
-    /// entry. If the entry is too large, the copy contains only the short fields that identify the
-    /// entry.
+    /// If the entry is too large, the copy has only the short fields that identify it.
     async fn park(&self, why: &DeadLetter) -> Result<bool, BrokerError> {
         let Entry { id, fields, too_large, .. } = &self.entry;
         let fits = too_large.is_none() && fields.len() <= COPIED_MAX;

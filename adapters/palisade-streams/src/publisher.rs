@@ -1,5 +1,4 @@
-//! Adds entries to a Redis stream with an idempotency key. Consumers recognise copies of an entry
-//! by this key.
+//! Adds entries to a Redis stream with an idempotency key.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,7 +23,7 @@ pub struct Publisher {
 
 impl fmt::Debug for Publisher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The output does not contain the address, because the address may contain a password.
+        // The address may contain a password.
         f.debug_struct("Publisher").field("stream", &self.stream).finish_non_exhaustive()
     }
 }

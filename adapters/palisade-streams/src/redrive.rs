@@ -31,8 +31,8 @@ pub struct Redriven {
 ///
 /// Consumers then handle each message by the state of its key. If an operator has decided to run
 /// the keys of that loss, the handler runs once. If the key has a result, the message is
-/// acknowledged, and the handler does not run. If the key is still parked (it waits for a person's
-/// decision), the message becomes a dead letter again.
+/// acknowledged, and the handler does not run. If the key is still parked, the message becomes a
+/// dead letter again.
 ///
 /// Each step moves a few entries atomically. So no entry is lost or duplicated if the call stops
 /// early or is repeated. The function logs the number of moved entries, even if the call fails or

@@ -17,9 +17,7 @@ use crate::error::{address, failed, lost};
 use crate::message::Message;
 use crate::stream::Stream;
 
-/// Maximum time for the server to reply to a command.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Maximum time for which a read waits for entries.
 const POLL: Duration = Duration::from_millis(500);
 /// Time after which the name of an inactive consumer is removed from the group. The consumer must
 /// have no pending entries.
@@ -38,7 +36,6 @@ const TAKEN_MAX: usize = 2 * ENTRY_MAX;
 /// are bytes and not texts.
 pub(crate) type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// An entry that was read from a Redis stream.
 pub(crate) struct Entry {
     pub(crate) id: String,
     /// Fields of the entry. If the entry is too large, this list contains only the short fields
@@ -88,7 +85,6 @@ pub(crate) struct Link {
     broken: AtomicBool,
 }
 
-/// Connects, logs in, and limits the size of the server's replies.
 pub(crate) async fn connect(endpoint: &Endpoint) -> RedisResult<Line> {
     // The future is large. Without the box it would be part of each consumer's future.
     answered(Box::pin(open_wide(endpoint))).await
@@ -107,8 +103,7 @@ fn size(fields: &Fields) -> usize {
 }
 
 impl Session {
-    /// Connects, creates the consumer group if it does not exist, and removes unused consumer names
-    /// from the group.
+    /// Removes unused consumer names from the group, too.
     pub(crate) async fn open(of: &Stream, terms: &Terms) -> Result<Self, BrokerError> {
         let endpoint = of.endpoint().map_err(|e| address(&of.name, &e))?;
         let min_idle = of.idle(terms)?;
@@ -146,11 +141,9 @@ impl Session {
         Ok(Self { link: Arc::new(link), wait, claim, cursor: "0-0".to_owned(), new_first: false })
     }
 
-    /// Reads entries that have been pending for too long, or new entries. Returns an empty list if
-    /// there are no entries of either kind. If there are entries of both kinds, the calls return
-    /// the two kinds in turn. The reason is that a message may be held until an operator decides.
-    /// Its entry is pending for too long again and again, and new entries would wait behind it
-    /// (rule consumers 12 in docs/design).
+    /// If there are entries of both kinds, the calls return them in turn: the entry of a held
+    /// message is pending for too long again and again, and new entries would wait behind it (rule
+    /// consumers 12 in docs/design).
     async fn read(&mut self, room: usize) -> RedisResult<Vec<Entry>> {
         if std::mem::take(&mut self.new_first) {
             let new = self.read_new(room, None).await?;
@@ -241,7 +234,6 @@ impl Link {
         self.fenced(&hold).await
     }
 
-    /// Adds a dead letter with these fields and acknowledges the delivery, in one step.
     pub(crate) async fn park(
         &self,
         of: &Entry,
@@ -256,7 +248,6 @@ impl Link {
         self.fenced(&settle).await
     }
 
-    /// Adds the arguments that name one delivery of an entry to this consumer.
     fn name(&self, script: &mut ScriptInvocation<'_>, of: &Entry) {
         script.arg(&*self.group).arg(&*self.me).arg(&of.id).arg(of.deliveries);
     }
@@ -281,7 +272,6 @@ impl Link {
         answered(leave.invoke_async(&mut self.talk.clone())).await
     }
 
-    /// Removes this session's consumer from the group if it has no pending entries.
     async fn close(&self) {
         if self.broken.load(Ordering::Acquire) {
             return;

@@ -26,7 +26,7 @@ pub struct Stream {
 
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The output does not contain the address, because the address may contain a password.
+        // The address may contain a password.
         f.debug_struct("Stream")
             .field("name", &self.name)
             .field("group", &self.group)

@@ -1,5 +1,4 @@
-//! Reads HTTP bodies. A request's body is read to its end. A response's body is read up to the
-//! maximum length that the idempotency layer stores.
+//! Reads HTTP bodies: a request's to its end, a response's up to the length that is stored.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -77,15 +76,12 @@ where
     }
 }
 
-/// The body of a handler's response, after the idempotency layer has read the body up to the limit.
 pub(crate) struct Collected<B> {
     /// All bytes of the body; `None` if the body is too long to be stored.
     pub(crate) whole: Option<Bytes>,
-    /// The complete body, to be sent to the client.
     pub(crate) body: ResponseBody<B>,
 }
 
-/// Reads a response's body until it ends or more than `limit` bytes are read.
 pub(crate) async fn collect<B: Body>(body: B, limit: usize) -> Result<Collected<B>, B::Error> {
     let (mut body, mut read, mut length) = (Box::pin(body), VecDeque::new(), 0);
     let mut trailers = None;
@@ -107,9 +103,7 @@ pub(crate) async fn collect<B: Body>(body: B, limit: usize) -> Result<Collected<
     Ok(Collected { whole: Some(bytes), body })
 }
 
-/// The reason why a request's body could not be read to its end.
 pub(crate) enum Unread {
-    /// The body is longer than the maximum length that the idempotency layer accepts.
     TooLong,
     /// The read failed, for example because the client sent fewer bytes than its `Content-Length`.
     Broken(BoxError),

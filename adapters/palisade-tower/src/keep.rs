@@ -32,10 +32,9 @@ pub enum Keep {
     /// The request may have had an effect, but running the request again does no harm. So the next
     /// request with the same key runs.
     Repeatable,
-    /// It is unknown if the request had an effect. The probe (the application's check for the
-    /// effect) decides if the next request with the key runs. Without a probe, the namespace's
-    /// policy decides. With the policy `at_most_once()` and no probe, the next request does not
-    /// run.
+    /// It is unknown if the request had an effect. The probe decides if the next request with the
+    /// key runs. Without a probe, the namespace's policy decides. With the policy `at_most_once()`
+    /// and no probe, the next request does not run.
     Unknown,
 }
 

@@ -235,8 +235,8 @@ impl IdempotencyLayer {
     }
 
     /// Returns the [`Call`] of a key. With this call an operator can read the key's record
-    /// ([`Call::lookup`]). If the key is parked (it waits for a person's decision), the operator
-    /// can store a result for it ([`Call::resolve`] with a [`StoredResponse`]).
+    /// ([`Call::lookup`]). If the key is parked, the operator can store a result for it
+    /// ([`Call::resolve`] with a [`StoredResponse`]).
     ///
     /// # Errors
     /// A part of the scope is empty. Or the scope and the key together are longer than 512 bytes.

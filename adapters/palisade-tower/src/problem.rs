@@ -17,7 +17,6 @@ use crate::stored::StoredResponse;
 /// operator has decided about the loss yet.
 const UNDECIDED: Duration = Duration::from_secs(10);
 
-/// The reason for an error response of the idempotency layer itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Problem {
     KeyMissing,
@@ -35,15 +34,14 @@ pub(crate) enum Problem {
     CreatedLater,
     InProgress(Duration),
     KeyReused,
-    /// The key is parked (its requests do not run until a person decides), because an earlier
-    /// attempt left no result and may have taken effect.
+    /// The key is parked, because an earlier attempt left no result and may have taken effect.
     OutcomeUnknown,
-    /// The key is parked (its requests do not run) after a loss of data. It is unknown if the key
-    /// was used before. Contains the time until the nodes can exclude an earlier use again.
+    /// The key is parked after a loss of data. It is unknown if the key was used before. Contains
+    /// the time until the nodes can exclude an earlier use again.
     PastUnknown(Duration),
-    /// The key is parked (its requests do not run) after a loss of data, as for
-    /// [`PastUnknown`](Self::PastUnknown). But no operator has decided yet if the requests of such
-    /// keys run. So the client can try the request again later.
+    /// The key is parked after a loss of data, as for [`PastUnknown`](Self::PastUnknown). But no
+    /// operator has decided yet if the requests of such keys run. So the client can try the request
+    /// again later.
     PastUndecided,
     /// The request ran before, and its response could not be stored. Contains the status of this
     /// response, if the status was stored.
@@ -277,14 +275,13 @@ impl Problem {
     }
 }
 
-/// Converts the time of a `Retry-After` header to whole seconds. Rounds up, because a client must
-/// not send its request before the time is over.
+/// Rounds up, because a client must not send its request before the time is over.
 fn seconds(wait: Duration) -> u64 {
     let more = u64::from(wait.subsec_nanos() > 0);
     wait.as_secs().saturating_add(more).max(1)
 }
 
-/// Returns the error response for this outcome of a call. The handler of the request did not run.
+/// The handler of the request did not run.
 pub(crate) fn problem_of(outcome: &Outcome<StoredResponse>) -> Problem {
     match outcome {
         Outcome::InFlight { retry_after } => Problem::InProgress(*retry_after),
@@ -299,7 +296,6 @@ pub(crate) fn problem_of(outcome: &Outcome<StoredResponse>) -> Problem {
     }
 }
 
-/// Returns the error response for a request whose key is parked, so that its handler does not run.
 fn problem_of_parked(parked: &Parked) -> Problem {
     match parked.reason {
         ParkedReason::Forgotten if parked.undecided => Problem::PastUndecided,

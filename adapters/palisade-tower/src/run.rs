@@ -35,10 +35,9 @@ use crate::problem::{Problem, problem_of};
 use crate::settings::Settings;
 use crate::stored::StoredResponse;
 
-/// Value of `Retry-After` for errors that last until a person changes a setting.
+/// For errors that last until a person changes a setting.
 const MISCONFIGURED: Duration = Duration::from_secs(30);
 
-/// Handles a request with an idempotency key and returns the response.
 pub(crate) async fn keyed<S, Q, B>(
     settings: Arc<Settings>,
     tasks: TaskTracker,
@@ -58,8 +57,8 @@ where
         Ok(call) => call,
         Err(problem) => return Ok(settings.refusal(&problem)),
     };
-    // Read the body in this future and not in the separate task. If the client closes the
-    // connection before it has sent the whole body, the request ends without an effect.
+    // Here and not in the separate task: if the client closes the connection before it has sent the
+    // whole body, the request ends without an effect.
     let body = match read(body, settings.max_body).await {
         Ok(body) => body,
         Err(Unread::TooLong) => {
@@ -83,7 +82,6 @@ where
     }
 }
 
-/// A request with an idempotency key, as a separate task handles it.
 struct Work<S: Service<Request<Q>>, Q, B> {
     settings: Arc<Settings>,
     /// The handler's service and the request; `None` after the handler was called.
@@ -114,15 +112,12 @@ where
         }
     }
 
-    /// Runs the handler. Stores the handler's response in `self.answer` for the client. Returns the
-    /// response in the form that is stored under the key.
     async fn handle(&mut self, cx: Context) -> Result<StoredResponse, Failed> {
         let (mut handler, mut request) =
             self.handler.take().ok_or_else(|| Failed::no_effect("the request was run before"))?;
         request.extensions_mut().insert(Claim(cx));
         let limit = self.settings.max_response;
-        // This code can safely catch a panic. A panic can leave only the handler's own state
-        // inconsistent, and the handler is not called again.
+        // A panic can leave only the handler's own state inconsistent, and it is not called again.
         let ran = AssertUnwindSafe(async {
             let (parts, body) = match handler.call(request).await {
                 Ok(response) => response.into_parts(),
@@ -184,8 +179,7 @@ where
         response
     }
 
-    /// Returns the response to a request after `error`. There are three cases: the handler did not
-    /// run, the handler failed, or the nodes have not confirmed the result.
+    /// The handler did not run, or failed, or the nodes have not confirmed the result.
     async fn failed(&mut self, error: &RunError) -> Answer<B, S::Error> {
         let wait = match error.advice() {
             Advice::RetryAfter(wait) => wait,

@@ -125,15 +125,13 @@ impl Settings {
         }
     }
 
-    /// Returns true if the idempotency layer applies to requests of this HTTP method.
     pub(crate) fn covers(&self, method: &Method) -> bool {
         self.methods.contains(method)
     }
 
     /// Returns the decision to store or not to store a response with this status. By default the
-    /// decision about a 5xx response is `Unknown` if there is a probe (a check for the effect), or
-    /// if the namespace's policy is to run the request again. Otherwise the 5xx response is stored
-    /// as the result.
+    /// decision about a 5xx response is `Unknown` if there is a probe, or if the namespace's policy
+    /// is to run the request again. Otherwise the 5xx response is stored as the result.
     pub(crate) fn keep_of(&self, status: StatusCode) -> Keep {
         if let Some(keep) = &self.keep {
             return keep(status);

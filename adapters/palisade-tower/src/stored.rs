@@ -85,7 +85,6 @@ impl StoredResponse {
         kept().fold(empty, |stored, (name, value)| stored.header(name, value))
     }
 
-    /// Returns true if the body was stored.
     pub(crate) fn is_whole(&self) -> bool {
         !matches!(self.body, StoredBody::LongerThan(_))
     }
@@ -120,8 +119,8 @@ impl StoredResponse {
 }
 
 impl StoredBody {
-    /// Encodes a body as text, because a person can read text. Encodes the body in base64 if the
-    /// body is not UTF-8, or if JSON escapes would make the text more than twice as long.
+    /// In base64 if the body is not UTF-8, or if JSON escapes would make it more than twice as
+    /// long.
     fn of(bytes: &Bytes) -> Self {
         match std::str::from_utf8(bytes) {
             Ok(text) if escaped(text) <= 2 * text.len() => Self::Text(text.to_owned()),

@@ -13,7 +13,6 @@ use crate::lab::{keys, layer};
 
 const REQUESTS: u32 = 500;
 
-/// Measures the time of a request over many rounds, and returns the minimum and the median.
 async fn takes<S, B>(mut service: S) -> (Duration, Duration)
 where
     S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,

@@ -13,7 +13,6 @@ fn slow() -> Wish {
     Wish { sleep_ms: SLOW, ..Wish::default() }
 }
 
-/// Sends an order on a new connection, and closes the connection after the time `after`.
 async fn hang_up(shop: &Shop, key: &str, wish: &Wish, after: Duration) {
     let body = serde_json::to_string(wish).expect("a form");
     let mut tcp = TcpStream::connect(shop.address).await.expect("a connection");

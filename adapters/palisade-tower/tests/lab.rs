@@ -92,7 +92,6 @@ pub(crate) fn memory() -> Redlock {
     Redlock::builder().node(MemoryNode::new()).build().expect("settings")
 }
 
-/// Returns the layer of the tests. A request header contains the user's name, as behind a gateway.
 pub(crate) fn layer(keys: Idempotency) -> IdempotencyLayer {
     IdempotencyLayer::new(keys, |request| {
         request.headers.get("x-user").and_then(|user| user.to_str().ok()).map(Scope::of)
@@ -108,7 +107,6 @@ impl Shop {
         Self::with_ledger(layer, Ledger::default()).await
     }
 
-    /// Starts a server with a given ledger. Two servers with one ledger stand for two processes.
     pub(crate) async fn with_ledger(layer: IdempotencyLayer, ledger: Ledger) -> Self {
         let app = Router::new()
             .route("/orders", post(act).patch(act).get(|| async { "open" }))
@@ -121,14 +119,12 @@ impl Shop {
         Self { address, ledger, layer, client: client.build().expect("a client") }
     }
 
-    /// Returns a request of the user alice.
     pub(crate) fn request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
         let method = reqwest::Method::from_bytes(method.as_bytes()).expect("a method");
         let url = format!("http://{}{path}", self.address);
         self.client.request(method, url).header("x-user", "alice")
     }
 
-    /// Returns a request by which the user alice sends an order with this key.
     pub(crate) fn order(&self, key: &str, wish: &Wish) -> reqwest::RequestBuilder {
         self.request("POST", "/orders").header("idempotency-key", key).json(wish)
     }

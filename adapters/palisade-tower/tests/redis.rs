@@ -14,8 +14,7 @@ pub(crate) fn fresh(args: &[&str]) -> Server {
     Server::start(args)
 }
 
-/// Returns a new client (`Redlock` handle) of the server, as another process would have it. The
-/// lease is one second.
+/// Returns a new client of the server, as another process would have it. The lease is one second.
 pub(crate) fn handle(server: &Server) -> Redlock {
     let node = RedisNode::builder(server.url()).trust_fresh(true).build().expect("a node");
     let second = Duration::from_secs(1);
@@ -52,7 +51,6 @@ fn slow() -> Wish {
     Wish { sleep_ms: 700, ..Wish::default() }
 }
 
-/// Sends the order again until the response is final or a person has to decide.
 async fn decided(shop: &Shop, key: &str, wish: &Wish) -> Got {
     let mut seen = Vec::new();
     for _ in 0..300 {

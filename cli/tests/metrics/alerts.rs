@@ -42,7 +42,7 @@ fn each_alert_is_silent_while_all_is_well_and_fired_by_its_fault() {
     // This program is the only candidate of its election, so no other program leads after it was
     // killed. The candidate's command ends with the candidate.
     let leader = Watched::start(&ground, &[&["elect", "lonely"][..], &sleep].concat());
-    // Two hosts run the same job, which must not run twice for a tick (due time).
+    // Two hosts run the same job, which must not run twice for a tick.
     let job = [
         "cron",
         "* * * * * *",

@@ -20,8 +20,7 @@ pub(crate) struct Application {
 }
 
 impl Application {
-    /// Starts the application. `ttl` is the length of its leases, and also of a quarantine (a time
-    /// without grants).
+    /// Starts the application. `ttl` is the length of its leases, and also of a quarantine.
     pub(crate) fn start(url: &str, ttl: Duration) -> Self {
         let recorder = PrometheusBuilder::new().build_recorder();
         let counted = recorder.handle();
@@ -47,14 +46,13 @@ impl Application {
         Self { address, orders, runtime: runtime.expect("a runtime") }
     }
 
-    /// Runs the handler for a key. The request has no birth (`created_at`, the time at which it was
-    /// made).
+    /// The request has no birth.
     pub(crate) fn order(&self, key: &str) -> Result<Outcome<u32>, RunError> {
         self.runtime.block_on(self.orders.key(key).run(|_| async { Ok::<_, Failed>(7) }))
     }
 
-    /// Publishes one message with this key and a birth (the time of its request) one hour ago. Then
-    /// consumes the stream until the application is dropped.
+    /// Publishes one message with this key and a birth one hour ago. Then consumes the stream until
+    /// the application is dropped.
     pub(crate) fn consume(&self, url: &str, key: &str) {
         let hour_ago = SystemTime::now() - Duration::from_secs(3_600);
         let added = Publisher::new(url, "jobs");

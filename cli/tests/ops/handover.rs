@@ -76,8 +76,7 @@ async fn nothing_is_lost(
     let soon = fresh(redlock, &after).await;
     assert!(soon.fencing_token() > token);
     assert!(matches!(run(&orders, &before).await, Outcome::Replayed(42)));
-    // The request has no birth (`created_at`). The server has a complete record of all keys, so the
-    // new key runs.
+    // The server has a complete record of all keys, so the new key runs without a birth.
     let new = run(&orders, &after).await;
     assert!(matches!(new, Outcome::Executed { value: 42, .. }), "{new:?}");
     held.extend().await.expect("the holder goes on");
@@ -120,8 +119,7 @@ async fn a_group_is_handed_over_twice_and_nothing_is_lost() {
     }
     assert_ne!(masters[0], masters[1]);
     assert_ne!(masters[0], groups.servers(0)[0]);
-    // The start of the data history in the marker (`palisade:generation`) is 0: nothing was ever
-    // lost. So the new master has a complete record of all keys.
+    // The start of the data history in the marker is 0: nothing was ever lost.
     let mark = cli(&masters[1], &["GET", "palisade:generation"]);
     assert!(mark.contains(" 0000000000000 "), "{mark}");
     // Operators read the keys of the new master.
@@ -467,7 +465,7 @@ async fn what_is_not_ready_is_left_as_it_is() {
     groups.break_("resume", 0, &["--server", "a3"]);
     drop(fresh(&redlock, "resumed").await);
     // After a restart the master's data history is new, and the master grants nothing for one
-    // quarantine (a fixed time).
+    // quarantine.
     groups.break_("restart", 0, &["--server", "a1"]);
     let begun = Instant::now();
     loop {

@@ -190,8 +190,7 @@ fn word(server: &Server, at: usize) -> String {
     marker.split_whitespace().nth(at).unwrap_or_else(|| panic!("{marker}")).to_owned()
 }
 
-/// The server has a record that is older than its data history. The marker (`palisade:generation`)
-/// has the beginning of that history. This happens if a person deletes the marker.
+/// As after a person has deleted the marker: a record is older than the data history.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_with_records_from_before_its_data_began_is_not_marked() {
     let server = Server::start(&[]);
@@ -291,8 +290,8 @@ async fn an_emptied_server_that_nobody_remembers_is_new_only_if_a_person_says_so
     let number = list["incidents"][0]["loss"].as_str().unwrap_or_else(|| panic!("{list}"));
     let decide = ["idem", "decide", "--namespace", "orders", "--loss", number, "--park"];
     let decide = [&decide[..], &["--reason", "in the ledger", "--node", &url]].concat();
-    // The command `idem decide` uses the default `max_ttl`, so the quarantine of the server (its
-    // time without grants) is longer now.
+    // The command `idem decide` uses the default `max_ttl`, so the quarantine of the server is
+    // longer now.
     let end = Instant::now() + 2 * SOON;
     while palisade(&decide).status.code() != Some(0) {
         assert!(Instant::now() < end, "{}", words(&palisade(&decide)));
@@ -311,8 +310,8 @@ async fn a_replaced_server_is_marked_for_who_lost_everything_and_keeps_its_quara
     let both = lone(&first).node(replaced.url());
     let refused = begun(&both, "").await.to_string();
     assert!(refused.contains("--lost-everything"), "{refused}");
-    // Only a program that connects sets the length of a server's quarantine (a time without
-    // grants). No program has connected to the replaced server yet, so the server cannot be marked.
+    // Only a program that connects sets the length of a server's quarantine. No program has
+    // connected to the replaced server yet, so the server cannot be marked.
     let done = init_lost(&both).await.unwrap();
     assert!(done.to_string().contains("no program has connected to it yet"), "{done}");
     let mut builder = Redlock::builder().allow_even_nodes();

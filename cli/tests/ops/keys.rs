@@ -55,8 +55,7 @@ impl Lab {
         tokio::time::timeout(limit, wait).await.expect("the key gets the state");
     }
 
-    /// Parks a key (it is not run until a person decides): its handler fails, and its effect is
-    /// unknown.
+    /// Parks a key: its handler fails, and its effect is unknown.
     async fn park(&self, key: &str) {
         let failed = || async { Err::<u32, _>(Failed::unknown("broken pipe")) };
         let _ = self.orders.key(key).run(|_| failed()).await.unwrap_err();
@@ -226,7 +225,7 @@ async fn a_purge_takes_what_is_finished_and_old_and_a_late_completion_brings_not
     assert_eq!(of(&purged), [("parked".to_owned(), true)]);
     assert_eq!(lab.state("running").await, Some(KeyState::Running));
     running.abort();
-    // The purged keys are free. Only their ballots (the numbers of the last claims) are left.
+    // The purged keys are free. Only their ballots are left.
     for key in ["done", "parked"] {
         assert_eq!(lab.state(key).await, Some(KeyState::Free), "{key}");
         assert!(matches!(run(lab.orders.key(key), 5).await, Outcome::Executed { value: 5, .. }));

@@ -47,8 +47,7 @@ fn group(groups: &Groups) -> Deployment {
     groups.operated().node(groups.url(0))
 }
 
-/// Maximum time for a change that the servers make by themselves. A quarantine (a time without
-/// grants) takes longer.
+/// Maximum time for a change that the servers make by themselves. A quarantine takes longer.
 const SOON: Duration = Duration::from_secs(12);
 
 /// The reply of the script that writes a marker.

@@ -10,7 +10,7 @@ async fn lock(server: &Server) {
     let node = RedisNode::new(server.url()).unwrap();
     let redlock = Redlock::builder().node(node).ttl(Duration::from_secs(5)).build().unwrap();
     // The server refuses the lock after a loss of data, so the result is ignored. The request
-    // itself makes the server record the loss in the key `palisade:generation` (its marker).
+    // itself makes the server record the loss in the key `palisade:generation`.
     let _ = redlock.mutex("job").build().unwrap().try_acquire().await;
 }
 

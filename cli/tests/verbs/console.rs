@@ -1,4 +1,4 @@
-//! `palisade console`: its access rules, and its audit (the log of actions).
+//! `palisade console`: its access rules, and its audit.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;

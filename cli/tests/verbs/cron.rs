@@ -12,7 +12,7 @@ use crate::support::server::free_port;
 const SOON: Duration = Duration::from_secs(40);
 const EACH: &str = "* * * * * *";
 
-/// Returns the tick (due time) and the attempt of each run that has begun.
+/// Returns the tick and the attempt of each run that has begun.
 fn runs(ground: &Ground) -> Vec<(u64, u32)> {
     let text = text(&ground.file("ran"));
     let number = |word: Option<&str>| word.expect("two words").parse().expect("a number");
@@ -40,8 +40,7 @@ fn each_tick_is_run_once_while_hosts_come_and_go() {
     for (n, how) in ["KILL", "TERM", "KILL"].into_iter().enumerate() {
         more(2);
         let gone = std::mem::replace(&mut three[n], ground.spawn(&line));
-        // The test waits, so that the signal usually arrives between two ticks (due times of the
-        // job).
+        // The test waits, so that the signal usually arrives between two ticks.
         let into = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         let rest = 1_600 - u64::from(into.subsec_millis());
         std::thread::sleep(Duration::from_millis(rest % 1_000));
@@ -71,9 +70,9 @@ fn each_tick_is_run_once_while_hosts_come_and_go() {
     for tick in first..=last {
         match &ends[&tick]["run"]["end"] {
             end if *end == "done" => done += 1,
-            // The tick (due time) came while the command of the previous tick still ran.
+            // The tick came while the command of the previous tick still ran.
             end if end["skipped"] == "overlap" => {}
-            // The command of the tick (due time) received TERM.
+            // The command of the tick received TERM.
             end if end["failed"] == "ended by signal 15" => ended += 1,
             _ => panic!("tick {tick} was not run to its end: {}", ends[&tick]),
         }

@@ -49,8 +49,8 @@ impl Ground {
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = palisade();
         command.env("PALISADE_URLS", self.url());
-        // A quarantine (a time without grants) is as long as the longest permitted lease. This
-        // command sets that length to its own lease, so that quarantines are short.
+        // A quarantine is as long as the longest permitted lease. This command sets that length to
+        // its own lease, so that quarantines are short.
         let given = args.iter().skip_while(|arg| **arg != "--ttl").nth(1);
         command.env("PALISADE_TTL", "2s").env("PALISADE_MAX_TTL", given.unwrap_or(&"2s"));
         // On a busy machine a server replies late. The tests of `palisade` do not test late

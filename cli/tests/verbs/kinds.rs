@@ -9,8 +9,7 @@ use crate::ground::{Ground, Running, text, until};
 
 const SOON: Duration = Duration::from_secs(40);
 
-/// Starts a process that holds a permit of the semaphore `gpu` and writes the slot (the number of
-/// the permit) to a file.
+/// Starts a process that holds a permit of the semaphore `gpu` and writes the slot to a file.
 fn holder(ground: &Ground, file: &str) -> Running {
     let script = format!("echo $PALISADE_SLOT $PALISADE_FENCING_TOKEN >{file}; sleep 60");
     let holder = ground.spawn(&["lock", "gpu", "--permits", "2", "-c", &script]);

@@ -175,8 +175,8 @@ fn a_signal_ends_a_call_that_waits_and_starts_nothing() {
     std::fs::write(ground.file("go"), "").unwrap();
     assert_eq!(first.end(SOON).code, 75);
     assert_eq!(text(&ground.file("runs")), "ran\n");
-    // The interrupted calls did not run the command, so the key is not parked (refused until a
-    // person decides). So the next call runs the command.
+    // The interrupted calls did not run the command, so the key is not parked. So the next call
+    // runs the command.
     assert_eq!(ground.run(&["once", "k", "-c", script]).code, 75);
     assert_eq!(text(&ground.file("runs")), "ran\nran\n");
 }

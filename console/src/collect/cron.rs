@@ -1,5 +1,4 @@
-//! Cron jobs as the nodes store them: their schedules, and the records of their ticks. A tick is a
-//! time at which the job is due.
+//! Cron jobs as the nodes store them: their schedules, and the records of their ticks.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,11 +13,11 @@ use crate::history::{Entry, Level, millis, now_ms};
 use crate::model::{JobRow, Model};
 use crate::start::Shared;
 
-/// Namespace of the idempotency keys that record schedules and ticks (due times of a job).
+/// Namespace of the idempotency keys that record schedules and ticks.
 pub(crate) const NAMESPACE: &str = "cron";
-/// Number of ticks (times at which a job is due) that are kept of each job.
+/// Number of ticks that are kept of each job.
 const TICKS: usize = 20;
-/// Minimum number of ticks (due times) that one reading requests.
+/// Minimum number of ticks that one reading requests.
 const STEP: usize = 3;
 /// Time in ms after which a schedule is read again.
 const SCHEDULE: u64 = 30_000;
@@ -35,8 +34,6 @@ struct Revision {
     since: i64,
 }
 
-/// Returns the job's id if the key is that of a schedule's record (`id/schedule/number/number`).
-/// The id joins the names of the `Cron` and of the job.
 fn job_of(key: &str) -> Option<&str> {
     let mut parts = key.rsplitn(4, '/');
     let (number, quarter, word) = (parts.next()?, parts.next()?, parts.next()?);
@@ -45,7 +42,6 @@ fn job_of(key: &str) -> Option<&str> {
     parts.next().filter(|_| is_one)
 }
 
-/// Returns the key of a job's newest schedule among these keys of the namespace.
 fn last_schedule<'a>(keys: impl Iterator<Item = &'a str>, job: &str) -> Option<&'a str> {
     let number = |text: Option<&str>| text.and_then(|text| text.parse::<u64>().ok());
     let order = |key: &str| {
@@ -64,8 +60,8 @@ pub(crate) fn allows_requests(model: &Model, job: &str) -> bool {
     model.keys.contains_key(&key(today)) || model.keys.contains_key(&key(today - 1))
 }
 
-/// Reads the schedule and the last ticks (due times) of one job: the job that the console has not
-/// read for the longest time.
+/// Reads the schedule and the last ticks of one job: the job that the console has not read for the
+/// longest time.
 pub(super) async fn read(shared: &Shared) {
     let (job, key) = {
         let mut model = shared.model();
@@ -109,21 +105,19 @@ pub(super) async fn read(shared: &Shared) {
     shared.all_happened(happened);
 }
 
-/// Returns how many of the last ticks (due times) to read: all since the oldest tick that was
-/// running when it was last read, because the run of that tick may be over.
+/// Returns how many of the last ticks to read: all since the oldest tick that was running when it
+/// was last read, because the run of that tick may be over.
 fn due(ticks: &[TickReport]) -> usize {
     until_oldest(ticks.iter().map(|tick| tick.state == TickState::Running))
 }
 
-/// Returns how many of the last ticks (due times) to read. `runs` has an entry for each tick, the
-/// latest first, which is true if the tick is running.
+/// Returns how many of the last ticks to read. `runs` has an entry for each tick, the latest first,
+/// which is true if the tick is running.
 fn until_oldest(mut runs: impl DoubleEndedIterator<Item = bool> + ExactSizeIterator) -> usize {
-    // Other ticks (due times of the job) can have passed since the last reading, so `STEP` more
-    // ticks are read.
+    // Other ticks can have passed since the last reading, so `STEP` more ticks are read.
     runs.rposition(|runs| runs).map_or(STEP, |at| (at + 1 + STEP).min(TICKS))
 }
 
-/// Returns true if no tick (due time) of the job can have changed since the job was last read.
 fn is_quiet(row: &JobRow, now: u64) -> bool {
     let is_over = |tick: &TickReport| matches!(tick.state, TickState::Over(_));
     row.unknown.is_none()
@@ -152,7 +146,6 @@ async fn schedule(shared: &Shared, key: &str, row: &mut JobRow) -> Result<(), St
     }
 }
 
-/// Reads the last requests to run a job, and the state of each requested run.
 async fn requested(shared: &Shared, job: &str, row: &mut JobRow) -> Result<(), String> {
     let begins = format!("{job}/request/");
     let mut numbers: Vec<i64> = {
@@ -200,8 +193,8 @@ async fn requested(shared: &Shared, job: &str, row: &mut JobRow) -> Result<(), S
     Ok(())
 }
 
-/// Reads the last ticks (due times) of a job, and returns the changes as entries for the history of
-/// events that the console shows.
+/// Reads the last ticks of a job, and returns the changes as entries for the history of events that
+/// the console shows.
 async fn ticks(shared: &Shared, id: &str, row: &mut JobRow) -> Result<Vec<Entry>, String> {
     let (cron, name) = cron_names(id).ok_or("its keys have no name of a `Cron`")?;
     let cron = Cron::new(&shared.redlock).name(cron);
@@ -234,7 +227,7 @@ async fn ticks(shared: &Shared, id: &str, row: &mut JobRow) -> Result<Vec<Entry>
     Ok(happened)
 }
 
-/// Returns the history's entry about a tick (due time) whose run is over; `None` otherwise.
+/// Returns the history's entry about a tick whose run is over; `None` otherwise.
 fn over(job: &str, report: &TickReport) -> Option<Entry> {
     let at = crate::pages::clock(millis(report.at));
     let (level, text) = match &report.state {

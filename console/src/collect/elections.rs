@@ -1,4 +1,4 @@
-//! Leaders and candidates of elections, and the terms (leaderships) that the console saw.
+//! Leaders and candidates of elections, and the terms that the console saw.
 
 use futures_util::future::{join, join_all};
 use palisade::election::{Candidate, Leader};
@@ -7,7 +7,7 @@ use crate::history::{Entry, Level, millis, now_ms};
 use crate::model::{ElectionRow, Term, steady};
 use crate::start::Shared;
 
-/// Number of terms (leaderships), and of gaps without a leader, that are kept of each election.
+/// Number of terms, and of gaps without a leader, that are kept of each election.
 const KEPT: usize = 50;
 
 /// Leader and candidates of an election, as the nodes reported them.
@@ -17,7 +17,6 @@ pub(super) struct Seen {
     candidates: Option<Vec<Candidate>>,
 }
 
-/// Asks the nodes for the leaders and candidates of these elections.
 pub(super) async fn read(shared: &Shared, names: Vec<String>) -> Vec<Seen> {
     let one = |name: String| async move {
         let election = match shared.redlock.election(&name).build() {

@@ -1,5 +1,5 @@
-//! Events of the nodes, and the failovers that the console infers from the events. The handle (the
-//! console's client of the nodes) reports events even if no page is open.
+//! Events of the nodes, and the failovers that the console infers from the events. The handle
+//! reports events even if no page is open.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,6 @@ use crate::start::Shared;
 /// Number of failovers that are kept.
 const KEPT: usize = 100;
 
-/// Stores all events of the nodes until the console's handle (its client of the nodes) is closed.
 pub(super) async fn listen(shared: &Shared) {
     let mut events = shared.redlock.events();
     while let Some(NamedEvent { node, event, .. }) = events.next().await {
@@ -33,8 +32,8 @@ fn note(shared: &Shared, node: &str, event: &NodeEvent) {
         }
         step(&mut model, node, event, kind, &text);
         if let Some(vote) = model.votes.iter_mut().find(|vote| vote.node == node) {
-            // `is_changed` makes the next reading of the nodes ask this node for its vote (whether
-            // it grants locks). Until then, a node that went down counts as unreachable.
+            // `is_changed` makes the next reading of the nodes ask this node for its vote. Until
+            // then, a node that went down counts as unreachable.
             vote.is_changed |= !matches!(event, NodeEvent::Reasserted { .. });
             if *event == NodeEvent::Down {
                 vote.state = VoteState::Unreachable;
@@ -107,7 +106,6 @@ fn cause_word(cause: HistoryCause) -> &'static str {
     }
 }
 
-/// Returns the owners of all leases, as pairs of a name and an owner.
 fn owners(model: &Model) -> BTreeSet<(String, String)> {
     let of_row = |name: &str, row: &LockRow| match &row.view {
         Some(View::Lock(seen)) => {
@@ -196,8 +194,8 @@ fn begin(model: &mut Model, node: &str, now: u64) {
     });
 }
 
-/// Stores that a node's vote changed: if the node votes (grants locks) again, its failover ends; if
-/// the node stopped voting, a failover begins.
+/// Stores that a node's vote changed: if the node votes again, its failover ends; if the node
+/// stopped voting, a failover begins.
 pub(super) fn of_vote(shared: &Shared, vote: &Vote) {
     let mut model = shared.model();
     let model = &mut *model;

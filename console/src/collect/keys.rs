@@ -1,5 +1,4 @@
-//! The states of idempotency keys. Each time the console reads the nodes, it asks for the keys of
-//! one namespace.
+//! The states of idempotency keys, of one namespace in each reading.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +31,6 @@ fn may_change(row: &KeyRow) -> bool {
     row.facts.as_ref().is_none_or(|facts| facts.state == KeyState::Running)
 }
 
-/// A namespace, and some of its keys.
 pub(super) type Chosen = (Records, Vec<String>);
 
 /// Returns the keys whose records are to be read now. All are of one namespace: that of the key

@@ -1,6 +1,5 @@
-//! Reads the holders of locks and semaphores, and the leaders of elections, with requests of the
-//! handle, the console's client of the nodes. All requests of a reading are sent together, so each
-//! node receives one batch.
+//! Reads the holders of locks and semaphores, and the leaders of elections, in one batch for each
+//! node.
 
 use std::time::Duration;
 
@@ -24,7 +23,6 @@ const SLOTS: u16 = 256;
 /// run out; otherwise it was released.
 const SOON: u64 = 700;
 
-/// Reads the locks and the elections that were read the longest time ago.
 pub(super) async fn read(shared: &Shared) {
     let (locks, elections) = {
         let model = shared.model();
@@ -49,7 +47,7 @@ pub(super) async fn read(shared: &Shared) {
 }
 
 /// Asks all nodes for the holders of a lock; `None` if its name is invalid or the console's handle
-/// (its client of the nodes) is closed.
+/// is closed.
 pub(crate) async fn view(shared: &Shared, id: &LockId) -> Option<View> {
     if id.is_semaphore {
         let semaphore = shared.redlock.semaphore(&id.name, SLOTS).build().ok()?;
@@ -59,7 +57,6 @@ pub(crate) async fn view(shared: &Shared, id: &LockId) -> Option<View> {
     mutex.inspect().await.ok().map(View::Lock)
 }
 
-/// A holder of a lock or of a permit.
 #[derive(Clone, Debug)]
 pub(crate) struct Holder {
     pub(crate) owner: String,
@@ -71,7 +68,6 @@ pub(crate) struct Holder {
 }
 
 impl View {
-    /// Returns the holders that a majority of the nodes reports.
     pub(crate) fn holders(&self) -> Vec<Holder> {
         match self {
             Self::Lock(seen) => {
@@ -100,7 +96,6 @@ impl View {
         }
     }
 
-    /// Returns true if a majority of the nodes answered.
     fn is_known(&self) -> bool {
         let (unknown, all) = match self {
             Self::Lock(Inspection { nodes, .. }) => {
@@ -171,7 +166,6 @@ fn note(shared: &Shared, id: &LockId, view: View) {
     shared.all_happened(happened);
 }
 
-/// Returns true if the lock is free and no process waits for it.
 fn is_empty(row: &LockRow, view: &View) -> bool {
     let waits = row.waiters.as_ref().is_none_or(|waiters| !waiters.is_empty());
     let is_free = match view {

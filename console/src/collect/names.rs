@@ -1,6 +1,5 @@
-//! Names of locks, elections and keys that the scan, which reads all keys of the nodes, has found.
-//! A name counts only if the nodes have a fence (the name's last fencing token), candidates or a
-//! record for it. So a key of another program is scanned, but causes no further requests.
+//! Names that the scan has found. A name counts only if the nodes have a fence, candidates or a
+//! record for it, so a key of another program causes no further requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,13 +25,9 @@ const LONGEST: Duration = Duration::from_secs(2);
 /// Beginnings of the names of trial locks. A health check or the doctor takes such a lock to see
 /// that locking works.
 const TRIALS: [&str; 2] = ["palisade:health", "palisade:doctor:"];
-/// Largest number of names of locks that are kept.
 const LOCKS: usize = 50_000;
-/// Largest number of elections that are kept.
 const ELECTIONS: usize = 2_000;
-/// Largest number of namespaces that are kept.
 const NAMESPACES: usize = 1_000;
-/// Largest number of prefixes of other applications that are shown.
 const PREFIXES: usize = 8;
 
 /// The names that the console has found, and the progress of the scan that finds them.
@@ -42,17 +37,16 @@ pub(super) struct Names {
     began: Option<Instant>,
     ended: BTreeSet<String>,
     locks: BTreeMap<LockId, Name>,
-    /// Numbers of names that this round of the scan (the reading of all keys) left out because it
-    /// had too many, by node. The next field has the numbers of the last complete round.
+    /// Numbers of names that this round of the scan left out because it had too many, by node. The
+    /// next field has the numbers of the last complete round.
     left_out: BTreeMap<String, LeftOut>,
     last_left_out: LeftOut,
 }
 
-/// A name of a lock or a semaphore.
 #[derive(Clone, Copy, Default)]
 struct Name {
-    /// Round of the scan (the reading of all keys) in which the name was found first. The next
-    /// field is the round in which it was found last.
+    /// Round of the scan in which the name was found first. The next field is the round in which it
+    /// was found last.
     first: u64,
     round: u64,
     /// True if the last check found a value or a waiter for the name.
@@ -231,8 +225,8 @@ impl Names {
         }
     }
 
-    /// Returns the number of lock names that an earlier round of the scan (the reading of all keys)
-    /// found and that were never checked.
+    /// Returns the number of lock names that an earlier round of the scan found and that were never
+    /// checked.
     fn unchecked(&self) -> usize {
         let is_due = |name: &&Name| name.checked == 0 && name.first < self.round;
         self.locks.values().filter(is_due).count()
@@ -264,16 +258,15 @@ fn add_namespace(model: &mut Model, namespace: &str) {
     }
 }
 
-/// Returns the main key of a lock or a semaphore.
 pub(crate) fn main_key(prefix: &str, id: &LockId) -> String {
     let label = if id.is_semaphore { "permits:" } else { "" };
     format!("{prefix}{label}{}", id.name)
 }
 
 impl Collector {
-    /// Reads the next page of keys, the queues of locks (their waiters), and the records of keys,
-    /// in one round trip. If the page has new names, reads them at once in a second round trip, and
-    /// returns true.
+    /// Reads the next page of keys, the queues of locks, and the records of keys, in one round
+    /// trip. If the page has new names, reads them at once in a second round trip, and returns
+    /// true.
     pub(super) async fn survey(&mut self) -> bool {
         let shared = Arc::clone(&self.shared);
         let elapsed = self.scanned_at.map_or(super::EVERY, |at| at.elapsed().min(LONGEST));
@@ -289,8 +282,6 @@ impl Collector {
         is_any
     }
 
-    /// Reads a page of about this number of keys, the queues of these locks, and the records of
-    /// these keys of a namespace.
     async fn ask(&mut self, page: Option<usize>, ids: Vec<LockId>, keys: Option<keys::Chosen>) {
         let shared = Arc::clone(&self.shared);
         let main: Vec<String> = ids.iter().map(|id| main_key(shared.prefix(), id)).collect();
@@ -309,7 +300,6 @@ impl Collector {
         }
     }
 
-    /// Stores the names among one page of each node's keys, and the time that each node needed.
     fn scanned(&mut self, scanned: &[Scanned]) {
         let shared = &self.shared;
         let pages: Vec<Page> = scanned.iter().map(Page::from).collect();
@@ -326,7 +316,6 @@ impl Collector {
         }
     }
 
-    /// Stores the waiters of these locks, from the queues on each node.
     fn queues(&mut self, ids: Vec<LockId>, all: &OfEach<Vec<LockQueue>>) {
         if ids.is_empty() {
             return;
@@ -356,8 +345,7 @@ impl Collector {
     }
 }
 
-/// Merges the queues of all nodes into one list. Each waiter (a handle, which is the client of one
-/// process) is in it once, with its longest wait.
+/// Merges the queues of all nodes into one list. Each waiter is in it once, with its longest wait.
 fn waiters(seen: &[&LockQueue]) -> Vec<Waiter> {
     let mut all: Vec<Waiter> = seen.iter().flat_map(|seen| seen.waiters.clone()).collect();
     all.sort_by(|a, b| (&a.handle, a.is_shared, a.since).cmp(&(&b.handle, b.is_shared, b.since)));
@@ -419,8 +407,8 @@ mod tests {
         let all = [page("a", Ok(&*keys)), page("b", Ok(&keys))];
         let left_out = LeftOut { locks: 0, elections: 5, keys: 3 };
         assert_eq!(note(&all), (ELECTIONS, 4, left_out));
-        // The first page of a new round (one reading of all keys) does not reset the number of
-        // names that were left out because of the limits.
+        // The first page of a new round does not reset the number of names that were left out
+        // because of the limits.
         let begins = [Page { is_last: false, ..page("a", Ok(&[])) }];
         assert_eq!(note(&begins).2, left_out);
         assert_eq!(note(&all), (ELECTIONS, 4, left_out));

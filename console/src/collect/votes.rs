@@ -1,4 +1,4 @@
-//! The votes: which nodes vote (grant locks), and for which reason the other nodes do not.
+//! The votes: which nodes vote, and for which reason the other nodes do not.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -35,7 +35,6 @@ impl Vote {
     }
 }
 
-/// Asks all nodes once if they vote (grant locks), and stores the answers in the model.
 pub(super) async fn read(shared: &Shared) {
     let health = shared.redlock.health().await;
     let mut changes = Vec::new();
@@ -75,7 +74,6 @@ pub(super) async fn read(shared: &Shared) {
     }
 }
 
-/// Stores the answer of a node in its vote, the record of whether it grants locks.
 fn note(vote: &mut Vote, node: &NodeHealth) {
     vote.losses = node.losses.to_vec();
     vote.is_changed = false;
@@ -152,7 +150,7 @@ impl Sent {
 }
 
 /// Returns the number of requests to one node until now: the batches that the console's handle
-/// (`Redlock`) sent, and the round trips of its surveys, which read the nodes' keys.
+/// sent, and the round trips of its surveys, which read the nodes' keys.
 fn total(shared: &Shared) -> u64 {
     let batches = shared.redlock.metrics().iter().map(|node| node.batches).max();
     batches.unwrap_or_default() + shared.requests.load(Ordering::Relaxed)

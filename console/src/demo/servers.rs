@@ -68,7 +68,6 @@ impl Servers {
         self.all.iter().map(|server| format!("redis://127.0.0.1:{}", server.port)).collect()
     }
 
-    /// Kills a server, and starts it again after a pause with the data that it has written.
     pub(super) async fn restart(&mut self, number: usize, away: Duration) {
         let Some(server) = self.all.get_mut(number) else { return };
         server.stop().await;
@@ -115,7 +114,6 @@ impl Server {
         }
     }
 
-    /// Kills the server, as a crash does.
     async fn stop(&mut self) {
         if let Some(mut shell) = self.shell.take() {
             drop(shell.stdin.take());

@@ -1,4 +1,4 @@
-//! The demo's traffic. Each handle (`Redlock`) stands for a process of an application.
+//! The demo's traffic. Each handle stands for a process of an application.
 
 use std::time::Duration;
 

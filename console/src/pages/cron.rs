@@ -1,5 +1,4 @@
-//! The page `cron`: for each cron job the next tick (time at which the job is due), and the results
-//! of the last ticks.
+//! The page `cron`: for each cron job the next tick, and the results of the last ticks.
 
 use palisade::cron::{Cancelled, End, Run, RunRequest, Skipped, TickState};
 use palisade::internal::cron_names;
@@ -27,8 +26,7 @@ fn job(model: &Model, name: &str, row: &JobRow) -> Value {
     let leader = known.as_ref().and_then(|id| model.elections.get(id));
     let leader = leader.and_then(|row| Some(leader_json(row.leader.as_ref()?, row.until)));
     // If the record that the job allows requests was not found, it may still exist as long as the
-    // scan (the reading of all keys) is not complete. The action itself looks for this record
-    // again.
+    // scan is not complete. The action itself looks for this record again.
     let may_run = allows_requests(model, name) || !model.is_scanned(model.left_out.keys);
     let ticks = row.ticks.iter().map(|report| (millis(report.at), &report.state, None));
     let requested = row.requested.iter();
@@ -80,7 +78,6 @@ fn sentence(row: &JobRow, running: bool) -> String {
     }
 }
 
-/// Returns the end of a run as a word, with the reason.
 pub(crate) fn end_of(run: &Run) -> String {
     let (word, why) = end(&run.end);
     why.map_or_else(|| word.to_owned(), |why| format!("{word}: {why}"))

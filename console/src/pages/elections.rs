@@ -1,5 +1,5 @@
-//! The page `elections`: for each election the leader, the candidates, the terms (leaderships), and
-//! the times without a leader.
+//! The page `elections`: for each election the leader, the candidates, the terms, and the times
+//! without a leader.
 
 use palisade::election::{Candidate, Leader};
 use serde_json::{Value, json};
@@ -51,7 +51,6 @@ fn sentence(row: &ElectionRow) -> String {
     }
 }
 
-/// Returns a leader as JSON.
 pub(super) fn leader_json(leader: &Leader, until: u64) -> Value {
     json!({
         "term": leader.term.to_string(), "value": clean(&leader.value),

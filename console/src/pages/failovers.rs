@@ -1,6 +1,5 @@
-//! The page `failovers`. For each failover of a node: the end of the node's vote (it no longer
-//! grants locks), its quarantine (the time in which it grants nothing), the return of its vote, and
-//! the lost data.
+//! The page `failovers`. For each failover of a node: the end of the node's vote, its quarantine,
+//! the return of its vote, and the lost data.
 
 use serde_json::{Value, json};
 

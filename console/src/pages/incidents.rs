@@ -18,13 +18,12 @@ use crate::history::now_ms;
 use crate::refusal::Refusal;
 use crate::start::Shared;
 
-/// Namespace with which the incidents (losses of data) are read if the console has found no
-/// namespace. The keys of this namespace are not used.
+/// Namespace with which the incidents are read if the console has found no namespace. The keys of
+/// this namespace are not used.
 const NO_NAMESPACE: &str = "palisade-console";
 /// Largest number of namespaces whose decisions are read.
 const NAMESPACES: usize = 64;
 
-/// Returns the console's access to the idempotency keys of a namespace.
 pub(crate) fn keys_of(
     shared: &Shared,
     namespace: &str,
@@ -34,8 +33,6 @@ pub(crate) fn keys_of(
     Ok(keys?)
 }
 
-/// Returns the retention (time for which a key's result is kept) that a request names, or the
-/// default.
 pub(crate) fn retention(ms: Option<u64>) -> Duration {
     ms.map_or(RETENTION, Duration::from_millis)
 }
@@ -44,11 +41,9 @@ pub(crate) fn retention(ms: Option<u64>) -> Duration {
 #[derive(Clone)]
 pub(crate) struct Seen {
     incidents: Vec<Value>,
-    /// Number of incidents (losses of data) that wait for a decision about a namespace, or may wait
-    /// for one.
+    /// Number of incidents that wait for a decision about a namespace, or may wait for one.
     undecided: usize,
-    /// True if every node and every namespace was read, so that no incident (loss of data) is
-    /// missing.
+    /// True if every node and every namespace was read, so that no incident is missing.
     whole: bool,
     /// Number of namespaces that were not read, because there are too many.
     left_out: usize,
@@ -56,7 +51,6 @@ pub(crate) struct Seen {
     at: u64,
 }
 
-/// Counts the incidents (losses of data) that wait for a decision, for the page `overview`.
 pub(crate) async fn count(shared: &Shared) {
     if let Ok(seen) = recent(shared, RETENTION, "").await {
         shared.model().incidents = Some(seen.undecided);
@@ -73,8 +67,8 @@ async fn recent(shared: &Shared, retention: Duration, namespace: &str) -> Result
 async fn read(shared: &Shared, retention: Duration, namespace: &str) -> Result<Seen, Refusal> {
     let (names, is_over) = {
         let model = shared.model();
-        // The calls of cron ticks have a birth (the time at which the request was made). So no loss
-        // of data leaves it unknown if their keys were used before, and no decision is needed.
+        // The calls of cron ticks have a birth. So no loss of data leaves it unknown if their keys
+        // were used before, and no decision is needed.
         let all: BTreeSet<String> =
             model.namespaces.iter().filter(|name| *name != CRON).cloned().collect();
         (all, model.scan.rounds > 0 && model.left_out.keys == 0)

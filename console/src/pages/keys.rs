@@ -14,7 +14,6 @@ use crate::model::{KeyRow, Model};
 use crate::refusal::Refusal;
 use crate::start::Shared;
 
-/// Returns the word that the console's page of keys uses for a state.
 fn word(state: KeyState) -> &'static str {
     match state {
         KeyState::Stored => "done",
@@ -128,7 +127,6 @@ pub(crate) struct KeyNow {
     at: u64,
 }
 
-/// Reads the record of one key from the nodes now.
 pub(crate) async fn key_now(
     shared: &Shared,
     namespace: &str,

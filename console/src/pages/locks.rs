@@ -202,7 +202,6 @@ fn holder(row: &LockRow, one: &Holder) -> Value {
     })
 }
 
-/// Returns the number of nodes that report this holder, and the number of all nodes.
 fn on(view: &View, one: &Holder) -> (usize, usize) {
     match view {
         View::Lock(seen) => {
@@ -243,7 +242,6 @@ fn waiting(all: &[Waiter], holders: &[Holder], most: usize) -> Value {
     all.iter().enumerate().take(most).map(waiter).collect()
 }
 
-/// Returns what each node reports about the lock or the semaphore.
 fn nodes(view: &View, now: u64) -> Value {
     let until = |left: std::time::Duration| now + left.as_millis() as u64;
     let one = |node: &str, state: &str| {

@@ -1,5 +1,4 @@
-//! The page `nodes`: the latency of each node, its counters, its marker (record of the data
-//! history), and the doctor's findings.
+//! The page `nodes`: the latency of each node, its counters, its marker, and the doctor's findings.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +17,7 @@ use crate::start::Shared;
 
 /// Shortest time between two examinations by the doctor, in ms.
 const APART: u64 = 30_000;
-/// Age in ms after which the markers (the nodes' records of their data history) are read again.
-/// Reading them costs many requests.
+/// Age in ms after which the markers are read again. Reading them costs many requests.
 const MARKERS: u64 = 30_000;
 
 pub(super) fn page(shared: &Shared, model: &Model) -> Value {
@@ -85,8 +83,8 @@ fn doctor(model: &Model) -> Value {
     })
 }
 
-/// Reads the markers (records of the data history) of all nodes if the last reading is old. Only
-/// the pages that show markers call this.
+/// Reads the markers of all nodes if the last reading is old. Only the pages that show markers call
+/// this.
 pub(super) async fn read_markers(shared: &Shared) {
     let is_due = {
         let mut model = shared.model();
@@ -101,7 +99,6 @@ pub(super) async fn read_markers(shared: &Shared) {
     }
 }
 
-/// Starts an examination of the nodes by the doctor, which changes nothing.
 pub(crate) fn examine(shared: &Arc<Shared>) -> Result<(), Refusal> {
     {
         let mut model = shared.model();

@@ -1,5 +1,5 @@
-//! The page `overview`: which nodes vote (grant locks), if they are a majority, and the latest
-//! entries of the history.
+//! The page `overview`: which nodes vote, if they are a majority, and the latest entries of the
+//! history.
 
 use palisade::Ability;
 use palisade_ops::KeyState;
@@ -29,7 +29,6 @@ pub(super) fn page(shared: &Shared, model: &Model) -> Value {
     })
 }
 
-/// Returns a node and its vote (whether it grants locks) as JSON.
 pub(super) fn vote(vote: &Vote) -> Value {
     json!({
         "node": vote.node, "server": server(vote), "state": vote.state.word(),
@@ -50,7 +49,7 @@ fn server(vote: &Vote) -> Option<&str> {
     port.bytes().all(|b| b.is_ascii_digit()).then_some(at)
 }
 
-/// Explains in a sentence which part of the nodes votes (grants locks), and why the others do not.
+/// Explains in a sentence which part of the nodes votes, and why the others do not.
 fn verdict(model: &Model) -> (&'static str, String) {
     let (all, voting, needed) = (model.votes.len(), model.voting(), model.needed);
     if all == 0 {
@@ -108,7 +107,6 @@ fn counts(model: &Model) -> Value {
     })
 }
 
-/// Returns true if the overview's counts include all names, and the state of each lock is known.
 fn is_whole(model: &Model) -> bool {
     let LeftOut { locks, elections, keys } = model.left_out;
     let is_known = |row: &LockRow| {

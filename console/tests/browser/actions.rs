@@ -56,7 +56,6 @@ async fn an_action_needs_a_reason_and_the_typed_name() {
     tab.close().await;
 }
 
-/// Opens the dialog of an action.
 async fn open(tab: &Tab, action: &str) {
     let button = format!("[data-action={action}]");
     tab.until("its button", SOON, &format!("!!document.querySelector('{button}')")).await;

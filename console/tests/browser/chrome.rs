@@ -80,7 +80,6 @@ wait $p 2>/dev/null"#;
         self.open_after(base, hash, "").await
     }
 
-    /// Opens a tab as `open` does, and runs this script in the tab before the scripts of the page.
     pub(crate) async fn open_after(&self, base: &str, hash: &str, script: &str) -> Tab {
         let page = self.browser.new_page("about:blank").await.expect("a tab");
         let tab = Tab { page, base: base.to_owned(), reported: Arc::default() };
@@ -102,7 +101,6 @@ impl Drop for Chrome {
     }
 }
 
-/// Waits until the browser has written the address of its debugging port.
 async fn address(shell: &mut Child, profile: &std::path::Path) -> String {
     let end = Instant::now() + START;
     loop {
@@ -195,12 +193,10 @@ impl Tab {
         value.into_value().unwrap_or_else(|e| panic!("{script}: {e}"))
     }
 
-    /// Runs statements, and ignores their value.
     pub(crate) async fn run(&self, script: &str) {
         let _: bool = self.eval(&format!("(() => {{ {script}; return true; }})()")).await;
     }
 
-    /// Waits until the expression is true, and returns how long that took.
     pub(crate) async fn until(&self, what: &str, within: Duration, script: &str) -> Duration {
         let began = Instant::now();
         loop {
@@ -216,12 +212,10 @@ impl Tab {
         }
     }
 
-    /// Waits until the main part of the page has this text.
     pub(crate) async fn shows(&self, text: &str, within: Duration) -> Duration {
         self.until(&format!("the page shows {text:?}"), within, &has(text)).await
     }
 
-    /// Waits until the main part of the page no longer has this text.
     pub(crate) async fn hides(&self, text: &str, within: Duration) -> Duration {
         let script = format!("!{}", has(text));
         self.until(&format!("the page does not show {text:?}"), within, &script).await
@@ -243,7 +237,6 @@ impl Tab {
         }
     }
 
-    /// Types into the field of this selector.
     pub(crate) async fn type_into(&self, selector: &str, text: &str) {
         let field = self.page.find_element(selector).await;
         let field = field.unwrap_or_else(|e| panic!("{selector}: {e}"));
@@ -256,7 +249,6 @@ impl Tab {
         body.press_key(key).await.unwrap_or_else(|e| panic!("{key}: {e}"));
     }
 
-    /// Sets the size of the window and the media features that the pages ask for.
     pub(crate) async fn emulate(&self, (width, height): (i64, i64), features: &[(&str, &str)]) {
         let metrics = SetDeviceMetricsOverrideParams::builder()
             .width(width)
@@ -297,7 +289,6 @@ fn has(text: &str) -> String {
     format!("document.querySelector('main').innerText.includes({})", quoted(text))
 }
 
-/// Returns a text as a literal of JavaScript.
 pub(crate) fn quoted(text: &str) -> String {
     serde_json::to_string(text).expect("a text")
 }

@@ -23,8 +23,8 @@ async fn a_killed_server_is_shown_its_quarantine_counts_down_and_it_votes_again(
     let title = tab.eval::<String>("document.title").await;
     assert!(title.starts_with("2/3"), "{title}");
 
-    // The server starts again without its data. For one quarantine (a time after the loss) it
-    // grants nothing, and the page shows until when.
+    // The server starts again without its data. For one quarantine it grants nothing, and the page
+    // shows until when.
     world.servers[2].again();
     tab.shows("quarantine", SOON).await;
     let seconds = "(parseInt((document.querySelector('.vote .countdown') || {}).innerText) || 0)";

@@ -122,8 +122,7 @@ async fn an_incident_is_settled_only_if_each_namespace_is_decided() {
         let chooses: bool = tab.eval("!!document.querySelector('input[name=namespace]')").await;
         assert!(chooses, "one that is not known can be chosen");
     }
-    // The list of incidents (losses of data) depends on how long keys are kept, which the visitor
-    // chooses.
+    // The list of incidents depends on how long keys are kept, which the visitor chooses.
     tab.shows("1 incident for keys that are kept for", SOON).await;
     tab.run(
         "const f = document.querySelector('input[name=retention]'); f.focus(); f.value = '720'; \

@@ -50,7 +50,6 @@ async fn overview(world: &World, tab: &Tab) {
     tally::page("overview");
 }
 
-/// Checks that the first page is small, and records the time until it was shown.
 async fn first_page(tab: &Tab) {
     let bytes: u64 = tab
         .eval(

@@ -12,8 +12,8 @@ use crate::chrome::{Chrome, Tab};
 use crate::server::Server;
 use crate::world::{World, acting};
 
-/// Longest lease. It makes the quarantine (time without grants) of the killed server long enough to
-/// be seen in all pictures.
+/// Longest lease. It makes the quarantine of the killed server long enough to be seen in all
+/// pictures.
 const MAX_TTL: Duration = Duration::from_secs(20);
 const DESK: (i64, i64) = (1280, 800);
 const PHONE: (i64, i64) = (390, 844);
@@ -161,7 +161,7 @@ async fn pictures() {
     let parked = "[...document.querySelectorAll('.figure')].some(f => /^3\\s+keys parked/.test(\
                   f.innerText))";
     tab.until("the keys are parked", 6 * SOON, parked).await;
-    // A leader steps down, so that the election has two terms (leaderships).
+    // A leader steps down, so that the election has two terms.
     let (status, body) = world
         .request(
             "POST",

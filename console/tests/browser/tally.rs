@@ -42,7 +42,6 @@ fn add(change: impl FnOnce(&mut Tally)) {
     }
 }
 
-/// Records that this page showed what a client did.
 pub(crate) fn page(name: &'static str) {
     add(|tally| {
         if !tally.pages.contains(&name) {

@@ -27,13 +27,11 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Starts servers, initialises them as new servers, and starts a console with these options.
     pub(crate) async fn start(nodes: usize, max_ttl: Duration, options: Options) -> Self {
         let servers = (0..nodes).map(|_| Server::start(&[])).collect();
         Self::start_on(servers, max_ttl, options).await
     }
 
-    /// Starts a console and a client as `start` does, on servers that are already running.
     pub(crate) async fn start_on(
         servers: Vec<Server>,
         max_ttl: Duration,
@@ -56,7 +54,6 @@ impl World {
         Self { servers, client, base, settings, end: Some(end), console }
     }
 
-    /// Returns another handle (client of the nodes), such as another process would have.
     pub(crate) fn other(&self) -> Redlock {
         self.settings.build().expect("valid settings")
     }
@@ -66,7 +63,6 @@ impl World {
         keys.at_most_once().build().expect("valid settings")
     }
 
-    /// Ends the console, and waits until it has ended.
     pub(crate) async fn end_console(&mut self) {
         drop(self.end.take());
         let _ = (&mut self.console).await;

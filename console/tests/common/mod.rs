@@ -63,8 +63,8 @@ impl World {
         Self::start(n, "", Options::default(), max_ttl).await
     }
 
-    /// Starts `n` servers and a console with these options. The handles (clients) of the tests have
-    /// this prefix.
+    /// Starts `n` servers and a console with these options. The handles of the tests have this
+    /// prefix.
     pub async fn with(n: usize, prefix: &'static str, options: Options) -> Self {
         Self::start(n, prefix, options, TTL).await
     }
@@ -87,7 +87,7 @@ impl World {
         Self { servers, at, audit, prefix, max_ttl, console }
     }
 
-    /// Builds another handle (client) of the same servers, as an application does.
+    /// Builds another handle of the same servers, as an application does.
     pub fn client(&self) -> Redlock {
         self.deployment().handle().unwrap().build().unwrap()
     }
@@ -246,7 +246,6 @@ pub async fn answer(stream: &mut TcpStream) -> Answer {
     Answer { status, head: head.to_owned(), body }
 }
 
-/// Joins the chunks of a body.
 fn joined(mut body: &str) -> String {
     let mut all = String::new();
     while let Some((size, rest)) = body.split_once("\r\n") {

@@ -21,21 +21,16 @@
 //!
 //! # Structure, and adding a check
 //!
-//! `gather` queries all servers and Sentinels concurrently, each within a deadline, and returns
-//! plain values (`facts`). Checks are pure functions from facts to findings, so tests run them on
-//! made-up facts. `checks/` has one file for each kind of subject. A new check needs:
+//! `gather` queries all servers and Sentinels concurrently and returns plain values (`facts`).
+//! Checks are pure functions from facts to findings, so tests run them on made-up facts. A check
+//! looks for a fault that no client reports. A new check needs:
 //!
-//! 1. A `Check` in the file of its subject, with its function. The function returns
-//!    `Finding::fine(evidence)`, or `Finding::error | warning | info(message, evidence)` with
-//!    `.fix([command])`. If the facts are unknown, the function returns the reason as an error.
-//!    `by_hand` and `set` make the commands to paste. Only the check `unreachable` is called for
-//!    servers that could not be reached. A check looks for a fault that no client reports. If a
-//!    fault makes a client refuse a server, the check calls the client's own code (`refused`,
-//!    `min-replicas`, `trial`).
+//! 1. A `Check` in the file of its subject in `checks/`. If the facts are unknown, its function
+//!    returns the reason as an error. Only the check `unreachable` is called for servers that could
+//!    not be reached.
 //! 2. A line in `CHECKS` (`checks/mod.rs`).
 //! 3. Its tests: `fine(id)` on the good deployment, `broken(id, change)` for each fault that the
-//!    check finds, `unknown(id, close_config)` if the check reads settings (`checks/tests.rs`). If
-//!    the check needs a setting that is not read yet, add the setting to `facts::SETTINGS`. In
+//!    check finds, `unknown(id, close_config)` if the check reads settings (`checks/tests.rs`). In
 //!    `tests/doctor/`, add a real deployment with the fault; a test fails without one.
 //! 4. The id of the check in `sentinel-conf/templates`, in the comment of each line that the check
 //!    requires. A test compares the ids in the templates with the checks.
@@ -139,11 +134,9 @@ impl Doctor {
             clock_error: self.error_bound(),
             trials: Vec::new(),
         };
-        // The trial lock is taken after all facts (values of the servers) were read, so it cannot
-        // change the facts.
+        // After all facts were read, so the trial cannot change them.
         if self.trial && facts.any_reached() {
-            // New nodes are skipped. After a trial lock (a test that locking works) a new node
-            // would look used, and `init` would refuse it.
+            // After a trial lock a new node would look used, and `init` would refuse it.
             let new = facts.masters().filter(|(_, s)| s.marker == Ok(None));
             let new = new.map(|(name, _)| name).collect();
             facts.trials = plan.run(&new).await;
@@ -151,7 +144,7 @@ impl Doctor {
         Ok(Report::new(facts.any_reached(), checks::run(&facts), &access.secrets()))
     }
 
-    /// Returns the largest error of any clock (E).
+    /// E.
     fn error_bound(&self) -> Duration {
         self.clock_error.unwrap_or_else(|| default_clock_error(self.max_ttl))
     }

@@ -1,4 +1,4 @@
-//! The doctor's report: its findings about the servers of a deployment, and their verdicts.
+//! The doctor's report.
 
 use std::fmt;
 
@@ -6,8 +6,7 @@ use serde::Serialize;
 
 use palisade::internal::{SENTENCE_MAX, Secrets};
 
-/// Largest length of a command in characters. A command must not be cut, so this limit is larger
-/// than `SENTENCE_MAX`, the limit of the other texts.
+/// In characters. A command must not be cut, so this limit is larger than `SENTENCE_MAX`.
 const COMMAND_MAX: usize = 8_000;
 
 /// The verdict of a check for one subject. The verdicts are ordered from the worst to the best.
@@ -64,17 +63,15 @@ pub struct Finding {
 
 impl Finding {
     fn new(verdict: Verdict, message: impl Into<String>, evidence: impl Into<String>) -> Self {
-        // `checks::run` sets `check` and `why` later. `on` sets `subject`.
+        // `checks::run` sets `check` and `why` later, `on` sets `subject`.
         let (message, evidence, subject) = (message.into(), evidence.into(), String::new());
         Self { check: "", subject, verdict, message, evidence, why: "", fix: Vec::new() }
     }
 
-    /// Creates a finding without a fault; `evidence` contains the values that were read.
     pub(crate) fn fine(evidence: impl Into<String>) -> Self {
         Self::new(Verdict::Fine, "", evidence)
     }
 
-    /// Creates a finding for values that could not be read; `why` is the reason.
     pub(crate) fn unknown(why: impl fmt::Display) -> Self {
         Self::new(Verdict::Unknown, format!("unknown ({why})"), "")
     }
@@ -91,7 +88,6 @@ impl Finding {
         Self::new(Verdict::Info, message, evidence)
     }
 
-    /// Sets the subject of the finding.
     pub(crate) fn on(self, subject: impl Into<String>) -> Self {
         Self { subject: subject.into(), ..self }
     }
@@ -101,7 +97,6 @@ impl Finding {
         if self.fix.is_empty() { self.fix(commands) } else { self }
     }
 
-    /// Adds the commands that correct the fault.
     pub(crate) fn fix(mut self, commands: impl IntoIterator<Item = String>) -> Self {
         self.fix.extend(commands);
         self
@@ -119,8 +114,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Creates a report. Removes secrets and control characters from the texts of the findings,
-    /// because these texts contain text from servers.
+    /// The texts of the findings contain text from servers.
     pub(crate) fn new(reached: bool, findings: Vec<Finding>, secrets: &Secrets) -> Self {
         let clean = |text: String| secrets.sentence(&text, SENTENCE_MAX);
         let cleaned = |f: Finding| Finding {

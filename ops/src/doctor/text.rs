@@ -1,20 +1,18 @@
-//! The doctor's report as text for people. Faults come first, with the commands that correct them.
-//! Checks without a fault are only counted.
+//! The doctor's report as text for people. Faults come first; checks without one are only counted.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use super::report::{Finding, Report, Verdict};
 
-/// Width of the text, in columns.
+/// In columns.
 const WIDTH: usize = 96;
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = 0;
         while let Some(first) = self.findings.get(shown).filter(|x| x.verdict != Verdict::Fine) {
-            // Several subjects (servers, Sentinels or groups) can have the same fault. The reason
-            // is printed once for all of them.
+            // The reason is printed once for all of them.
             let same = |x: &&Finding| x.check == first.check && x.verdict == first.verdict;
             let together: Vec<_> = self.findings[shown..].iter().take_while(same).collect();
             entry(f, &together)?;
@@ -42,7 +40,6 @@ fn entry(f: &mut fmt::Formatter<'_>, together: &[&Finding]) -> fmt::Result {
     writeln!(f, "{:<8} {}", first.verdict, first.check)?;
     let mut rest = together;
     while let Some(finding) = rest.first() {
-        // Subjects with the same message and evidence share one entry.
         let alike = |x: &&&Finding| x.message == finding.message && x.evidence == finding.evidence;
         let n = rest.iter().take_while(alike).count();
         let subjects: Vec<_> = rest[..n].iter().map(|x| x.subject.as_str()).collect();
@@ -58,15 +55,14 @@ fn entry(f: &mut fmt::Formatter<'_>, together: &[&Finding]) -> fmt::Result {
     let mut printed = BTreeSet::new();
     for command in together.iter().flat_map(|x| &x.fix) {
         if printed.insert(command) {
-            // Commands are not wrapped, because people paste them.
+            // People paste commands.
             writeln!(f, "         $ {command}")?;
         }
     }
     writeln!(f)
 }
 
-/// Writes text in lines of at most `WIDTH` columns. The first line is indented by `indent` columns,
-/// each further line by two columns more.
+/// The first line is indented by `indent` columns, each further line by two more.
 fn wrapped(f: &mut fmt::Formatter<'_>, indent: usize, text: &str) -> fmt::Result {
     let mut line = " ".repeat(indent);
     let mut empty = true;

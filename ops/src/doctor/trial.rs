@@ -1,5 +1,4 @@
-//! The doctor's trial, which shows that locking works: acquires and releases a lock with a random
-//! name through the library.
+//! The doctor's trial shows that locking works.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -17,30 +16,22 @@ use palisade::internal::NodeUrl;
 use palisade::node::spi::LockNode;
 use palisade::node::spi::{Env as _, SystemEnv};
 
-/// Ttl of the trial lock. If this process dies, the nodes free the lock after this time.
+/// If this process dies, the nodes free the lock after this time.
 const TTL: Duration = Duration::from_secs(5);
-/// Longest wait for the answer of one node.
 const DEADLINE: Duration = Duration::from_secs(1);
 
-/// The handles (clients of the nodes) that take the trial lock, which shows if the nodes grant
-/// locks, with the application's settings: one for each node, and one for all nodes together.
+/// One handle for each node, and one for all nodes together.
 pub(super) struct Plan {
     nodes: Vec<(Arc<dyn LockNode>, Redlock)>,
-    /// Number of groups. In `nodes`, groups come before lone servers.
+    /// In `nodes`, groups come before lone servers.
     groups: usize,
-    /// Handle (client) of all nodes, or the reason for which the handle cannot be built. `None` if
-    /// there is only one node.
+    /// `None` if there is only one node.
     all: Option<Result<Redlock, ConfigError>>,
 }
 
 impl Plan {
-    /// Builds the handles (clients of the nodes) that take the doctor's trial lock.
-    ///
-    /// # Errors
-    /// [`ConfigError`] if a name, an address, a certificate or a range is invalid.
     pub(super) fn new(doctor: &Doctor) -> Result<Self, ConfigError> {
-        // Groups come before lone servers, as in `Facts`, so that each trial lock gets the name of
-        // the right node.
+        // As in `Facts`, so that each trial gets the name of the right node.
         let (mut nodes, mut lone): (Vec<Arc<dyn LockNode>>, Vec<_>) = (Vec::new(), Vec::new());
         for node in doctor.deployment.nodes()? {
             match node {
@@ -59,9 +50,8 @@ impl Plan {
         Ok(Self { nodes, groups, all })
     }
 
-    /// Takes a trial lock concurrently on each node, except the nodes in `alone`: they are new, and
-    /// a trial lock would make them look used. If `alone` is empty, takes a trial lock also on all
-    /// nodes together.
+    /// On each node, except those in `alone`: they are new, and a trial lock would make them look
+    /// used. If `alone` is empty, also on all nodes together.
     pub(super) async fn run(self, alone: &BTreeSet<String>) -> Vec<Trial> {
         let subject = |(n, (node, redlock)): (usize, &'_ (Arc<dyn LockNode>, Redlock))| {
             let name = node.name();
@@ -95,8 +85,8 @@ fn handle(doctor: &Doctor, nodes: &[Arc<dyn LockNode>]) -> Result<Redlock, Confi
     nodes.iter().fold(builder, |all, node| all.node_arc(Arc::clone(node))).build()
 }
 
-/// Takes the trial lock twice, and returns the second outcome: the first time opens the
-/// connections, for which a slow machine may need longer than a node may take to answer.
+/// Returns the second outcome: the first opens the connections, for which a slow machine may need
+/// longer than a node may take to answer.
 async fn warm(redlock: &Redlock) -> Outcome {
     match once(redlock).await {
         Outcome::Granted { .. } | Outcome::Refused { misconfigured: false, .. } => {

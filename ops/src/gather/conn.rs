@@ -1,5 +1,5 @@
-//! A connection to a server or Sentinel. All requests of a connection share one deadline, so a
-//! frozen server costs one time-out in total.
+//! A connection to a server or Sentinel. All requests share one deadline, so a frozen server costs
+//! one time-out in total.
 
 use std::sync::Arc;
 
@@ -9,7 +9,6 @@ use tokio::time::{Instant, timeout_at};
 use super::super::facts::{Fields, Read, Unread};
 use palisade::internal::{self, Endpoint, Line, Secrets, error_text};
 
-/// An open connection with one deadline for all requests.
 #[derive(Clone)]
 pub(crate) struct Conn {
     line: Arc<Line>,
@@ -17,13 +16,11 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    /// Connects to a server or Sentinel and logs in, before the deadline `until`.
     pub(crate) async fn open(at: &Endpoint, until: Instant) -> Result<Self, String> {
         Self::opened(at, internal::open(at), until).await
     }
 
-    /// Connects as [`Self::open`] does, but accepts longer answers, for example with many long
-    /// keys.
+    /// For longer answers, such as many long keys.
     pub(crate) async fn open_wide(at: &Endpoint, until: Instant) -> Result<Self, String> {
         Self::opened(at, internal::open_wide(at), until).await
     }
@@ -33,7 +30,7 @@ impl Conn {
         line: impl Future<Output = RedisResult<Line>>,
         until: Instant,
     ) -> Result<Self, String> {
-        // The connection needs no time-out of its own, because every wait ends at `until`.
+        // Every wait ends at `until`.
         match timeout_at(until, line).await {
             Ok(Ok(line)) => Ok(Self { line: Arc::new(line), until }),
             Ok(Err(e)) => Err(internal::opening_text(&e, at)),
@@ -41,17 +38,15 @@ impl Conn {
         }
     }
 
-    /// Returns the same connection with another deadline.
     pub(crate) fn until(&self, until: Instant) -> Self {
         Self { line: Arc::clone(&self.line), until }
     }
 
-    /// Returns the secrets of the login. They must not be shown.
     pub(crate) fn secrets(&self) -> &Secrets {
         self.line.secrets()
     }
 
-    /// Sends a command and returns the answer. An error's text calls the command `what`.
+    /// An error's text calls the command `what`.
     pub(crate) async fn execute(&self, command: &Cmd, what: &str) -> Read<Value> {
         let mut handle = (**self.line).clone();
         let sent = async { handle.send_packed_command(command).await };
@@ -61,9 +56,8 @@ impl Conn {
         }
     }
 
-    /// Sends a command that changes something, as [`Self::execute`] does. `Ok(Err(why))` is an
-    /// error that the server answered; `Err(why)` means that no answer came, so the server may have
-    /// executed the command.
+    /// `Ok(Err(why))` is an error that the server answered; after `Err(why)` it may have executed
+    /// the command.
     pub(crate) async fn change(
         &self,
         command: &Cmd,
@@ -81,7 +75,7 @@ impl Conn {
         }
     }
 
-    /// Returns the deadline of this connection as a time of the server's clock, in ms since 1970.
+    /// In ms since 1970.
     pub(crate) async fn deadline_at_server(&self) -> Result<u64, String> {
         let (s, us): (u64, u64) = self.read(&redis::cmd("TIME"), "TIME").await?;
         let left = self.until.saturating_duration_since(Instant::now());
@@ -89,8 +83,7 @@ impl Conn {
         Ok(s.saturating_mul(1_000).saturating_add(us / 1_000).saturating_add(left))
     }
 
-    /// Sends several commands in one write, and returns the answer to each of them. The texts of
-    /// errors call the commands `what`.
+    /// In one write.
     pub(crate) async fn execute_all(
         &self,
         commands: &Pipeline,
@@ -107,7 +100,6 @@ impl Conn {
         Ok(each.map(|(a, what)| answered(a.extract_error(), what, self.secrets())).collect())
     }
 
-    /// Sends a command as [`Self::execute`] does, and converts the answer to a value of type `T`.
     pub(crate) async fn read<T: FromRedisValue>(
         &self,
         command: &Cmd,
@@ -117,8 +109,7 @@ impl Conn {
         redis::from_redis_value(value).map_err(|_| format!("{what}: answer not understood"))
     }
 
-    /// Splits a command at spaces, sends it as [`Self::execute`] does, and parses the answer with
-    /// `parse`. If the answer cannot be parsed, the request counts as failed.
+    /// Split at spaces. If the answer cannot be parsed, the request counts as failed.
     pub(crate) async fn query<T>(
         &self,
         command: &str,
@@ -129,7 +120,6 @@ impl Conn {
     }
 }
 
-/// Parses the answer of a server. If the answer cannot be parsed, returns [`Unread::Failed`].
 pub(crate) fn parsed<'v, T>(
     value: &'v Value,
     what: &str,
@@ -167,14 +157,12 @@ fn answered<T>(answer: RedisResult<T>, what: &str, secrets: &Secrets) -> Read<T>
     })
 }
 
-/// Returns the value as text without control characters. Secrets are removed later, by the report
-/// that shows the text. Removing them here would change values, because a password can be a common
-/// word.
+/// Without control characters. Secrets are removed later, by the report: here that would change
+/// values, because a password can be a common word.
 pub(crate) fn text(value: &Value) -> Option<String> {
     raw(value).map(|text| Secrets::default().clean(&text))
 }
 
-/// Returns the value as text, unchanged, for a parser.
 pub(crate) fn raw(value: &Value) -> Option<String> {
     match value {
         Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
@@ -185,7 +173,6 @@ pub(crate) fn raw(value: &Value) -> Option<String> {
     }
 }
 
-/// Returns the names and values in an answer that is a map or a flat list.
 pub(crate) fn fields(value: &Value) -> Option<Fields> {
     match value {
         Value::Map(pairs) => pairs.iter().map(|(k, v)| Some((text(k)?, text(v)?))).collect(),
@@ -196,7 +183,6 @@ pub(crate) fn fields(value: &Value) -> Option<Fields> {
     }
 }
 
-/// Returns the fields in an answer to `INFO`. Each field is a line `name:value`.
 pub(crate) fn info(value: &Value) -> Option<Fields> {
     let all = raw(value)?;
     let pairs = all.lines().filter_map(|line| line.split_once(':'));

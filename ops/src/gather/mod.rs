@@ -1,8 +1,5 @@
-//! Reads the facts of a deployment: the values that the doctor's checks examine. The sources are:
-//! the Sentinels that the user named, the Sentinels that most of the named Sentinels report, the
-//! data servers that most of all Sentinels report, and the lone servers. The servers of one kind
-//! are queried concurrently, each with one deadline. If no majority of the Sentinels reports an
-//! address, the address is listed, but no login is sent there.
+//! Reads the facts of a deployment, all servers of one kind concurrently, each with one deadline.
+//! If no majority of the Sentinels reports an address, no login is sent there.
 
 pub(super) mod conn;
 #[cfg(test)]
@@ -21,12 +18,11 @@ use super::deployment::{Access, GroupLogin};
 use super::facts::{Fields, Group, Sentinel, Server, majority, place};
 use palisade::internal::SENTINELS_MAX;
 
-/// Largest number of servers of a group that are examined. Real groups have fewer servers.
+/// Real groups have fewer servers.
 const SERVERS_MAX: usize = 64;
 
-/// Reads the facts (the values that checks examine) of all groups and lone servers, in the order of
-/// `access`. Examines the rights of the user `whose`; if `whose` is `None`, the rights of the user
-/// that the connection logs in as.
+/// In the order of `access`. `whose`: the user whose rights are examined; `None` for that of the
+/// login.
 pub(super) async fn everything(
     deployment: &Deployment,
     access: &Access,
@@ -35,9 +31,8 @@ pub(super) async fn everything(
     gather(Gather { deployment, depth: Depth::All(whose) }, access).await
 }
 
-/// Reads only the facts that show which server is the master. Of each group, these are the answers
-/// of the Sentinels and of the server that most Sentinels report as the master. Of each lone
-/// server, these are its role and its `INFO`.
+/// Of each group the answers of the Sentinels and of the server that most of them report as the
+/// master.
 pub(super) async fn masters(deployment: &Deployment, access: &Access) -> (Vec<Group>, Vec<Server>) {
     gather(Gather { deployment, depth: Depth::Role }, access).await
 }
@@ -57,17 +52,13 @@ async fn gather(gather: Gather<'_>, access: &Access) -> (Vec<Group>, Vec<Server>
     tokio::join!(groups, join_all(nodes))
 }
 
-/// Selection of the facts (values) that are read from a data server.
 #[derive(Clone, Copy)]
 enum Depth<'a> {
-    /// The role and `INFO`.
     Role,
-    /// All facts, with the rights of this user at the server. `None` selects the user that the
-    /// connection logs in as.
+    /// With the rights of this user; `None` for that of the login.
     All(Option<&'a str>),
 }
 
-/// The parameters of one call of [`everything`] or [`masters`].
 struct Gather<'a> {
     deployment: &'a Deployment,
     depth: Depth<'a>,
@@ -80,8 +71,7 @@ impl Gather<'_> {
 
     async fn group(&self, login: &GroupLogin) -> Group {
         let mut sentinels = self.sentinels(login, &login.sentinels, true).await;
-        // A Sentinel may listen on several addresses. Such a Sentinel is queried at one address
-        // only.
+        // A Sentinel may listen on several addresses.
         let ids: BTreeSet<&String> = sentinels.iter().filter_map(|s| s.id.as_ref().ok()).collect();
         let is_new = |f: &&Fields| f.get("runid").is_none_or(|id| !ids.contains(id));
         let mut named =
@@ -97,7 +87,6 @@ impl Gather<'_> {
         Group { name, rule, hand, sentinels, servers, skipped }
     }
 
-    /// Queries the Sentinels at these addresses.
     async fn sentinels(&self, login: &GroupLogin, at: &[String], given: bool) -> Vec<Sentinel> {
         let until = self.until();
         let asked = at.iter().map(|at| {
@@ -108,9 +97,8 @@ impl Gather<'_> {
         join_all(asked).await
     }
 
-    /// Queries the servers that a majority of the Sentinels report as the master or a replica.
-    /// Returns the answers, and the addresses of the servers that were not queried. The master is
-    /// chosen first, so that the limit `SERVERS_MAX` cannot exclude the master.
+    /// Returns also the addresses that were not queried. The master comes first, so that
+    /// `SERVERS_MAX` cannot exclude it.
     async fn servers(
         &self,
         login: &GroupLogin,
@@ -139,15 +127,13 @@ impl Gather<'_> {
     }
 }
 
-/// Addresses, each with the number of Sentinels that report it.
+/// With the number of Sentinels that report it.
 struct Named {
     votes: BTreeMap<String, usize>,
     enough: usize,
 }
 
 impl Named {
-    /// Counts, for each address, the Sentinels that report it. `what` returns the instances in a
-    /// Sentinel's answers that are counted.
     fn by<'a>(sentinels: &'a [Sentinel], what: impl Fn(&'a Sentinel) -> Vec<&'a Fields>) -> Self {
         let mut votes = BTreeMap::new();
         for sentinel in sentinels {
@@ -159,8 +145,7 @@ impl Named {
         Self { votes, enough: majority(sentinels) }
     }
 
-    /// Returns two lists: at most `most` addresses that a majority of the Sentinels report, and all
-    /// other addresses.
+    /// At most `most` addresses that a majority of the Sentinels report, and all others.
     fn split(self, most: usize) -> (Vec<String>, Vec<String>) {
         let (mut enough, mut few) = (Vec::new(), Vec::new());
         for (at, votes) in self.votes {

@@ -1,4 +1,4 @@
-//! Reads the facts (the values that checks examine) about a group from one Sentinel.
+//! Reads the facts about a group from one Sentinel.
 
 use redis::Value;
 use tokio::time::Instant;
@@ -7,8 +7,6 @@ use super::super::facts::{Fields, Read, Sentinel, Unread, unreached};
 use super::conn::{Conn, fields, info, parsed, text};
 use palisade::internal::Endpoint;
 
-/// Sends all requests about the group of `master` to a Sentinel, and returns the answers that
-/// arrive before the deadline `until`.
 pub(super) async fn ask(
     at: &str,
     given: bool,
@@ -28,8 +26,7 @@ pub(super) async fn ask(
     };
     sentinel.reached = Ok(());
     let conn = &conn;
-    // The user chose the master's name, and the name may contain spaces. So the command is built
-    // from arguments and not split at spaces.
+    // The master's name may contain spaces.
     let about = |what: &'static str| async move {
         let command = redis::cmd("SENTINEL").arg(what).arg(master).take();
         conn.execute(&command, &format!("SENTINEL {what}")).await
@@ -49,7 +46,7 @@ pub(super) async fn ask(
     sentinel.others = others.and_then(|answer| parsed(&answer, "SENTINEL SENTINELS", list));
     let quorum = quorum.and_then(|answer| parsed(&answer, "SENTINEL CKQUORUM", text));
     sentinel.quorum = match quorum {
-        // A Sentinel reports a missing quorum as an error. That error is the answer to CKQUORUM.
+        // A Sentinel reports a missing quorum as an error.
         Err(Unread::Failed(why))
             if why.starts_with("NOQUORUM") || why.starts_with("NOGOODSLAVE") =>
         {
@@ -78,8 +75,8 @@ impl Sentinel {
     }
 }
 
-/// Returns true if the Sentinel is in tilt: its clock jumped or it stood still, so it does nothing
-/// for half a minute, and begins a failover that it accepted only then.
+/// In tilt its clock jumped or it stood still: it does nothing for half a minute, and begins a
+/// failover that it accepted only then.
 pub(crate) async fn in_tilt(conn: &Conn) -> Read<bool> {
     let facts = conn.query("INFO sentinel", "INFO", info).await?;
     Ok(facts.get("sentinel_tilt").is_some_and(|tilt| tilt == "1"))

@@ -1,4 +1,4 @@
-//! Reads the facts (the values that checks examine) of one data server.
+//! Reads the facts of one data server.
 
 use std::time::Duration;
 
@@ -16,8 +16,7 @@ use palisade::internal::Endpoint;
 use palisade::internal::{MARKER, NOTE};
 use palisade::node::spi::{Env as _, SystemEnv};
 
-/// Sends the requests for the facts (values) that `depth` selects to a data server, and returns the
-/// answers. A request that has no answer at the deadline `until` counts as failed.
+/// A request that has no answer at `until` counts as failed.
 pub(super) async fn ask(
     at: String,
     given: bool,
@@ -41,7 +40,7 @@ pub(super) async fn ask(
             tokio::join!(conn.query("ROLE", "ROLE", read_role), conn.query("INFO", "INFO", info));
         return server;
     };
-    // The clock is read first, so that no other request delays the answer to `TIME`.
+    // First, so that no other request delays the answer to `TIME`.
     server.clock = clock(&conn).await;
     let ahead = server.clock.as_ref().map_or(0, |clock| clock.ahead);
     let now = || SystemEnv.wall_micros().saturating_add_signed(ahead) / 1_000;
@@ -94,8 +93,7 @@ impl Server {
     }
 }
 
-/// Measures the difference between the server's clock and this machine's clock. Of three round
-/// trips the shortest is used, because it has the smallest error.
+/// Of three round trips the shortest has the smallest error.
 async fn clock(conn: &Conn) -> Read<Clock> {
     let mut best: Read<Clock> = Err(Unread::Failed("the clock was not read".to_owned()));
     for _ in 0..3 {
@@ -126,13 +124,11 @@ fn micros(n: u128) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }
 
-/// Returns a value as text if the text is safe in a command line.
 fn plain(value: &Value) -> Option<String> {
     text(value).filter(|name| is_plain(name))
 }
 
-/// Reads each setting with a request of its own, because servers before 7.0 accept only one
-/// pattern.
+/// Servers before 7.0 accept only one pattern in a request.
 async fn config(conn: &Conn) -> Read<Fields> {
     let settings = SETTINGS.iter().map(|name| async move {
         conn.query(&format!("CONFIG GET {name}"), "CONFIG", fields).await
@@ -141,8 +137,6 @@ async fn config(conn: &Conn) -> Read<Fields> {
     Ok(all.into_iter().flatten().collect())
 }
 
-/// Returns the name of the user. Returns also each command of the library, with the reason for
-/// which `ACL DRYRUN` refuses the command (`None` if it is allowed).
 async fn permissions(
     conn: &Conn,
     whose: Option<&str>,
@@ -163,16 +157,13 @@ async fn permissions(
     (user, may)
 }
 
-/// Returns the reason for which the user `name` may not send `command`; `None` if the user may send
-/// it.
 async fn rehearse(conn: &Conn, name: &str, command: &str) -> Read<Option<String>> {
     let question = format!("ACL DRYRUN {name} {command}");
     let answer = conn.query(&question, "ACL DRYRUN", text).await?;
     Ok(Some(answer).filter(|answer| answer != "OK"))
 }
 
-/// Parses a server's marker and note; `now` is the server's time in ms. Returns `None` if the
-/// server has no marker.
+/// `now` is the server's time in ms.
 pub(super) fn read_marker(value: &Value, now: u64) -> Read<Option<KeptData>> {
     let both = parsed(value, "MGET", |value| match value {
         Value::Array(both) => <&[Value; 2]>::try_from(&both[..]).ok(),

@@ -11,8 +11,8 @@ use palisade::internal::lineage::{Handover as State, Marker};
 const UNMARKED: &str = "its marker is missing: run `palisade init --new` on a new \
                         deployment, or let an application connect first";
 
-/// Closes a server in this epoch of the Sentinels. Returns the marker that closes it, and E: the
-/// handover's own, or that by which all clients go if it is larger (quarantine 7).
+/// Returns the marker that closes the server, and E: the handover's own, or that by which all
+/// clients go if it is larger (quarantine 7).
 pub(super) async fn close_on(
     conn: &Conn,
     of: &Handover,
@@ -35,7 +35,6 @@ pub(super) async fn close_on(
     marking::swap(conn, &looked, &closed, false, last).await.map(|()| (closed, clock_error))
 }
 
-/// Opens a server that is closed by this marker.
 pub(super) async fn open_on(conn: &Conn, closed: &Closed) -> Result<(), Refusal> {
     let looked = marking::look(conn).await?;
     if looked.shown.marker != Some(closed.marker) {
@@ -45,8 +44,7 @@ pub(super) async fn open_on(conn: &Conn, closed: &Closed) -> Result<(), Refusal>
     marking::swap(conn, &looked, &closed.marker.opened(), false, u64::MAX).await
 }
 
-/// Lets a server go on with the history of the closed one, in this epoch of the Sentinels. An
-/// earlier write whose answer was lost is recognised. `sent` is set if a write was not answered.
+/// An earlier write whose answer was lost is recognised. `sent` is set if a write was not answered.
 /// `apart` is 2E in ms. Keys that the server has deleted forbid it, or are left to others.
 pub(super) async fn finish_on(
     conn: &Conn,
@@ -55,7 +53,7 @@ pub(super) async fn finish_on(
     sent: &mut bool,
 ) -> Result<(), Refusal> {
     let looked = marking::look(conn).await.map_err(|refusal| match refusal.kind {
-        // A server that is a replica by now no longer shows what an earlier write did.
+        // A replica no longer shows what an earlier write did.
         Kind::Refused => Refusal { kind: Kind::Changed, ..refusal },
         _ => refusal,
     })?;
@@ -72,8 +70,8 @@ pub(super) async fn finish_on(
     let left = if allows_eviction { marker.leaving_evictions(&looked.shown) } else { marker };
     match left.finish(&looked.shown, epoch, apart) {
         Ok(finished) => {
-            // Held up for longer, it would let this server go on beside another one, which has
-            // opened by its own clock (quarantine 11).
+            // Held up for longer, it would let this server go on beside another one that has opened
+            // by its own clock (quarantine 11).
             let till = if let Some(State::Closed(till)) = marker.handover { till } else { 0 };
             let last = till.saturating_sub(apart);
             let done = marking::swap(conn, &looked, &finished, true, last).await;

@@ -1,8 +1,6 @@
--- Changes records of idempotency keys, if the records were not changed since they were read. A
--- record keeps its ballot (the number of its last claim), so that the node refuses late requests.
--- The owner in the record is removed, so that the node refuses requests of an attempt that is under
--- way.
--- KEYS     1 palisade:generation, the marker (src/node/lineage/text.rs), then records
+-- Changes records of idempotency keys, if they were not changed since they were read. A record
+-- keeps its ballot and loses its owner, so that the node refuses late requests of earlier attempts.
+-- KEYS     1 palisade:generation, the marker, then records
 -- ARGV     1 the change: release, rerun or purge   2 '1' to purge also records without a result
 --          3 the server's time in ms after which the script changes nothing
 --          then for each record the ballot that was read, or '' for no record
@@ -12,17 +10,14 @@
 local what, time = ARGV[1], redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local marker = redis.call('GET', KEYS[1]) or ''
--- While the server is closed for a planned handover, the script changes nothing. While the server
--- is settling after a handover, a lease may last for twice E (the largest clock error) longer than
--- the server's clock shows. The script has no value of E. So the script uses the length of a
--- quarantine, which is longer than twice E.
+-- While the server is settling after a handover, a lease may last for 2E longer than its clock
+-- shows. A quarantine is longer than that.
 local kind, till = string.match(marker, '^ ([cs])(%d+) ', 229)
 if kind and now >= tonumber(till) then kind = nil end
 local longer = kind == 's' and tonumber(string.sub(marker, 201, 209)) or 0
 
--- Runs one write command of a record. If the server refuses the first write of the script, nothing
--- was changed, and the script fails. If the server refuses a later write, this record may be
--- changed in part (`broken`), and the script changes no further record.
+-- If the first write is refused, nothing was changed, and the script fails. After a later refusal
+-- this record may be changed in part (`broken`), and no further one is changed.
 local wrote, broken = false, false
 local function write(...)
   if not wrote then
@@ -38,8 +33,7 @@ local function change(key, ballot)
   if broken then return 'stopped' end
   if now > tonumber(ARGV[3]) then return 'late' end
   if kind == 'c' then return 'closed' end
-  -- `pcall` returns an error as a value, if the key has another program's value. An error of the
-  -- script itself would hide which keys are changed.
+  -- An error of the script itself would hide which keys are changed.
   local h = redis.pcall('HMGET', key, 'fence', 'till', 'att', 'rf')
   if h.err then return 'foreign' end
   if (h[1] or '') ~= ballot then return 'changed' end

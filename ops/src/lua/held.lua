@@ -1,5 +1,5 @@
 -- Reads who holds locks, elections and semaphores. Changes nothing.
--- KEYS  per name: 1 lock   2 fence (the last fencing token)   3 meta
+-- KEYS  per name: 1 lock   2 fence   3 meta
 -- ARGV  per name: 1 if it is a semaphore, else 0
 -- Returns  for each name a list of its grants; the list is empty for a name that no owner of
 --          palisade holds. A grant is: the owner's token, the fence, ms until the grant ends, the

@@ -1,5 +1,5 @@
--- Finds a record with a ballot (the number of its last claim, a time in us) from before the
--- beginning of the server's data history.
+-- Finds a record with a ballot, a time in us, from before the beginning of the server's data
+-- history.
 -- KEYS    keys that may be records
 -- ARGV    1 time when the data history began, in ms
 -- Returns the first key with such a record, or an empty text

@@ -4,7 +4,7 @@
 -- Returns  the server's run id; ms since its present data history began, -1 if that is unknown;
 --          then a list for each record, empty for a key that is no record of palisade. Its values:
 --          the number of attempts; ms until the claim's lease ends, or 0; 1 if there is a result,
---          else 0; ms until the record expires; the highest ballot (the number of the last claim)
+--          else 0; ms until the record expires; the highest ballot
 --          as text; the age of that ballot in ms; 1 if the server stored that ballot in its present
 --          data history, else 0
 local info = redis.call('INFO', 'replication')
@@ -23,9 +23,8 @@ for i = 2, #KEYS do
   out[i + 1] = {}
   local h = redis.pcall('HMGET', KEYS[i], 'till', 'att', 'rf', 'fence', 'g')
   local fence = not h.err and tonumber(h[4])
-  -- A ballot (the number of a claim) has at most 20 digits. Another program may have stored a
-  -- longer value. A too long value would make the answer too large to read, and the answer's other
-  -- records could not be read either.
+  -- A ballot has at most 20 digits. A longer value, of another program, would make the answer too
+  -- large to read.
   if fence and #h[4] <= 20 and h[2] then
     local left = math.max((tonumber(h[1]) or 0) - now, 0)
     local ago = math.max(math.floor((now_us - fence) / 1000), 0)

@@ -18,9 +18,8 @@ if time[1] * 1000 + time[2] / 1000 > tonumber(ARGV[5]) then
   end
   return {'changed', 'it answered so late that it has to be looked at again: run the command again'}
 end
--- With two writes, the append-only file contains this change as a transaction, like each grant of a
--- lock. Some servers skip transactions while they load that file. Such a server then skips this
--- marker, too. So it never loads it together with data that lack grants.
+-- With two writes, the append-only file contains this change as a transaction, like each grant. A
+-- server that skips transactions while it loads that file skips this marker, too.
 redis.call('SET', KEYS[1], ARGV[2])
 redis.call('SET', KEYS[1], ARGV[2])
 if ARGV[4] == '1' then redis.call('DEL', KEYS[2]) end

@@ -18,7 +18,6 @@ async fn a_sentinel_that_was_asked_between_two_promotions_is_asked_again() {
     let view = |master: &str, epoch| {
         Arc::new(Mutex::new(View { master: master.to_owned(), epoch, ..View::default() }))
     };
-    // The third one hears nothing.
     let views = [view(NEW, 4), view(NEW, 5), view(OLD, 3)];
     let fakes = [('a', 0), ('b', 1), ('c', 2)].map(|(id, i)| sentinel(id, &views[i]));
     let sentinels = fakes.each_ref().map(|fake| fake.at.clone());
@@ -46,7 +45,6 @@ async fn a_sentinel_that_was_asked_between_two_promotions_is_asked_again() {
         while asked(0) == 0 {
             sleep(LOOK).await;
         }
-        // The first word of the first one has been taken in.
         let before = asked(2);
         while asked(2) < before + 4 {
             sleep(LOOK).await;

@@ -62,9 +62,9 @@ pub enum Change {
     /// first that the attempts had no effect. The next call runs the handler, under any policy. The
     /// change runs no handler. The recorded steps and the fingerprint stay.
     ///
-    /// A key that the nodes have forgotten after a loss of data stays parked (not run), because the
-    /// nodes have no record of its attempts. To run such a key, use [`Call::rerun`] or decide about
-    /// the loss ([`Incident::decide`]).
+    /// A key that the nodes have forgotten after a loss of data stays parked, because the nodes
+    /// have no record of its attempts. To run such a key, use [`Call::rerun`] or decide about the
+    /// loss ([`Incident::decide`]).
     ///
     /// [`Incident::decide`]: crate::Incident::decide
     Rerun,
@@ -162,8 +162,7 @@ impl Records {
 
     /// Empties records: removes the results, the attempts and the fingerprints. A later copy of a
     /// request runs again if the record of the request was emptied. An emptied record keeps its
-    /// ballot (the number of its last claim) until the record expires, so that the nodes refuse
-    /// late requests of earlier attempts.
+    /// ballot until the record expires, so that the nodes refuse late requests of earlier attempts.
     ///
     /// # Errors
     /// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
@@ -181,8 +180,7 @@ impl Records {
         Ok(Purged { keys: done, unread: list.unread, more: list.more })
     }
 
-    /// Empties the records that still match `purge`. A key may have been used since the keys were
-    /// listed.
+    /// A key may have been used since the keys were listed.
     async fn purge_some(
         &self,
         nodes: &mut Nodes,
@@ -221,8 +219,7 @@ impl Records {
         let (mut nodes, keys) = (find_masters(&self.deployment).await?, [key.to_owned()]);
         let seen = self.seen(&mut nodes, &keys).await;
         let is_meant = is_meant(Self::combine(keys.to_vec(), &seen).first());
-        // If too few nodes answered, the answers do not show that this is a wrong key for the
-        // change. So the result reports the nodes that failed, and is not `None`.
+        // Too few answers do not show that this is a wrong key for the change.
         if !is_meant && 2 * seen.iter().flatten().count() > seen.len() {
             return Ok(None);
         }
@@ -231,9 +228,8 @@ impl Records {
         Ok(changed.into_iter().next())
     }
 
-    /// Changes records of these keys, if the records were not changed since they were read. `meant`
-    /// is true for each key that is to be changed. The other keys are not changed, and are reported
-    /// as used since they were read.
+    /// If they were not changed since they were read. Keys that are not `meant` are reported as
+    /// used since.
     async fn change_as_seen(
         &self,
         nodes: &Nodes,
@@ -269,8 +265,7 @@ impl Records {
         keys.iter().enumerate().map(of).collect()
     }
 
-    /// Sends the change to a node. Returns the node's result for each key. An error is the result
-    /// for all keys.
+    /// An error is the result for all keys.
     async fn tell(
         &self,
         master: &Master,
@@ -279,8 +274,8 @@ impl Records {
         (seen, meant): (&NodeRecords, &[bool]),
     ) -> Result<Vec<NodeChange>, NodeChange> {
         let conn = master.open(&self.deployment).await.map_err(NodeChange::Unreachable)?;
-        // The script changes nothing after the deadline. So a request that waits too long at the
-        // server cannot change a record after its failure was reported.
+        // A request that waits too long at the server cannot change a record after its failure was
+        // reported.
         let deadline = conn.deadline_at_server().await.map_err(NodeChange::Unreachable)?;
         let mut command = redis::cmd("EVAL");
         command.arg(CHANGE).arg(keys.len() + 1).arg(MARKER);
@@ -289,9 +284,8 @@ impl Records {
         }
         command.arg(change.word()).arg(u8::from(unfinished)).arg(deadline);
         for (seen, meant) in seen.records.iter().zip(meant) {
-            // The script changes a record only if its ballot (the number of its last claim)
-            // matches, and no record has the ballot `used`. So the records of keys that are not
-            // `meant` stay as they are.
+            // No record has the ballot `used`, so the records of keys that are not `meant` stay as
+            // they are.
             let ballot = seen.as_ref().map_or("", |seen| &seen.fence);
             command.arg(if *meant { ballot } else { "used" });
         }
@@ -305,7 +299,7 @@ impl Records {
     }
 }
 
-/// Converts a word that the script returned to a result; `None` for an unknown word.
+/// `None` for an unknown word.
 fn said(word: &str) -> Option<NodeChange> {
     Some(match word {
         "done" => NodeChange::Done,

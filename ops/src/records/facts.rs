@@ -23,8 +23,7 @@ pub struct KeyFacts {
     /// twice `clock_error`. If a node lost data shortly before the claim, `age` may be too short by
     /// more than that.
     pub age: Duration,
-    /// The highest ballot that a node has, as text: the number of the last claim. It is different
-    /// for each claim.
+    /// The highest ballot that a node has, as text. It is different for each claim.
     pub ballot: String,
     /// True if the nodes may have lost attempts of the key: the key has no result, and too few
     /// nodes have a record from their present data history.
@@ -32,7 +31,7 @@ pub struct KeyFacts {
     /// Number of nodes that have a record of the key.
     pub nodes: usize,
     /// Time until the first record of the key expires. A copy of the request that comes later runs
-    /// again, unless the copy has a birth (`created_at`).
+    /// again, unless it has a `created_at`.
     pub expires_in: Duration,
 }
 
@@ -69,37 +68,33 @@ impl KeyState {
     }
 }
 
-/// The record of a key on one node.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(super) attempts: u32,
     pub(super) left: Duration,
     pub(super) result: bool,
     pub(super) expires: Duration,
-    /// The highest ballot (the number of the last claim), as text from the server.
+    /// The highest ballot, as text from the server.
     pub(super) fence: String,
     pub(super) age: Duration,
-    /// True if the node stored the ballot after its last loss of data (in its present data
-    /// history).
+    /// The node stored the ballot in its present data history.
     pub(super) current: bool,
 }
 
-/// What one node has of some keys.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeRecords {
-    /// Time since the node's present data history began; `None` if that is unknown.
+    /// `None` if that is unknown.
     pub(super) history: Option<Duration>,
-    /// In the order of the keys; `None` for a key without a record.
+    /// `None` for a key without a record.
     pub(super) records: Vec<Option<Seen>>,
 }
 
-/// Combines the records of the `i`th key on all nodes; `None` if no node has one.
+/// `None` if no node has one.
 pub(super) fn facts(key: String, all: &[Option<NodeRecords>], i: usize) -> Option<KeyFacts> {
     let (read, n) = (|| all.iter().flatten(), all.len());
     let seen: Vec<&Seen> = read().filter_map(|node| node.records[i].as_ref()).collect();
     let age = seen.iter().map(|s| s.age).min()?;
-    // A node whose data history is older than the life of the record forgot no attempt, and never
-    // had a record that it does not have.
+    // A history that is older than the life of the record forgot no attempt.
     let life = |s: &Seen| s.age + s.expires;
     let longest = seen.iter().map(|s| life(s)).max()?;
     let count = |node: &NodeRecords| {
@@ -147,11 +142,10 @@ pub(super) fn facts(key: String, all: &[Option<NodeRecords>], i: usize) -> Optio
 mod tests {
     use super::*;
 
-    /// Each word is one of three nodes; one that is not given is unread. `?`: unread. `.`: no
-    /// record, and a data history that is older than each claim; `.-`: one that began since. d: a
-    /// result. r: a claim that runs for this number of seconds. l: this number of attempts, without
-    /// a result. A minus behind these means that the node stored it before its last loss of data, a
-    /// plus that the loss came within the life of the record and the node stored it since.
+    /// One of three nodes each. `?`: unread. `.`: no record, and a history that is older than each
+    /// claim; `.-`: one that began since. d: a result. r: a claim that runs for this number of
+    /// seconds. l: this number of attempts. A minus behind these: stored before the last loss of
+    /// data; a plus: the loss came within the life of the record, and the node stored it since.
     fn of(cells: &str) -> KeyFacts {
         let seen = |cell: &str| {
             let current = !cell.ends_with('-');
@@ -202,7 +196,6 @@ mod tests {
 
     #[test]
     fn the_attempts_are_the_most_that_a_majority_may_have_counted() {
-        // A node was cut off while an attempt was given back, and counts it alone.
         for (cells, state, attempts) in [
             ("l1 . .", KeyState::Free, 0),
             ("l1 l0 l0", KeyState::Free, 0),
@@ -212,7 +205,6 @@ mod tests {
             ("l1 l0 ?", KeyState::Lapsed, 1),
             ("l1 l1 l0", KeyState::Lapsed, 1),
             ("l3 l2 l1", KeyState::Lapsed, 2),
-            // A node that lost data may have counted any number.
             ("l1 .- .", KeyState::Lapsed, 1),
             ("l1 l0- l0", KeyState::Lapsed, 1),
             ("l1- l0 l0", KeyState::Free, 0),

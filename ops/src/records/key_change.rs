@@ -5,7 +5,6 @@ use std::fmt;
 use super::Records;
 use super::change::{Audit, Change};
 
-/// Advice to an operator about a key that has no record.
 const FORGOTTEN: &str = "A key that is parked because nodes lost data is decided about with all \
                          others of that loss: `palisade idem incidents` lists the losses, \
                          `palisade idem decide` decides. One key is resolved or run again by its \

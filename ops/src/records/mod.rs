@@ -1,9 +1,6 @@
-//! Functions for operators that list and change the idempotency keys of a namespace.
-//!
-//! A listing reads each node's key space in pages (`SCAN`). The listing contains every key that
-//! exists from the first page to the last page. A key that is claimed or expires during the listing
-//! may be missing. A node that fails over or restarts during the listing counts as not read,
-//! because the cursor of a page is not valid on another server.
+//! Lists and changes the idempotency keys of a namespace. A listing contains every key that exists
+//! from its first page to its last. A node that fails over or restarts meanwhile counts as not
+//! read, because the cursor of a page is not valid on another server.
 
 mod change;
 mod facts;
@@ -29,7 +26,7 @@ use palisade::internal::{DECISIONS, MARKER, check_namespace, check_prefix, of_re
 
 const READ: &str = include_str!("../lua/records.lua");
 
-/// Number of records in one request. A larger number would block the server for too long.
+/// In one request. More would block the server for too long.
 const PAGE: usize = 500;
 
 /// The idempotency keys of one namespace on the servers of a deployment.
@@ -38,7 +35,6 @@ pub struct Records {
     deployment: Deployment,
     prefix: String,
     namespace: String,
-    /// Beginning of all keys of this namespace on the servers.
     begins: String,
 }
 
@@ -85,15 +81,15 @@ impl Select {
     }
 }
 
-/// The nodes of one listing or change, each with its master or the reason for which it has none.
+/// The error is the reason for which the node has no master.
 type Nodes = Vec<(String, Result<Master, String>)>;
 
-/// One node's records of some keys; `None` if the node could not be read.
+/// `None` if the node could not be read.
 type NodeSeen = Option<NodeRecords>;
 
 impl Records {
-    /// Creates a `Records` for a namespace. The prefix and the namespace must be the same as in the
-    /// handles (clients) that use the keys.
+    /// Creates a `Records` for a namespace. The prefix and the namespace must be those of the
+    /// handles that use the keys.
     ///
     /// # Errors
     /// [`ConfigError`] if the prefix or the namespace is invalid.
@@ -109,7 +105,7 @@ impl Records {
         Ok(Self { deployment: deployment.clone(), prefix, namespace, begins })
     }
 
-    /// Returns the prefix of the handles (clients) that use the keys.
+    /// Returns the prefix of the handles that use the keys.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -136,8 +132,7 @@ impl Records {
             let Ok(master) = nodes[at].1.clone() else { continue };
             let pattern = format!("{}*", escaped(&self.begins));
             let mut scan = Scan::new(&self.deployment, &master, Some(pattern));
-            // If a node failed while the keys of a page were read, the loop ends, and the node gets
-            // no request for the next page.
+            // A node that failed gets no request for the next page.
             while nodes[at].1.is_ok() {
                 let page = match scan.next().await {
                     Ok(Some((_, keys))) => self.named(&keys),
@@ -172,7 +167,6 @@ impl Records {
         })
     }
 
-    /// Converts keys of a server to keys in the form that callers use.
     fn named(&self, keys: &[Vec<u8>]) -> Vec<String> {
         let named = |key: &Vec<u8>| {
             let key = String::from_utf8_lossy(key);
@@ -181,8 +175,7 @@ impl Records {
         keys.iter().filter_map(named).collect()
     }
 
-    /// Returns the state of each of these keys. A node that fails is marked as unread, and gets no
-    /// further request.
+    /// A node that fails is marked as unread, and gets no further request.
     async fn read(&self, nodes: &mut Nodes, keys: Vec<String>) -> Vec<KeyFacts> {
         if keys.is_empty() {
             return Vec::new();
@@ -191,13 +184,13 @@ impl Records {
         Self::combine(keys, &all)
     }
 
-    /// Combines the records of all nodes. A key without a record is left out.
+    /// A key without a record is left out.
     pub(crate) fn combine(keys: Vec<String>, all: &[NodeSeen]) -> Vec<KeyFacts> {
         let of = |(i, key)| facts(key, all, i);
         keys.into_iter().enumerate().filter_map(of).collect()
     }
 
-    /// Returns each node's records of these keys; `None` if the node cannot be read.
+    /// `None` if the node cannot be read.
     async fn seen(&self, nodes: &mut Nodes, keys: &[String]) -> Vec<NodeSeen> {
         let asks = nodes.iter().map(|(_, master)| async move {
             self.ask(master.as_ref().map_err(Clone::clone)?, keys).await
@@ -209,7 +202,6 @@ impl Records {
         answers.map(note).collect()
     }
 
-    /// Returns the request for a node's records of these keys.
     pub(crate) fn read_command(&self, keys: &[String]) -> redis::Cmd {
         let mut command = redis::cmd("EVAL");
         command.arg(READ).arg(keys.len() + 1).arg(MARKER);
@@ -279,7 +271,6 @@ async fn namespaces_on(
     Ok(())
 }
 
-/// Reads the answer of `records.lua` about `n` keys: the run id of the server, and its records.
 pub(crate) fn records_of(answer: Vec<Value>, n: usize) -> Option<(String, NodeRecords)> {
     let mut answer = answer.into_iter();
     let (run_id, history) = (raw(&answer.next()?)?, answer.next()?);
@@ -289,11 +280,11 @@ pub(crate) fn records_of(answer: Vec<Value>, n: usize) -> Option<(String, NodeRe
     (records.len() == n).then_some((run_id, NodeRecords { history, records }))
 }
 
-/// Reads one record in the answer of `records.lua`; `None` if the node has no record.
+/// `None` if the node has no record.
 fn seen_of(record: Value) -> Option<Seen> {
     let (attempts, left, result, expires, fence, age, current): Numbers =
         redis::from_redis_value(record).ok()?;
-    // A script may return a negative number. A negative number must not become a huge unsigned one.
+    // A negative number must not become a huge unsigned one.
     let span = |ms| u64::try_from(ms).ok().map(Duration::from_millis);
     Some(Seen {
         attempts: u32::try_from(u64::try_from(attempts).ok()?).unwrap_or(u32::MAX),
@@ -306,5 +297,5 @@ fn seen_of(record: Value) -> Option<Seen> {
     })
 }
 
-/// The fields of a record, in the order of the answer of `records.lua`.
+/// In the order of the answer of `records.lua`.
 type Numbers = (i64, i64, bool, i64, String, i64, bool);

@@ -10,19 +10,15 @@ const APART: Duration = Duration::from_millis(10);
 /// further `BURST`, the time between two is doubled.
 const BURST: u32 = 16;
 const DOUBLED_MAX: u32 = 4;
-/// Time without a wake-up after which the useless ones count from zero. Much longer than the
-/// longest time between two wake-ups, so waiters that wake each other in vain do not reset the
-/// count.
+/// Much longer than the longest time between two wake-ups, so waiters that wake each other in vain
+/// do not reset the count.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// A forged hint costs its sender little, but makes the handle send requests. Waiters can also wake
-/// each other in vain: a node that lacks the holder's grant grants to a waiter, the others refuse,
-/// and its release wakes the next waiter. So the time between two wake-ups grows with the useless
-/// ones in a row.
+/// A forged hint costs its sender little. Waiters can also wake each other in vain: a node that
+/// lacks the holder's grant grants to one, the others refuse, and its release wakes the next. So
+/// the distance grows with the useless wake-ups in a row.
 #[derive(Debug, Default)]
 pub(crate) struct RateLimit {
-    /// Earliest time at which the next wake-up needs no wait. After a quiet time at most `BURST` ×
-    /// `APART` in the past.
     next: Moment,
     step: Duration,
     useless: u32,
@@ -56,7 +52,6 @@ mod tests {
         let mut now = Moment::from_nanos(1_000_000_000_000);
         let mut woken = 0;
         let begun = now;
-        // Another program sends a forged hint immediately after each wake-up.
         while now.since(begun) < Duration::from_secs(1) {
             now = now + limit.wake(now) + Duration::from_micros(200);
             woken += 1;
@@ -68,7 +63,6 @@ mod tests {
             more += 1;
         }
         assert!(more < 2 * woken, "the time between them grows: {woken}, then {more}");
-        // After some seconds without forged hints, wake-ups are not delayed.
         now = now + 2 * QUIET;
         for _ in 0..=BURST {
             assert_eq!(limit.wake(now), Duration::ZERO);

@@ -1,8 +1,6 @@
-//! Wake-ups of the callers that wait for one key; the one that has waited longest comes first.
-//!
-//! A caller keeps its place when it is woken in vain. Otherwise it would always be behind callers
-//! that got the lock and call again at once: the handle's place in the nodes' queues has the wait
-//! of its longest waiter, so those would get the lock before other handles, and this caller never.
+//! Wake-ups of the callers that wait for one key, the longest wait first. A caller keeps its place
+//! when it is woken in vain; otherwise it would always be behind callers that got the lock and call
+//! again at once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,8 +12,6 @@ use crate::time::Moment;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Order {
-    /// True if the nodes did not reach the durability of its last attempt. The other callers come
-    /// first then.
     pub(super) is_back: bool,
     pub(super) since: Moment,
     pub(super) number: u64,
@@ -27,8 +23,7 @@ pub(super) struct Turns(SyncMutex<State>);
 #[derive(Debug, Default)]
 struct State {
     waiting: BTreeMap<Order, Arc<Notify>>,
-    /// True if a wake-up found no waiting caller. The next one that begins to wait is woken at
-    /// once.
+    /// The next caller that begins to wait is woken at once.
     stored: bool,
 }
 
@@ -112,7 +107,6 @@ mod tests {
         turns.wake();
         assert!((&mut second).now_or_never().is_none());
         first.await;
-        // The first caller was woken in vain, and is the first one again.
         let mut first = Box::pin(turns.turn(order(1)));
         assert!((&mut first).now_or_never().is_none());
         turns.wake();
@@ -132,10 +126,8 @@ mod tests {
         let mut second = Box::pin(turns.turn(order(2)));
         assert!((&mut second).now_or_never().is_none());
         turns.wake();
-        // The first caller was woken and is dropped, so the second caller is woken.
         drop(first);
         second.await;
-        // A caller that is dropped before it is woken wakes no other caller.
         let mut third = Box::pin(turns.turn(order(3)));
         assert!((&mut third).now_or_never().is_none());
         drop(third);
@@ -161,7 +153,6 @@ mod tests {
         assert!((&mut third).now_or_never().is_none());
         turns.pass();
         third.await;
-        // A wake-up by the nodes is for any caller.
         turns.wake();
         first.await;
     }

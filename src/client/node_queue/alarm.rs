@@ -8,8 +8,8 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::time::Moment;
 
-/// Fires at the earliest time for which it was set, or earlier, so the queue must check what is
-/// due. In return it need not be reset when that time moves later, as it does with each batch.
+/// May fire early. In return it need not be reset when the earliest time moves later, as it does
+/// with each batch.
 pub(super) struct Alarm {
     sleep: Pin<Box<Sleep>>,
     at: Option<Moment>,

@@ -20,10 +20,8 @@ pub(super) struct Answered {
     pub(super) received: Moment,
 }
 
-/// Takes the earliest in the list of those that are ready. Never resolves for an empty list.
-///
-/// `FuturesUnordered` wakes the polling task once more after it has polled all: each batch would
-/// cost a second poll, which the runtime moves to another thread.
+/// Never resolves for an empty list. `FuturesUnordered` would wake the task once more after it has
+/// polled all, which the runtime moves to another thread.
 pub(super) async fn first_of<F: Future + Unpin>(futures: &mut Vec<F>) -> F::Output {
     poll_fn(|cx| {
         for i in 0..futures.len() {

@@ -1,13 +1,9 @@
-//! The requests of a batch to one node, in the order in which the node executes them.
+//! The order of a batch. Releases come first, before acquires by other owners, which were requested
+//! while the lock was held; all other requests keep their order.
 //!
-//! Releases come first: the node executes them together, and the acquires behind them find the
-//! locks free. A release overtakes only acquires by other owners, which were requested while the
-//! lock was held, so callers cannot observe it. All other requests keep their order.
-//!
-//! If an acquire and the release of the same owner both wait, neither is sent. A release is also
-//! not sent if the acquire was dropped because of its deadline. Otherwise the queue of a frozen
-//! node would soon contain only such releases. Both apply only to the first request of an owner
-//! ([`Op::begins_owner`]): after an earlier one the node may hold a grant.
+//! An acquire and a release of the same owner that both wait are not sent, nor a release whose
+//! acquire missed its deadline; else the queue of a frozen node would soon contain only those. Both
+//! apply only to the first request of an owner: after an earlier one the node may hold a grant.
 
 use std::collections::HashSet;
 
@@ -21,7 +17,6 @@ use crate::token::OwnerToken;
 pub(super) struct BatchOrder {
     releases: Vec<Pending>,
     others: Vec<Pending>,
-    /// Owners whose acquire or claim was not sent before its deadline, and with no request since.
     unsent: HashSet<OwnerToken>,
 }
 
@@ -43,8 +38,7 @@ impl BatchOrder {
 
     pub(super) fn take(&mut self, pending: Pending) {
         let op = &pending.op;
-        // The node holds nothing for such an owner, so a release is answered at once. Any other
-        // request may need a release later.
+        // The node holds nothing for such an owner.
         let unsent = !self.unsent.is_empty();
         let unsent = unsent && op.owner().is_some_and(|owner| self.unsent.remove(owner));
         if unsent && op.is_undo() {
@@ -102,7 +96,6 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(1);
 
-    /// Creates the op at index `at` of a batch. The ttl or the token of the op contains the index.
     fn op(kind: u8, name: u8, owner: u8, at: u32) -> Op {
         let keys = LockKeys::new(&format!("{name}"));
         let owner = OwnerToken::from_random(owner.into());
@@ -135,21 +128,18 @@ mod tests {
     fn gathered(ops: &[Op]) -> Vec<Pending> {
         let mut batch = BatchOrder::default();
         for (at, op) in ops.iter().enumerate() {
-            // The deadline contains the index of the request, so that the test can recognise the
-            // request.
+            // By the deadline the test recognises the request.
             let deadline = Moment::from_nanos(at as u64);
             batch.take(Pending::new(op.clone(), deadline, 0, &Inbox::new(1)));
         }
         batch.finish()
     }
 
-    /// Returns the original index of each request of the batch, in the order of the batch.
     fn places(batch: &[Pending]) -> Vec<usize> {
         batch.iter().map(|pending| pending.deadline.as_nanos() as usize).collect()
     }
 
-    /// Returns true if `late` may run before `early`, although `early` was requested first. Callers
-    /// cannot observe the change of order then.
+    /// Callers cannot observe the change of order.
     fn may_pass(late: &Op, early: &Op) -> bool {
         match (late, early) {
             (Op::Release { owner: mine, .. }, Op::Acquire { owner, .. }) => owner != mine,
@@ -157,8 +147,6 @@ mod tests {
         }
     }
 
-    /// Returns the indices of the acquires that a release of the same owner follows, without
-    /// another op of the owner between them. Returns also the indices of these releases.
     fn cancelled(ops: &[Op]) -> Vec<usize> {
         let mut open: Vec<usize> = Vec::new();
         let mut gone = Vec::new();
@@ -173,7 +161,6 @@ mod tests {
                     gone.extend([*one, at]);
                     open.retain(|i| i != one);
                 }
-                // A release is sent first if all ops before it are acquires by other owners.
                 (Op::Release { owner, .. }, [])
                     if open.iter().all(|i| is_anothers(&ops[*i], owner)) => {}
                 _ => open.push(at),
@@ -225,14 +212,11 @@ mod tests {
         // The extension may have created the lock again, so the release is sent.
         let put_back = [extend.clone(), release.clone()];
         assert_eq!(sent(&acquire, &put_back), put_back);
-        // If only an extension was late, the acquire before it may have been sent, so the release
-        // is sent.
+        // The acquire before the extension may have been sent.
         assert_eq!(sent(&extend, std::slice::from_ref(&release)), [release]);
     }
 
-    /// An acquire that takes a lock from its holder, or that requests a permit in one exact slot,
-    /// may repeat an earlier acquire with the same owner token. The node may have executed the
-    /// earlier acquire. So the release must be sent even if this acquire was not sent.
+    /// Such an acquire may repeat one that the node has executed.
     #[test]
     fn a_release_follows_an_acquire_that_may_be_a_repetition() {
         use crate::op::{IfHeld, Slots};

@@ -1,16 +1,12 @@
-//! When a batch is sent and how large it is, so that client and server work at the same time.
-//!
-//! Callers that get their answers in one batch send their next requests together. On a runtime with
-//! one thread, these form one batch again, and client and server take turns. After `IN_STEP` such
-//! batches in a row, the queue sends half of the waiting requests first, and the other half right
-//! after that.
+//! So that client and server work at the same time. Callers that get their answers in one batch
+//! send their next requests together: on a runtime with one thread, client and server would take
+//! turns. After `IN_STEP` such batches, the queue sends half of the requests first.
 
 use std::task::Poll;
 
 /// For fewer ops, a second batch costs more than it saves.
 const MANY: usize = 16;
-/// Only batches that were sent while no other was in flight count, so that a single large batch of
-/// one caller is not split.
+/// A single large batch of one caller is not split.
 const IN_STEP: u32 = 4;
 
 #[derive(Debug, Default)]
@@ -53,13 +49,9 @@ mod tests {
             assert_eq!(pace.most(0, true), usize::MAX);
         }
         assert_eq!(pace.most(65, true), 33);
-        // The first half of the 65 requests is in flight. The second half is sent right after it.
-        // From then on there is always a batch in flight.
         assert_eq!(pace.most(32, false), usize::MAX);
         assert_eq!(pace.most(33, false), usize::MAX);
-        // One single batch with all requests is not split.
         assert_eq!(pace.most(65, true), usize::MAX);
-        // A batch is not split if it has few ops, or if another batch is in flight.
         for _ in 0..=2 * IN_STEP {
             assert_eq!(pace.most(MANY - 1, true), usize::MAX);
             assert_eq!(pace.most(100, false), usize::MAX);

@@ -1,5 +1,4 @@
-//! A request to one node, from its submission until its answer, and the two channels of a node
-//! queue: one for renewals, and one for all other requests.
+//! A request to one node, and the two channels of a node queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -15,12 +14,9 @@ use crate::quorum::Answer;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// A node that has answered nothing for this time and a `node_deadline` counts as away: it has not
-/// even answered the heartbeat of an idle queue.
+/// It has not even answered the heartbeat of an idle queue.
 const AWAY: Duration = Duration::from_secs(1).saturating_add(super::HEARTBEAT);
 
-/// Two counts for one node queue, the requests without an answer and the requests that are repeated
-/// until the node confirms them, and the time of the node's last answer.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
     unanswered: AtomicUsize,
@@ -30,20 +26,16 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Notes an answer of the node.
     pub(super) fn hear(&self, at: Moment) {
         self.heard.store(at.as_nanos(), Ordering::Relaxed);
     }
 
-    /// Returns true if the node has answered lately, so that a request without an answer only
-    /// lacked time.
+    /// A request without an answer only lacked time.
     pub(crate) fn answers(&self, now: Moment, node_deadline: Duration) -> bool {
         let heard = self.heard.load(Ordering::Relaxed);
         heard > 0 && now.since(Moment::from_nanos(heard)) < AWAY + node_deadline
     }
 
-    /// Returns the number of requests, mostly releases, that are repeated until the node confirms
-    /// them.
     pub(crate) fn owed(&self) -> usize {
         self.owed.load(Ordering::SeqCst)
     }
@@ -73,15 +65,12 @@ impl Drop for Counted {
 }
 
 /// The caller always gets an answer, even if the queue's runtime ends or the node's code panics. An
-/// *owed* request is repeated until the node answers it at a time when no earlier request of the
-/// same owner can still take effect (renewal 6).
+/// *owed* request is repeated (renewal 6).
 pub(crate) struct Pending {
     pub(super) op: Op,
     pub(super) deadline: Moment,
     node: usize,
-    /// `None` if no caller waits for the answer, and after the answer was posted.
     inbox: Option<Arc<Inbox>>,
-    /// After this a release is not needed, because the ttl has ended the lock.
     owed_until: Option<Moment>,
     /// Dropped as soon as an answer shows that the node has no grant of the attempt.
     undoes: Option<SharedGrant>,
@@ -127,7 +116,6 @@ impl Pending {
         self.owed_until.is_some()
     }
 
-    /// A later reply to the attempt can show that the node has no grant.
     pub(super) fn is_needed(&self, now: Moment) -> bool {
         self.owed_until.is_some_and(|until| now < until)
             && self.undoes.as_ref().is_none_or(|grant| grant.lock().may_hold(self.node))
@@ -137,14 +125,11 @@ impl Pending {
         self.inbox.is_some()
     }
 
-    /// It renews a lease of which no other request waits for this node.
     fn may_overtake(&self) -> bool {
         self.op.is_extension()
             && self.inbox.as_ref().is_some_and(|inbox| inbox.may_overtake(self.node))
     }
 
-    /// The owner whose request may have to be undone later: a caller waits for it, and it is no
-    /// undo.
     pub(super) fn doer(&self) -> Option<OwnerToken> {
         self.op.owner().filter(|_| self.is_awaited() && !self.op.is_undo()).copied()
     }
@@ -182,15 +167,13 @@ impl Drop for Pending {
         if self.is_awaited() {
             let detail = "the task of this node's queue ended; the next call starts another";
             let error = NodeError::maybe_executed(NodeFault::Disconnected, detail);
-            // Only an answer that reports a quarantine needs a time.
             self.post(Err(error), &Origin::default());
         }
     }
 }
 
-/// Renewals are sent before all other requests (renewal 12). An extension stays among the others,
-/// behind the acquire of its lease, until the node has answered that acquire. A renewal cannot
-/// overtake the release, because none is submitted after the release (renewal 7).
+/// Renewals are sent before all other requests (renewal 12), but an extension stays behind the
+/// acquire of its lease until that is answered. None can overtake the release (renewal 7).
 pub(super) struct Queues {
     renewals: Sender<Pending>,
     others: Sender<Pending>,
@@ -208,7 +191,6 @@ impl Queues {
     }
 }
 
-/// `wait` may already have taken one request out of each channel.
 pub(super) struct Incoming {
     renewals: Receiver<Pending>,
     others: Receiver<Pending>,
@@ -239,7 +221,7 @@ impl Incoming {
         }
         tokio::select! {
             biased;
-            // Both channels close together, and `others` may still contain releases.
+            // `others` may still contain releases.
             Some(job) = self.renewals.recv() => self.renewal = Some(job),
             job = self.others.recv() => self.other = job,
         }
@@ -297,8 +279,6 @@ mod tests {
         send(look());
         assert!(incoming.wait().await, "it is taken out");
         assert!(!incoming.has_renewal());
-        // The node has not answered the acquire, so neither overtakes what waits. The second one
-        // moves a permit.
         [renewal(), extension(&acquire), look()].into_iter().for_each(send);
         assert!(!incoming.has_renewal());
         acquire.post(0, Ok(Reply::Done), &Origin::default(), false);

@@ -1,9 +1,6 @@
-//! Owed requests to one node: releases and unclaims that it has not confirmed, and results that it
-//! has not stored.
-//!
-//! A request without an answer may still take effect until its deadline by the node's clock. A
-//! release is done if the node executes it after that deadline, or if its owner has no unanswered
-//! request. Otherwise it is repeated, until the ttl has ended the lock or claim.
+//! Releases and unclaims that a node has not confirmed, and results that it has not stored. A
+//! release is repeated until the node executes it when no unanswered request of its owner can still
+//! take effect, or until the ttl has ended the lock.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -60,9 +57,8 @@ impl PendingReleases {
     }
 }
 
-/// Owners of unanswered requests, each with the time until which these may take effect, in µs by
-/// the node's clock. Beyond `MOST` owners, `all_owners` replaces the entries: the latest of these
-/// times, for every owner.
+/// Each with the time until which they may take effect, in µs by the node's clock. Beyond `MOST`,
+/// `all_owners` has the latest of these times, for every owner.
 #[derive(Debug, Default)]
 pub(super) struct InDoubt {
     owners: HashMap<OwnerToken, u64>,
@@ -84,11 +80,9 @@ impl InDoubt {
         self.all_owners = self.all_owners.filter(|until| *until >= micros);
     }
 
-    /// For how long an unanswered request of this owner may still take effect at `micros`.
     pub(super) fn lasts(&self, owner: &OwnerToken, micros: u64) -> Option<Duration> {
         let until = self.owners.get(owner).copied().max(self.all_owners)?;
         let left = until.checked_sub(micros)?;
-        // So that the next answer comes after the end of that time.
         Some(Duration::from_micros(left) + Duration::from_millis(1))
     }
 }

@@ -1,5 +1,4 @@
-//! Handles a node's answer to a batch: which replies count, to whom they go, and which releases are
-//! kept.
+//! Handles a node's answer to a batch.
 
 use std::sync::Arc;
 
@@ -45,7 +44,7 @@ impl Worker {
         Remembered { is_shared, ..remembers }
     }
 
-    /// Returns futures that wait for replicas and then post the replies that count only then.
+    /// The futures wait for replicas and then post the replies that count only then.
     pub(super) fn settle(&mut self, answered: Answered) -> Vec<BoxFuture<'static, ()>> {
         let Answered { requests, greeting, replies, deadline, not_after, sent, received } =
             answered;
@@ -130,8 +129,6 @@ impl Worker {
         self.again.push_back(pending);
     }
 
-    /// Kept unless the node answered at a time when no earlier request of its owner can still take
-    /// effect.
     fn settle_owed(&mut self, owed: Pending, answered: bool, facts: Option<&Facts>) {
         let now = self.settings.env.now();
         let micros = facts.map_or(0, |f| f.node_micros);

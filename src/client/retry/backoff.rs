@@ -10,8 +10,6 @@ use crate::retry_policy::{Delays, RetryPolicy};
 /// Each collision doubles the longest random delay, up to 32 round trips.
 const COLLISIONS_MAX: u32 = 5;
 const ROUND_TRIP_MAX: Duration = Duration::from_millis(20);
-/// First pause after requests were not sent because a node queue is full; doubled at most
-/// `CROWDED_MAX` times.
 const CROWDED: Duration = Duration::from_millis(50);
 const CROWDED_MAX: u32 = 5;
 pub(super) const HINT_MAX: Duration = Duration::from_secs(1);
@@ -22,8 +20,6 @@ const LATE_MAX: Duration = Duration::from_millis(20);
 pub(super) struct Backoff {
     policy: RetryPolicy,
     delays: Option<Delays>,
-    /// Attempts of this call, at most `CROWDED_MAX`, that were not sent because a node queue was
-    /// full.
     crowded: u32,
 }
 
@@ -32,9 +28,7 @@ impl Backoff {
         Self { policy, delays: None, crowded: 0 }
     }
 
-    /// The time to wait if no hint arrives: until the owner's lease could have expired, or a
-    /// growing delay. No pause if no hint was requested yet. If a node queue is full, it grows
-    /// further, because callers that try again at once would keep it full.
+    /// Grows with a full node queue, because callers that try again at once would keep it full.
     pub(super) fn pause(
         &mut self,
         prospect: Prospect,
@@ -64,7 +58,6 @@ impl Backoff {
     }
 }
 
-/// Up to 2 to the power of `collisions` round trips.
 pub(super) fn spread(random: u128, round_trip: Duration, collisions: u32) -> Duration {
     part(round_trip.min(ROUND_TRIP_MAX) * (1 << collisions.clamp(1, COLLISIONS_MAX)), random)
 }

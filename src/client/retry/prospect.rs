@@ -10,25 +10,21 @@ use crate::time::Moment;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Prospect {
-    /// For at most this time unless the owner renews; `None`: no end is known.
+    /// At most this long, unless the owner renews.
     Held(Option<Duration>),
-    /// No owner has a majority. All give back what they were granted.
     Collided,
-    /// Expected to be free or decided within this time (zero: not known). No hint will say so.
+    /// Zero: not known. No hint will say so.
     Settling(Duration),
     /// The next attempt is made with the ticket at once (fair 2).
     Ticketed,
-    /// Too few nodes gave an answer that counts. `crowded` is true if some requests were not sent,
-    /// because too many requests wait in a node queue.
-    NoQuorum { crowded: bool },
-    /// A node granted the lock without the durability of the call, and with more time the others
-    /// had been too few. Other calls of the handle may have more success.
+    NoQuorum {
+        crowded: bool,
+    },
+    /// Other calls of the handle may have more success.
     NotDurable,
 }
 
 impl Prospect {
-    /// Returns the prospect that a further attempt gets the lock, after an attempt that failed with
-    /// the reason `loss`. `is_refused` is the answer of [`Core::is_refused`].
     pub(crate) fn after(loss: &Loss, is_refused: bool) -> Self {
         match loss {
             Loss::Taken(taken) => Self::of_taken(taken),
@@ -67,8 +63,8 @@ fn is_not_durable(outcome: &NodeOutcome) -> bool {
 }
 
 impl Core {
-    /// Returns true if a round got no majority because nodes refused it: with more time, those that
-    /// granted and those that only were slow had been too few (renewal 12, fair 4).
+    /// With more time, those that granted and those that were slow had been too few (renewal 12,
+    /// fair 4).
     pub(crate) fn is_refused<'o>(
         &self,
         outcomes: impl IntoIterator<Item = &'o NodeOutcome>,

@@ -1,12 +1,10 @@
-//! Property tests of addresses. No text causes a panic, a parsed address has the same host, port
-//! and login as its text, and no output contains a password.
+//! No text causes a panic, and no output contains a password.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::fuzzing::{config, corpus};
 
-/// Two texts that every generated password contains. No output may contain one of these texts.
 const MARKS: [&str; 2] = ["Sa1x", "Kb2y"];
 
 fn shown(url: &str) -> String {
@@ -46,7 +44,6 @@ fn any_scheme() -> impl Strategy<Value = &'static str> {
     )
 }
 
-/// Generates a password: the two texts of `MARKS` with any text between them.
 fn password() -> impl Strategy<Value = String> {
     let odd = prop_oneof!["[:/?#@%\\[\\]&= .\\\\]{0,3}", "\\PC{0,2}", Just("://".to_owned())];
     odd.prop_map(|odd| format!("{}{odd}{}", MARKS[0], MARKS[1]))
@@ -64,8 +61,7 @@ proptest! {
             Just(""), Just("/0"), Just("@h/y"), Just("@0.0.0.0"), Just("@h?protocol=9"),
         ],
     ) {
-        // If the host is empty, the text after an `@` in the password is parsed as the host, and a
-        // host may be shown. So such an address is not tested.
+        // With an empty host, the text after an `@` in the password is parsed as the host.
         if !host.contains('@') && password.contains('@') {
             return Ok(());
         }

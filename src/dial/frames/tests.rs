@@ -1,5 +1,4 @@
-//! Tests of the limits on answers. For any bytes, in pieces of any size, no answer exceeds the
-//! limits. The answers of a correct server are accepted.
+//! For any bytes, in pieces of any size, no answer exceeds the limits.
 
 use proptest::prelude::*;
 use redis::Value;
@@ -14,7 +13,6 @@ fn all(limits: Limits, data: &[u8]) -> Result<Frames, Excess> {
     frames.take(data).map(|_| frames)
 }
 
-/// Returns true if no answer has begun.
 fn is_between(frames: &Frames) -> bool {
     frames.open.is_empty() && matches!(frames.at, At::Kind) && frames.bytes == 0
 }
@@ -88,15 +86,14 @@ fn more_than_allowed_is_refused_before_it_comes() {
 
 #[test]
 fn a_line_ends_where_the_parser_ends_it() {
-    // A line may contain `\n` without `\r`. If `Frames` ended the line there, it would count three
-    // small values instead of a huge list.
+    // If `Frames` ended the line at `
+    // `, it would count three small values instead of a huge list.
     let text = "x\r\n*999999999\r\n";
     let hidden = format!("+a\n${}\r\n{text}", text.len() - 2);
     assert_eq!(all(SMALL, hidden.as_bytes()).unwrap_err(), Excess::Garbled);
     assert!(is_between(&all(SMALL, b"+a\nb\rc\r\r\n").unwrap()));
 }
 
-/// Generates a part of a server's byte stream, for example a line with the length of a text.
 fn any_part() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         proptest::collection::vec(any::<u8>(), 0..20),
@@ -114,7 +111,7 @@ fn any_part() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Returns the number of answers that the parser finds in the stream; `None` if it finds a fault.
+/// `None` if the parser finds a fault.
 fn parsed(stream: &[u8]) -> Option<usize> {
     let (mut parser, mut from, mut count) = (redis::Parser::new(), stream, 0);
     loop {
@@ -126,7 +123,6 @@ fn parsed(stream: &[u8]) -> Option<usize> {
     }
 }
 
-/// Encodes a value in the way a server sends it.
 fn encoded(value: &Value, out: &mut Vec<u8>) {
     let mut text = |kind: u8, bytes: &[u8]| {
         out.push(kind);

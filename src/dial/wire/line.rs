@@ -1,13 +1,9 @@
-//! The socket of a [`Wire`](super::Wire), with the requests that are not sent, and those that are
-//! not answered. A server refuses a batch as a whole if it has lost the script (NOSCRIPT), or if
-//! its data are not those that the client expects (`Retry`). Then this module sends it again.
+//! The socket of a [`Wire`](super::Wire). It sends a batch again that the server refused as a
+//! whole, because it has lost the script (NOSCRIPT) or has other data (`Retry`).
 //!
-//! Another client may load the script at any time, so that later batches are executed. So nothing
-//! new is sent until all sent requests are answered; then the refused batches go again, in their
-//! first order.
-//!
-//! A refused batch is not sent again if the server executed a later one with the same owner token:
-//! it may acquire a lock whose release has found none, and that lock would stay held.
+//! Another client may load the script at any time, so nothing new is sent until all sent requests
+//! are answered. A refused batch is not sent again if the server executed a later one with the same
+//! owner token: it may acquire a lock whose release has found none.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,7 +18,6 @@ use crate::dial::frames::{Excess, Frames, Limits};
 use crate::dial::limited::{Socket, TURN};
 use crate::op::Batch;
 
-/// Bytes per read.
 const CHUNK: usize = 16 * 1024;
 const KEPT: usize = 4 * CHUNK;
 
@@ -63,11 +58,11 @@ pub(super) struct Line {
     frames: Frames,
     load: fn() -> Vec<u8>,
     chunk: Box<[u8]>,
-    /// No whole answer yet. `frames` has searched the first `seen` bytes.
+    /// `frames` has searched the first `seen` bytes.
     buffer: Vec<u8>,
     seen: usize,
     unsent: VecDeque<Request>,
-    /// Bytes of the first unsent request that the socket has accepted.
+    /// Of the first unsent request, by the socket.
     begun: usize,
     flushed: bool,
     sent: VecDeque<Request>,
@@ -189,7 +184,6 @@ impl Line {
 
     fn answer(&mut self, value: Value, answered: &mut impl FnMut(Request)) -> RedisResult<()> {
         if matches!(value, Value::Push { .. }) {
-            // Pushes, whose number `frames` limits.
             return Ok(());
         }
         let Some(first) = self.sent.front_mut() else {
@@ -226,8 +220,8 @@ impl Line {
         answered(request);
     }
 
-    /// Before all unsent requests, behind the command that loads the script if they need it.
-    /// Nothing while a sent request has no answer. True if a batch was queued.
+    /// Behind the command that loads the script if they need it. Nothing while a sent request has
+    /// no answer. True if a batch was queued.
     fn send_missing(&mut self) -> bool {
         if self.missing.is_empty() || !self.sent.is_empty() || self.begun > 0 {
             return false;

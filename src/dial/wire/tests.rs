@@ -1,5 +1,4 @@
-//! Tests of a `Wire` over a pipe in memory: which future reads the socket, the end of the
-//! connection, and a server that has lost the Lua script that executes batches.
+//! Tests of a `Wire` over a pipe in memory.
 
 use std::time::Duration;
 
@@ -24,15 +23,12 @@ fn numbers(answer: Answer) -> Vec<i64> {
     answer.unwrap().into_iter().map(number).collect()
 }
 
-/// Reads and returns the bytes that the client's end of the connection (the `Wire`) has sent since
-/// the last call.
 fn sent(server: &mut DuplexStream) -> String {
     let mut all = vec![0; 1 << 12];
     let n = server.read(&mut all).now_or_never().map_or(0, Result::unwrap);
     String::from_utf8_lossy(&all[..n]).into_owned()
 }
 
-/// A batch that is sent again as `again;` if the server answers it with 99.
 struct Again(Batch);
 
 impl Retry for Again {
@@ -86,8 +82,7 @@ async fn each_request_gets_its_own_answer_also_when_another_one_reads() {
 async fn the_answer_to_an_abandoned_request_is_dropped() {
     let (wire, mut server) = pair();
     let (a, b) = (send(&wire, "a", None), send(&wire, "b", None));
-    // The future of the first request reads the socket. The test drops this future after data have
-    // arrived.
+    // The future of the first request reads, and is dropped after data have arrived.
     let mut reads = Box::pin(a);
     assert!(futures_util::poll!(&mut reads).is_pending());
     let waits = tokio::spawn(b);
@@ -184,8 +179,7 @@ async fn an_acquire_whose_release_was_executed_is_not_sent_again() {
     let (a, b) = (send(&wire, "a;", batch(false, 1)), send(&wire, "b;", batch(false, 2)));
     let c = send(&wire, "c;", batch(true, 1));
     sent(&mut server);
-    // The test imitates a second client that loads the script between the second and the third
-    // batch.
+    // A second client loads the script.
     server.write_all(&[NONE, NONE, b":0\r\n"].concat()).await.unwrap();
     let refused = a.await.unwrap().remove(0).extract_error().unwrap_err();
     assert_eq!(refused.code(), Some("NOSCRIPT"), "it certainly was not executed");

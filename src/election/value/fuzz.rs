@@ -1,5 +1,4 @@
-//! Fuzz tests of metadata that a node stores beside a lock. No bytes cause a panic, and only valid
-//! metadata of the lock's owner name a leader.
+//! No bytes cause a panic, and only valid metadata of the lock's owner name a leader.
 
 use proptest::prelude::*;
 
@@ -67,8 +66,7 @@ proptest! {
                 prop_assert!(how == 0 || meta.starts_with(&whole), "a part of metadata was read");
                 prop_assert!(number > 0 && leader.term.get() < 1 << 53);
             }
-            // Damaged bytes are refused. But white space after whole metadata changes nothing, so
-            // the reader may accept such bytes (`Some`).
+            // White space after whole metadata changes nothing.
             None => prop_assert!(meta != *whole),
         }
     }

@@ -41,9 +41,9 @@ impl Lowering {
                 seconds(clock_error)
             ));
         }
-        // Until the values are lowered, proposals are clamped by the old E. A token of then may be
-        // ahead by it, and has to be below the floor of the next history (quarantine 8) and no more
-        // than 6E ahead where a raise checks it by the new E.
+        // Until the values are lowered, proposals are clamped by the old E. A token of then has to
+        // be below the floor of the next history (quarantine 8) and no more than 6E ahead where a
+        // raise checks it.
         let least = before.clock_error.div_ceil(4);
         let most = quarantine.saturating_mul(1_000);
         if clock_error < before.clock_error && (clock_error < least || before.clock_error > most) {
@@ -169,7 +169,6 @@ mod tests {
     use super::super::{Process, ReplicationId};
     use super::*;
 
-    /// q is 20 s and E is 4 s.
     fn marker() -> Marker {
         Marker {
             quarantine: 20_000,
@@ -216,7 +215,6 @@ mod tests {
         assert_eq!((lowered.quarantine, lowered.clock_error), (20_000, 2_000_000));
     }
 
-    /// A program of another group began a history here, by the epoch of its own Sentinels.
     #[test]
     fn the_epoch_of_another_group_comes_down_to_that_of_the_own_sentinels() {
         let m = Marker { epoch: 57, ..marker() };

@@ -1,10 +1,7 @@
-//! Tests of the rule of lineage. Each line of `testdata/judge.txt` has what a server shows, what a
-//! client asks, and what follows.
-//!
-//! An example of a line is `replid=9 run=8 me=3.5.20@9000 -> begins 6 from 9000 to 10000`. The
-//! server has another replication id than its marker, and its process is another one. The client
-//! remembers history 3 with generation 5 and 20 writes that count, the last at 9000. The 6th
-//! history begins, and its data may lack what was written from 9000 to 10000.
+//! Lines of `testdata/judge.txt`: `replid=9 run=8 me=3.5.20@9000 -> begins 6 from 9000 to 10000`.
+//! The server has another replication id than its marker, and another process. The client remembers
+//! history 3, generation 5, and 20 writes, the last at 9000. The 6th history begins, and its data
+//! may lack what was written from 9000 on.
 
 mod histories;
 
@@ -13,9 +10,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::fuzzing::config;
 
-/// TIME in ms.
+/// In ms.
 const NOW: u64 = 10_000;
-/// Name of a history that begins.
 const NAME: u64 = 77;
 const DAY: u64 = 86_400_000;
 
@@ -74,7 +70,6 @@ fn asked() -> Asked {
     }
 }
 
-/// Changes what is usual by a word of a line.
 fn say(shown: &mut Shown, asked: &mut Asked, word: &str) {
     let (name, value) = word.split_once('=').unwrap_or((word, ""));
     let number = || ms(value);
@@ -123,7 +118,6 @@ fn say(shown: &mut Shown, asked: &mut Asked, word: &str) {
     }
 }
 
-/// Changes the marker by a word of a line.
 fn alter(m: &mut Marker, name: &str, value: &str) {
     match (name, value) {
         ("unnamed", _) => (m.deployment, m.vote) = (0, 0),
@@ -141,7 +135,7 @@ fn alter(m: &mut Marker, name: &str, value: &str) {
     }
 }
 
-/// The marker and what happened to it, in words: only what differs from the one that was shown.
+/// Only what differs from the one that was shown.
 fn told(shown: &Shown, verdict: &Verdict) -> String {
     let (m, change) = match *verdict {
         Verdict::Goes(marker, change) => (marker, change),
@@ -197,7 +191,6 @@ fn who_may_not_vote_leaves_evictions_and_asks_for_nothing() {
     assert_eq!(left(&evicted, &stranger), None);
     let m = left(&evicted, &Asked { epoch: None, ..longer }).unwrap();
     assert_eq!(m, Marker { evicted: EVICTED, written: m.written, ..marker() });
-    // Promoted, or restarted: what is missing since the note is on record, too.
     for of in [&evicted, &Shown { replid: ReplicationId::of(9), ..evicted }] {
         let m = left(of, &longer).unwrap();
         let (begun, note) = (m.losses.iter().last().unwrap(), whole.note.unwrap().micros / 1_000);
@@ -229,7 +222,6 @@ fn what_a_server_shows_and_a_client_remembers_decides_on_its_data() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The second batch under what the first has written changes nothing more.
 #[test]
 fn a_verdict_is_final() {
     for line in include_str!("testdata/judge.txt").lines().filter(|line| line.contains(" -> ")) {
@@ -310,7 +302,6 @@ fn a_handover_takes_the_history_along() {
     assert_eq!(taken.settles(NOW + 3_000), None);
     assert_eq!(closed.taken_over(&server, Some(5)).epoch, 5, "the Sentinels began at 0 again");
     assert_eq!(closed.taken_over(&server, None).epoch, 6);
-    // A client that used the old server goes on at once.
     let mut client = Asked { epoch: Some(7), ..asked() };
     client.remembers.newest = closed.lineage(note);
     let now = Shown { marker: Some(taken), ..server };
@@ -323,12 +314,11 @@ fn a_handover_takes_the_history_along() {
     assert_eq!(taken.opened(), Marker { handover: None, ..taken });
 }
 
-/// What no honest client can have written is not believed, and what one can is.
 #[test]
 fn each_field_of_a_marker_is_believed_up_to_its_bound() {
     type Case<'a> = (&'a str, u64, &'a dyn Fn(u64) -> Marker);
     const TIME: u64 = 1_790_000_000_000;
-    // 2E is a second, and one more is for what is rounded.
+    // 2E is a second.
     let latest = TIME + 2_000;
     let quarantine = 30_000;
     let usual = Marker {
@@ -366,7 +356,6 @@ fn each_field_of_a_marker_is_believed_up_to_its_bound() {
     assert_eq!(Marker::parse(&lengthless.to_string(), TIME), None);
     let new = Marker { since: 0, floor: 0, ..lengthless };
     assert_eq!(Marker::parse(&new.to_string(), TIME), Some(new));
-    // Where E is zero, one second is left.
     let exact = |written| Marker { clock_error: 0, written, ..usual };
     let parsed = |m: Marker| Marker::parse(&m.to_string(), TIME);
     assert!(parsed(exact(TIME + 1_000)).is_some() && parsed(exact(TIME + 1_001)).is_none());
@@ -459,7 +448,6 @@ proptest! {
         }
     }
 
-    /// However many losses are merged, none of them is left out.
     #[test]
     fn merged_losses_cover_each_that_was_added(
         spans in proptest::collection::vec((0..5_000_u64, 0..900_u64, 1..900_u64), 0..24),

@@ -1,5 +1,4 @@
-//! Connects to a server and checks that it may vote: on each new connection, and again while it is
-//! used.
+//! Connects to a server and checks that it may vote.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -18,14 +17,12 @@ use crate::node::redis::facts::ServerFacts;
 use crate::node::redis::session::Session;
 use crate::tls;
 
-/// Longest wait of a new connection for the settings of the group's other servers.
 const GROUP: Duration = Duration::from_millis(100);
 
-/// The reading of the other servers' settings, which goes on beside the login.
+/// Goes on beside the login.
 type FollowUp<'a> = MaybeDone<BoxFuture<'a, ()>>;
 
 impl Current {
-    /// The server sent more than the limit, so this program ended the connection.
     pub(super) fn ended_by_limit(&self) -> Option<NodeError> {
         let excess = self.session.excess()?;
         Some(NodeError::not_executed(F::Protocol, excess.why_it_ended()))
@@ -41,7 +38,7 @@ pub(super) struct Turn<R: Resolver> {
 
 impl<R: Resolver> Turn<R> {
     pub(super) fn new(shared: &Arc<Shared<R>>) -> Self {
-        // Before the address, so a later change makes the session outdated.
+        // A later change makes the session outdated.
         let version = *shared.changed.borrow();
         Self { shared: Arc::clone(shared), version, outcome: None }
     }
@@ -56,7 +53,6 @@ impl<R: Resolver> Turn<R> {
             tokio::select! {
                 biased;
                 done = shared.open(version, &mut follow_up) => break done,
-                // The resolver has another server now.
                 () = moved_on(&mut changed, version) => self.version = *changed.borrow(),
                 () = sleep(limit) => {
                     let detail = self.shared.late(&format!("no connection within {limit:?}"));
@@ -85,12 +81,9 @@ impl<R: Resolver> Drop for Turn<R> {
 }
 
 impl<R: Resolver> Shared<R> {
-    /// Judges the server's data right after the connection is made. If a quarantine is due, it
-    /// begins now and not with the first batch. A failed call is only logged, because each batch is
-    /// judged, too.
-    ///
-    /// Of a server that is refused because it deletes keys, only that it did is written
-    /// (quarantine 21).
+    /// If a quarantine is due, it begins now and not with the first batch. A failed call is only
+    /// logged, because each batch is judged, too. Of a server that deletes keys, only that it did
+    /// is written (quarantine 21).
     async fn touch(&self, session: &Arc<Session>, version: u64, is_refused: bool) {
         let Some(last) = self.state().last else { return };
         let Some(group_terms) = self.terms_at(version) else { return };
@@ -99,9 +92,9 @@ impl<R: Resolver> Shared<R> {
         }
     }
 
-    /// Reads the server's facts again, and stops using the session if it may not vote, does not
-    /// answer, is no master, or does not permit to read its facts. The node then does not vote
-    /// until a new connection passes the check.
+    /// Stops using the session if the server may not vote, does not answer, is no master, or does
+    /// not permit to read its facts. The node then does not vote until a new connection passes the
+    /// check.
     pub(super) async fn judge(self: Arc<Self>, current: Arc<Current>) {
         let limit = self.options.connect_timeout;
         let outcome = timeout(limit, async {
@@ -119,8 +112,7 @@ impl<R: Resolver> Shared<R> {
         };
         self.part_with(&current, true);
         let mut state = self.state();
-        // Does not increase `failures`: if the server is unreachable, the next try fails, and that
-        // is counted and logged.
+        // If the server is unreachable, the next try fails, and that is counted and logged.
         state.failed = Some(self.failed(state.failures, cause, current.version));
     }
 
@@ -167,8 +159,7 @@ impl<R: Resolver> Shared<R> {
             }
             return Err(cause);
         }
-        // Waits a short time for the settings of the other servers of the group. Healthy servers
-        // answer at once. The new connection is used even if the other servers do not answer.
+        // Healthy servers answer at once; the new connection is used even if the others do not.
         let _ = timeout(GROUP, &mut *follow_up).await;
         beside(self.touch(&session, version, false), follow_up).await;
         let now = self.options.env.now();
@@ -188,7 +179,6 @@ impl<R: Resolver> Shared<R> {
         most
     }
 
-    /// For a connection that was not made in time.
     pub(super) fn late(&self, text: &str) -> String {
         let (place, hint) = match &self.state().trying {
             Some(at) => (format!("at {at}: "), self.resolver.hint()),
@@ -200,7 +190,6 @@ impl<R: Resolver> Shared<R> {
     }
 }
 
-/// Returns the result of `main`, and polls `other` meanwhile.
 async fn beside<T>(main: impl Future<Output = T>, other: &mut FollowUp<'_>) -> T {
     let mut main = pin!(main);
     poll_fn(|cx| {

@@ -38,7 +38,6 @@ impl<R: Resolver> Shared<R> {
             }
             let mut state = self.state();
             if state.current.is_some() {
-                // Replaced after the check above.
                 continue;
             }
             if let Some(cause) = self.pausing(&state) {
@@ -48,15 +47,13 @@ impl<R: Resolver> Shared<R> {
             let connect = !std::mem::replace(&mut state.connecting, true);
             drop(state);
             if connect {
-                // After the mutex is released: a runtime that shuts down drops the task inside
-                // `spawn`, which locks the mutex.
+                // A runtime that shuts down drops the task inside `spawn`, which locks the mutex.
                 tokio::spawn(Turn::new(self).connect());
             }
             return Place::Waits(waits);
         }
     }
 
-    /// Fails when the sleep `late` ends.
     pub(super) async fn wait(
         &self,
         waits: oneshot::Receiver<Result<OnItsWay, NodeError>>,
@@ -70,8 +67,8 @@ impl<R: Resolver> Shared<R> {
         Ok((Doubt::new(self, current), sent))
     }
 
-    /// Other batches may use the connection only after those that wait. False if another master is
-    /// named meanwhile: what was not sent by then goes on waiting, for that master.
+    /// Other batches follow those that wait. False if another master is named meanwhile: what was
+    /// not sent goes on waiting for that master.
     pub(super) fn open_to_all(&self, current: &Arc<Current>) -> bool {
         loop {
             let next = {
@@ -103,7 +100,6 @@ impl<R: Resolver> Shared<R> {
                 })
             });
             let left = left.map(|left| (Arc::clone(current), left));
-            // The caller may have dropped its call.
             let _ = sent.send(left);
         }
     }

@@ -1,5 +1,4 @@
-//! The pause before the next try to connect, after a failed one and after connections that the
-//! server breaks before it answers.
+//! The pause before the next try to connect.
 
 use std::time::Duration;
 
@@ -10,14 +9,13 @@ use crate::time::Moment;
 
 /// First and longest pause after a failed try.
 pub(super) const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-/// The pauses grow up to this while there is no call.
+/// Reached while there is no call.
 const IDLE_PAUSE: Duration = Duration::from_secs(10);
-/// Consecutive sessions without an answer after which the next try has to wait.
+/// After these the next try has to wait.
 const FLAPS: u32 = 2;
 
 pub(super) struct Failed {
     pub(super) until: Moment,
-    /// If there is no call.
     pub(super) idle_until: Moment,
     pub(super) cause: NodeError,
     pub(super) version: u64,
@@ -31,8 +29,6 @@ impl<R: Resolver> Shared<R> {
         pauses.then(|| failed.cause.clone())
     }
 
-    /// A session ended before the server answered an op. After several in a row, the next try has
-    /// to wait.
     pub(super) fn flapped(&self, state: &mut State, current: &Current) {
         if current.session.is_proved() {
             return;

@@ -1,7 +1,5 @@
-//! The task that keeps a node connected after its first connection. If that is lost, or the
-//! Sentinels report another master, it connects at once and does not wait for the next call: so the
-//! first renewal after a failover finds an open connection. Without calls, the pauses become
-//! longer. It ends with the link.
+//! The task that keeps a node connected after its first connection, so that the first renewal after
+//! a failover finds an open one. Without calls, the pauses become longer.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -16,9 +14,8 @@ use super::{Current, Resolver, Shared, moved_on};
 enum Outlook {
     Stands(Arc<Current>),
     Connecting,
-    /// Before the next try.
     Pause(Duration),
-    /// The caller of `outlook` has to connect now; `State::connecting` is already set.
+    /// `State::connecting` is already set.
     Connect,
 }
 
@@ -35,7 +32,6 @@ impl<R: Resolver> Drop for Tend<R> {
 }
 
 impl<R: Resolver> Shared<R> {
-    /// If it does not run yet.
     pub(super) fn tend(self: &Arc<Self>) {
         if !std::mem::replace(&mut self.state().tended, true) {
             tokio::spawn(Tend(Arc::downgrade(self)).run(self.changed.clone()));
@@ -53,7 +49,7 @@ impl<R: Resolver> Shared<R> {
         let now = self.options.env.now();
         let mut state = self.state();
         if state.connecting || state.current.is_some() {
-            // A call has begun to connect, or has connected. `turns` reports the end of each try.
+            // `turns` reports the end of each try.
             return Outlook::Connecting;
         }
         match &state.failed {
@@ -74,8 +70,7 @@ impl<R: Resolver> Tend<R> {
             let (mut turns, version, outlook) = {
                 let Some(shared) = self.0.upgrade() else { return };
                 let version = *changed.borrow();
-                // Before the state is read, so it cannot miss the end of a try. The channel closes
-                // with the link.
+                // Before the state is read, so it cannot miss the end of a try.
                 let turns = shared.turns.subscribe();
                 let outlook = shared.outlook();
                 if matches!(outlook, Outlook::Connect) {
@@ -87,10 +82,7 @@ impl<R: Resolver> Tend<R> {
                 match outlook {
                     Outlook::Stands(current) => {
                         current.session.lost().await;
-                        // Marks the connection as lost even if there is no call.
                         current.session.abandon();
-                        // Once a second at most, to a server that accepts connections and closes
-                        // them.
                         let Some(shared) = self.0.upgrade() else { return };
                         let stood = shared.options.env.now().since(current.opened);
                         drop((shared, current));
@@ -126,7 +118,6 @@ mod tests {
     use crate::node::{BoxFuture, NodeSignal};
     use crate::time::Moment;
 
-    /// A resolver that finds no server and counts the calls of `resolve`.
     struct Gone {
         asked: Arc<AtomicU32>,
         version: watch::Sender<u64>,
@@ -155,7 +146,6 @@ mod tests {
             Ok(())
         }
 
-        /// Another master is named while the terms are read.
         fn group_terms(&self) -> GroupTerms {
             self.version.send_modify(|n| *n += 1);
             GroupTerms::ALONE
@@ -193,13 +183,10 @@ mod tests {
         sleep(Duration::from_secs(3_600)).await;
         let hour = asked.swap(0, SeqCst);
         assert!((350..=730).contains(&hour), "every 5 to 10 s: {hour}");
-        // The long pause between tries (`IDLE_PAUSE`) is only for a node without calls. A call may
-        // try to connect within a second.
+        // The long pause is only for a node without calls.
         let until = link.shared.state().failed.as_ref().map(|f| f.until).expect("it has failed");
         let now = link.shared.options.env.now();
         assert!(until.since(now) <= PAUSE.1, "{until:?} {now:?}");
-        // If the resolver reports another server, the task that keeps the node connected asks it
-        // and connects at once.
         asked.store(0, SeqCst);
         version.send_modify(|n| *n += 1);
         sleep(Duration::from_millis(1)).await;

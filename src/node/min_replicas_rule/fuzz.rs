@@ -1,5 +1,4 @@
-//! Property tests: no report of a server about its min-replicas check causes an overflow, and a
-//! setting that is unknown never counts as strong.
+//! No report of a server causes an overflow, and a setting that is unknown never counts as strong.
 
 use proptest::prelude::*;
 
@@ -26,7 +25,7 @@ fn the_largest_numbers_of_a_server_overflow_nothing() {
     let facts = MinReplicasFacts {
         good_replicas: Some(u32::MAX),
         connected_replicas: Some(u32::MAX),
-        // The largest value that a server accepts for this setting.
+        // The largest value that a server accepts.
         min_replicas: Some((1 << 31) - 1),
         max_lag: Some(Duration::from_secs(1)),
     };

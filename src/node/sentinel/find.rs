@@ -1,5 +1,4 @@
-//! The [`Resolver`] of a [`SentinelNode`](super::SentinelNode): asks the Sentinels for the master,
-//! and checks that its answers may count as votes.
+//! The [`Resolver`] of a [`SentinelNode`](super::SentinelNode).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -34,7 +33,7 @@ const NONE_FITS: &str = "its Sentinels may promote none of its replicas: each is
 pub(super) struct Finder {
     name: Arc<str>,
     watch: Watch,
-    /// Login and transport of every data server; the address is a placeholder.
+    /// The address is a placeholder.
     like: Endpoint,
     judge: Judge,
     trust_unconfirmed: bool,
@@ -166,7 +165,7 @@ impl Resolver for Finder {
                 last.replicas = replicas.reported.iter().map(place).collect();
                 last.none_fits = replicas.none_fits;
             }
-            // With any other policy L is the user's setting, and the servers' lags are not used.
+            // With any other policy the servers' lags are not used.
             if self.judge.rule().policy == MinReplicas::Require {
                 let at = |r: &Address| Endpoint::at(r.host(), r.port(), &self.like);
                 let servers: Vec<_> = replicas.agreed.iter().map(at).collect();

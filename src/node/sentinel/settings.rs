@@ -1,5 +1,4 @@
-//! Settings of a [`SentinelNode`](super::SentinelNode). Each method that sets a value also checks
-//! it.
+//! Settings of a [`SentinelNode`](super::SentinelNode).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use crate::sentinel::watch::SHORTEST_WINDOW;
 pub struct GroupSettings {
     pub(super) name: Arc<str>,
     pub(super) sentinels: Vec<Address>,
-    /// Login and transport of the Sentinels; the address is a placeholder.
+    /// The address is a placeholder.
     pub(super) sentinel: Endpoint,
     pub(super) within: Duration,
     pub(super) poll_every: Duration,
@@ -61,8 +60,7 @@ impl GroupSettings {
         })
     }
 
-    /// As the settings have it (`sentinel://…`), without the logins. `data` has the database and
-    /// the transport.
+    /// Without the logins.
     pub(super) fn url(&self, data: &Endpoint) -> String {
         let hosts: Vec<String> = self.sentinels.iter().map(Address::to_string).collect();
         let db = match data.database() {

@@ -1,5 +1,4 @@
-//! The part of a claim for nodes that may have lost claims of the key: whether the others are a
-//! majority, and if not, when the lost claims would have expired on enough nodes.
+//! The part of a claim for nodes that may have lost claims of the key.
 
 use std::time::Duration;
 
@@ -15,9 +14,8 @@ impl Record {
             && remember + self.answers.silent() < self.answers.need()
     }
 
-    /// Returns the nodes that granted but may have lost a claim of the key. Each node comes with
-    /// the time after which a lost claim would have expired. This time is for a key whose birth is
-    /// unknown.
+    /// Returns the nodes that granted but may have lost a claim of the key, with the time after
+    /// which a lost claim of a key whose birth is unknown would have expired.
     pub fn forgetful(&self) -> impl Iterator<Item = (usize, Duration)> {
         self.answers.each().enumerate().filter_map(|(node, answer)| match answer {
             Some(Ok(Reply::Claimed { unsure, .. })) if !unsure.is_zero() => Some((node, *unsure)),
@@ -25,8 +23,7 @@ impl Record {
         })
     }
 
-    /// Nodes that granted and whose data began empty: confirmed as new, they would make it certain
-    /// that a majority lacks no earlier claim. None if even that were not enough.
+    /// None if even with these too few nodes certainly had every claim.
     fn fresh(&self) -> Vec<usize> {
         let is_fresh = |r: &Reply| matches!(r, Reply::Claimed { fresh: true, .. }) && !remembers(r);
         if self.answers.count(|r| is_fresh(r) || remembers(r)) < self.answers.need() {
@@ -50,8 +47,7 @@ impl Record {
             match reply {
                 Reply::Claimed { unsure, losses, .. } if !unsure.is_zero() => {
                     if losses.is_empty() {
-                        // This node did not report its losses. An operator decides about each by
-                        // its name, so an incomplete list is not enough.
+                        // An operator decides about each loss, so an incomplete list is not enough.
                         all.clear();
                         break;
                     }

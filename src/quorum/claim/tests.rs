@@ -1,6 +1,5 @@
-//! Tests of the state machines of idempotency keys. Each line of
-//! `testdata/{record,complete,look}.txt` has one history of nodes' answers, and the expected last
-//! step of the machine.
+//! Tests by `testdata/{record,complete,look}.txt`: on each line one history of nodes' answers, and
+//! the machine's last step.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,13 +21,13 @@ fn ms(text: &str) -> Duration {
     Duration::from_millis(num(text))
 }
 
-/// Parses a record, for example `5a`: the value `a`, stored under the ballot (fencing token) 5.
+/// `5a`: the value `a`, stored under ballot 5.
 fn record(text: &str) -> StoredRecord {
     let (token, value) = text.split_at(text.len() - 1);
     StoredRecord { token: FencingToken::new(num(token)), value: Some(Arc::from(value.as_bytes())) }
 }
 
-/// Parses a list of finished steps, for example `5ab`: the list `ab`, stored under the ballot 5.
+/// `5ab`: the list `ab`, stored under ballot 5.
 fn steps(text: &str) -> StoredSteps {
     let (token, list) = text.split_at(text.find(char::is_alphabetic).unwrap());
     StoredSteps { token: FencingToken::new(num(token)), list: Arc::from(list.as_bytes()) }
@@ -142,10 +141,8 @@ fn claims(n: usize, events: &str) -> String {
     reported(step)
 }
 
-/// Runs a completion that must end by 100 ms. The event `again=[1]` means that the state machine,
-/// after a pause, sends the request again to node 1. The event `renewed=[1]` means that the caller
-/// renewed the claim, and that the state machine then sends the request again to node 1. At `end`,
-/// the time for the completion is over.
+/// Must end by 100 ms. `again=[1]`: after a pause the machine asks node 1 again. `renewed=[1]`: the
+/// caller renewed the claim, and the machine asks node 1 again.
 fn completes(n: usize, events: &str) -> String {
     let end = Moment::default() + ms("100");
     let mut machine = Complete::new(n, raise(), end);

@@ -1,4 +1,4 @@
-//! Property tests: no answer of a Sentinel causes a panic, and a malformed answer is never a vote.
+//! No answer of a Sentinel causes a panic, and a malformed answer is never a vote.
 
 use proptest::prelude::*;
 
@@ -49,8 +49,7 @@ fn plain(value: &Value) -> Option<String> {
     }
 }
 
-/// Returns the value of `name` if the name occurs once. This function does not use the code under
-/// test.
+/// `None` if the name occurs twice. Without the code under test.
 fn reads(facts: &Value, name: &str) -> Option<u64> {
     let flat: Vec<String> = match facts {
         Value::Array(items) => items.iter().map(plain).collect::<Option<_>>()?,
@@ -64,7 +63,6 @@ fn reads(facts: &Value, name: &str) -> Option<u64> {
     (names == 1).then(|| flat.get(2 * at + 1)?.parse().ok())?
 }
 
-/// Returns the host and port in a value, if the value is a valid address.
 fn names(address: &Value) -> Option<(String, u16)> {
     let Value::Array(items) = address else { return None };
     if items.len() != 2 {
@@ -74,7 +72,6 @@ fn names(address: &Value) -> Option<(String, u16)> {
     Some((host, port)).filter(|(host, port)| !host.is_empty() && *port > 0)
 }
 
-/// Generates a reply of a Sentinel: the valid reply, a damaged reply, any value, or an error.
 fn part(valid: Value) -> impl Strategy<Value = RedisResult<Value>> {
     const WORDS: &[&str] =
         &["NOPERM no", "ERR unknown command 'SENTINEL'", "NOAUTH no", "IDONTKNOW", "X y"];
@@ -144,8 +141,6 @@ proptest! {
         prop_assert!(found.len() <= there);
     }
 
-    /// There are three Sentinels. A decision on a master needs two Sentinels that report this
-    /// master.
     #[test]
     fn fuzz_garbage_never_makes_a_master(all in proptest::collection::vec(parts(), 3)) {
         let list = ["a", "b", "c"].map(|s| Address::new(s, 26379).unwrap());

@@ -1,5 +1,4 @@
-//! Tests of the decision on a group's master. Each case of `testdata/*.txt` has a list of
-//! Sentinels, their answers, and the expected decision.
+//! Cases of `testdata/*.txt`: Sentinels, their answers, and the decision.
 
 use std::fmt::Write as _;
 
@@ -77,9 +76,8 @@ fn shown(decision: &Result<Master, NodeError>) -> String {
     }
 }
 
-/// Runs a file, which is a list of cases. A case is `case WORDS`, `sentinels: a b c`, and then
-/// rounds of answer lines. Each round ends with `=> DECISION`. After it, a line `ask: a b c d` may
-/// give the expected list of Sentinels.
+/// A case is `case WORDS`, `sentinels: a b c`, and rounds of answer lines, each ended by `=>
+/// DECISION` and perhaps `ask: a b c d`, the expected list of Sentinels.
 fn run(file: &str, text: &str) -> usize {
     let mut rows = 0;
     let mut machine = Discovery::new(Vec::new());
@@ -180,8 +178,7 @@ proptest! {
         prop_assert_eq!((one.seen, one.said), (two.seen, two.said));
     }
 
-    /// Each Sentinel of a round has moved to a later failover, or has not heard of one, or is
-    /// silent. Nobody was reset, so no round leads back behind an earlier one.
+    /// Nobody was reset.
     #[test]
     fn without_a_reset_no_decision_is_older_than_an_earlier_one(
         rounds in proptest::collection::vec(
@@ -213,8 +210,6 @@ proptest! {
         }
     }
 
-    /// Whatever was decided before, and whatever the others say: a majority of reset Sentinels that
-    /// agree is followed.
     #[test]
     fn a_majority_of_reset_sentinels_is_followed(
         (before, after) in (1_u64..1_000).prop_flat_map(|before| (Just(before), 0..before)),
@@ -243,8 +238,6 @@ proptest! {
         prop_assert_eq!(decided.map(|m| m.epoch), Ok(Some(after)));
     }
 
-    /// At least a majority of the configured Sentinels named the decided master, and none of them
-    /// told another epoch.
     #[test]
     fn only_a_majority_decides(lines in proptest::collection::vec(any_answer(), 1..7)) {
         let answers: Vec<_> = lines.iter().map(|l| answer(l)).collect();

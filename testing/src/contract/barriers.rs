@@ -1,6 +1,4 @@
-//! Test cases for barriers, which wait until replicas have a grant: a node counts the replicas that
-//! have the grant, or refuses the barrier. A node never counts replicas for a grant of another data
-//! history (the sequence of writes from which its data come).
+//! Test cases for barriers. A node never counts replicas for a grant of another data history.
 
 use palisade::Durability;
 use palisade::error::NodeError;
@@ -36,8 +34,7 @@ async fn a_barrier_without_enough_replicas_refuses(b: Bench) {
 }
 
 async fn a_barrier_over_all_replicas_is_answered(b: Bench) {
-    // The suite does not have the number of replicas of the node, so it accepts any count. A kind
-    // of node without replicas may refuse the barrier.
+    // The suite does not know the number of replicas, and a node without any may refuse.
     match b.barrier(b.granted_at().await, Durability::AllReplicas).await {
         Ok(_) => {}
         Err(e) => b.check(e.is_ambiguous(), "the grant may have taken effect", &e),
@@ -45,7 +42,6 @@ async fn a_barrier_over_all_replicas_is_answered(b: Bench) {
 }
 
 impl Bench {
-    /// Returns the node's server process and data history after a grant.
     async fn granted_at(&self) -> BarrierPoint {
         self.granted(acquire(&self.lock(), self.owner(), LONG), "a fresh name is free").await;
         let facts = self.facts().await;

@@ -1,5 +1,4 @@
-//! Test cases for batches: order, size and independence of their operations, and the facts that a
-//! node reports with its answer (clock, identity, data history).
+//! Test cases for batches, and for the facts that a node reports with its answer.
 
 use palisade::node::spi::{Op, Reply};
 

@@ -1,5 +1,4 @@
-//! Test cases for claims of a record (what a node stores under an idempotency key): claim, raise,
-//! extend and unclaim.
+//! Test cases for claims: claim, raise, extend and unclaim.
 
 use palisade::error::NodeFault;
 use palisade::node::spi::{
@@ -45,14 +44,12 @@ pub(super) async fn state(b: &Bench, key: &RecordKey) -> RecordState {
     }
 }
 
-/// Checks that the node has no record under the key.
 pub(super) async fn absent(b: &Bench, key: &RecordKey, rule: &str) {
     let got = b.ask(lookup(key)).await;
     b.check(matches!(got, Reply::Record { state: None, .. }), rule, &got);
 }
 
-/// Claims the key for `next` as soon as the present lease has ended. Returns the fencing token and
-/// the number of the attempt.
+/// As soon as the present lease has ended. Returns the fencing token and the number of the attempt.
 pub(super) async fn take_over(b: &Bench, key: &RecordKey, next: OwnerToken) -> (u64, u32) {
     let op = claim(key, next, LONG);
     match b
@@ -179,8 +176,7 @@ async fn the_first_fingerprint_counts(b: Bench) {
 
 async fn extensions_and_results_carry_the_fingerprint(b: Bench) {
     let (mine, other) = ([1; 32], [2; 32]);
-    // The node has no claim of the key, as if it had missed the claim. The extension, or the
-    // result, is the first request about the key that the node receives.
+    // As if the node had missed the claim.
     let t = b.high().await.get();
     let (r, (a, c)) = (b.key(), b.owners());
     let extended = extend_claim_print(&r, a, t, mine);

@@ -1,5 +1,4 @@
-//! Test cases for completion and repair of a record (what a node stores under an idempotency key),
-//! and for the end of its retention. A repair stores a result on a node that lacks it.
+//! Test cases for completion and repair of a record, and for the end of its retention.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -161,8 +160,7 @@ fn is_absent(reply: &Reply) -> bool {
     matches!(reply, Reply::Record { state: None, .. })
 }
 
-/// Returns the test bench with a short longest lease and a small clock error, so that the node soon
-/// removes a record.
+/// With short bounds the node soon removes a record.
 fn forgetful(b: Bench) -> Bench {
     b.with_terms(2 * SHORT, Duration::from_millis(20))
 }
@@ -202,7 +200,7 @@ async fn a_shorter_retention_shortens_nothing(b: Bench) {
         value: Some(Arc::from(*b"v")),
     };
     b.expect(op, Reply::Done, "a higher ballot completes").await;
-    // The wait is longer than the time for which the node keeps a record with the short retention.
+    // Longer than the node keeps the record.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let s = state(&b, &r).await;
     b.check(s.record.is_some(), "what another keeps for longer is kept for longer", &s);
@@ -213,8 +211,8 @@ async fn a_promise_outlives_its_late_requests(b: Bench) {
     let (r, a) = (b.key(), b.owner());
     let op = Op::Claim(Claim { retention: SHORT, ..claim_terms(&r, a, SHORT, None, false) });
     b.granted(op, "an unused key is claimed").await;
-    // A node keeps the ballot (the tokens of the claim to which it promised the key) for one second
-    // longer than this wait, in order to refuse late requests (rule idempotency 9 in docs/design).
+    // A node keeps the ballot for one second longer, in order to refuse late requests (rule
+    // idempotency 9 in docs/design).
     tokio::time::sleep(b.terms.max_ttl + 4 * b.terms.clock_error).await;
     let s = state(&b, &r).await;
     b.check(s.attempt == 1, "a promise is not forgotten with a short retention", &s);

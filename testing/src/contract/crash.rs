@@ -1,5 +1,5 @@
-//! Test cases for the quarantine: the time after a loss of data in which a node grants nothing
-//! (rules quarantine 1 to 8 in docs/design). The cases use hooks that restart or empty the server.
+//! Test cases for the rules quarantine 1 to 8 in docs/design, with hooks that restart or empty the
+//! server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,8 +29,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Runs the hook (an action on the node under test), and returns the facts (clock, data history and
-/// others) that the node reports with its answer to the first batch afterwards.
+/// Returns the facts in the answer to the first batch afterwards.
 pub(super) async fn after(b: &Bench, hook: Option<&Hook>) -> Facts {
     if let Some(hook) = hook {
         hook().await;
@@ -66,8 +65,8 @@ async fn a_restarted_node_grants_after_the_quarantine(b: Bench) {
     b.check(!second.new_history, "a history_id is new once", &second);
     b.settle().await;
     let fence = b.granted(acquire(&k, a, b.terms.max_ttl), "after the quarantine: grants").await;
-    // The floor is the smallest fencing token after the loss of data: the node's clock at the first
-    // batch after the loss, plus twice `clock_error`, plus the length of one quarantine.
+    // The floor is the node's clock at the first batch after the loss, plus 2E, plus one
+    // quarantine.
     let lead = 2 * b.terms.clock_error + b.terms.max_ttl;
     let floor = before.node_micros + lead.as_micros() as u64;
     b.check(fence >= floor, "no fence below the floor", &(fence, floor));
@@ -103,7 +102,6 @@ async fn a_forgotten_promise_is_not_completed(b: Bench) {
     b.expect(fine, Reply::Done, "a ballot above the floor completes, in quarantine too").await;
 }
 
-/// Returns the id of the quarantine (time without grants) that a refusal contains.
 fn named(b: &Bench, reply: &Reply) -> QuarantineId {
     match reply {
         Reply::Quarantined { id, .. } => *id,
@@ -111,7 +109,6 @@ fn named(b: &Bench, reply: &Reply) -> QuarantineId {
     }
 }
 
-/// Returns two quarantine ids that differ from `id`.
 fn others(id: QuarantineId) -> [QuarantineId; 2] {
     [QuarantineId { since: id.since - 1, ..id }, QuarantineId { history: !id.history, ..id }]
 }
@@ -219,8 +216,8 @@ async fn a_reader_of_a_new_history_is_not_below_the_floor(b: Bench) {
     // A server that this one replaced may have given tokens until the quarantine ends.
     let least = facts.node_micros + facts.quarantine.as_micros() as u64;
     b.settle().await;
-    // When the clock is past the floor and the clock error, and the client has just seen the
-    // marker, a node may grant without any other check.
+    // When the clock is past the floor and E, and the client has just seen the marker, a node may
+    // grant without any other check.
     b.low().await;
     sleep(2 * b.terms.clock_error).await;
     for k in &locks {

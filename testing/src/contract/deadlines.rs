@@ -1,5 +1,4 @@
-//! Test cases for deadlines: if a request arrives at a node after its deadline, by the node's
-//! clock, the node does not execute the request.
+//! Test cases for deadlines, by the node's clock.
 
 use palisade::error::NodeFault;
 use palisade::node::spi::{NotAfter, Reply};

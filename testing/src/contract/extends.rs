@@ -1,5 +1,4 @@
-//! Test cases for the extension of a lock, and for the metadata that its holder stores beside the
-//! lock.
+//! Test cases for the extension of a lock, and for the holder's metadata.
 
 use std::sync::Arc;
 
@@ -32,7 +31,7 @@ async fn holder(b: &Bench, k: &LockKeys) -> Holder {
 
 async fn extend_prolongs(b: Bench) {
     let (k, a) = (b.lock(), b.owner());
-    // The ttl is long, so that the lock does not end before the extension even on a slow machine.
+    // So that the lock does not end before the extension even on a slow machine.
     let ttl = LONG / 4;
     let fence = b.granted(acquire(&k, a, ttl), "a free lock is granted").await;
     for _ in 0..2 {

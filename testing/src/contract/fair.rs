@@ -1,6 +1,5 @@
-//! Test cases for callers that wait for a fair lock: their tickets (numbers that give their order),
-//! their places in a node's queue, and grants in the order of tickets. Each case has the number of
-//! its rule in `docs/design/fair.md`.
+//! Test cases for callers that wait for a fair lock. Each case has the number of its rule in
+//! `docs/design/fair.md`.
 
 use std::time::Duration;
 
@@ -29,12 +28,10 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Numbers of two clients (`Redlock` handles) that wait for a lock.
 const A: u64 = 0xa;
 const B: u64 = 0xb;
 
-/// Makes a fair acquire by the client `waiter`. A released lock is not reserved for this client,
-/// because its `needs` are zero.
+/// Zero `needs`: a released lock is not reserved for this client.
 fn fair(k: &LockKeys, owner: OwnerToken, waiter: u64, ticket: Option<u64>) -> Op {
     let place = Place { waiter, waited: Duration::ZERO, needs: Duration::ZERO };
     with_place(k, owner, place, ticket)
@@ -53,8 +50,6 @@ fn leave(k: &LockKeys, waiter: u64) -> Op {
 }
 
 impl Bench {
-    /// Sends an acquire that waits in the fair queue, for the client `waiter`, while the lock is
-    /// held. Returns the client's place in the queue as the node's refusal reports it.
     async fn queued(&self, k: &LockKeys, waiter: u64, ticket: Option<u64>) -> Queued {
         match self.ask(fair(k, self.owner(), waiter, ticket)).await {
             Reply::Queued { queued, foreign: false, .. } => queued,
@@ -62,7 +57,6 @@ impl Bench {
         }
     }
 
-    /// Returns a held lock and its owner.
     async fn held(&self) -> (LockKeys, OwnerToken) {
         let (k, a) = (self.lock(), self.owner());
         self.granted(acquire(&k, a, LONG), "a free lock is granted").await;
@@ -75,8 +69,7 @@ async fn rule_1_a_refused_call_gets_a_ticket_after_all_that_wait(b: Bench) {
     let (k, _) = b.held().await;
     let first = b.queued(&k, A, None).await;
     b.check(first.ticket >= before && first.ahead == 0, "the first is next", &first);
-    // Another node, whose clock is ahead, may have given this call a larger ticket. Then the larger
-    // ticket counts on this node, too.
+    // Another node, whose clock is ahead, may have given this call a larger ticket.
     let ahead = first.ticket + 1_000_000;
     b.queued(&k, A, Some(ahead)).await;
     let second = b.queued(&k, B, None).await;
@@ -102,9 +95,7 @@ async fn rule_2_a_place_moves_to_the_settled_ticket(b: Bench) {
     b.check(moved == Queued { ticket: settled, ahead: 1 }, "the place has the ticket", &moved);
     let second = b.queued(&k, B, Some(second.ticket)).await;
     b.check(second.ahead == 0, "the other one is first", &second);
-    // This models a node whose reply with the largest ticket came too late for the majority. The
-    // majority agreed on a smaller ticket, and the caller's place in the node's queue gets this
-    // ticket.
+    // As on a node whose reply with the largest ticket came too late for the majority.
     let drawn = b.queued(&k, A, None).await;
     let settled = drawn.ticket - 5;
     let back = b.queued(&k, A, Some(settled)).await;
@@ -164,9 +155,8 @@ async fn rule_3_a_repeated_request_has_what_it_has(b: Bench) {
 }
 
 async fn rule_4_a_grant_that_is_taken_back_keeps_the_place(b: Bench) {
-    // In the first round the client A already waits in the queue when it is granted the lock. In
-    // the second round the grant itself puts A into the queue, as on a node that granted the first
-    // request of a call.
+    // In the second round the grant itself puts A into the queue, as on a node that granted the
+    // first request of a call.
     for asks in [true, false] {
         let (k, owner) = b.held().await;
         let ticket = b.facts().await.node_micros;

@@ -1,6 +1,5 @@
-//! Test cases for the hand-over of a lock to another process: a node transfers it from the named
-//! owner, or not at all. The number in the name of a case is that of its rule in
-//! `docs/design/hand_over.md`.
+//! Test cases for the hand-over of a lock to another process. Each case has the number of its rule
+//! in `docs/design/hand_over.md`.
 
 use palisade::node::spi::{Holder, LockKeys, Op, OwnerToken, Reply};
 
@@ -88,8 +87,7 @@ async fn rule_2_a_repeated_request_recognises_itself(b: Bench) {
     let (k, (a, c)) = (b.lock(), b.owners());
     let t = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
     let first = b.granted(redeem(&k, c, (a, t)), "it is handed over").await;
-    // The reply to the first request of the new holder was lost. So the new holder sends the same
-    // request again.
+    // The reply to the first request was lost.
     let again = b.granted(redeem(&k, c, (a, t)), "who has it already gets it again").await;
     b.check(again >= first && first > t, "fences do not fall", &(t, first, again));
     let late = take_only(&k, c, (a, t), SHORT);
@@ -126,7 +124,7 @@ async fn rule_3_nothing_is_handed_over_after_a_later_grant(b: Bench) {
     b.expect(release(&k, a), Reply::Done, "the owner releases").await;
     let next = b.granted(acquire(&k, c, LONG), "a free lock is granted").await;
     b.expect(release(&k, c), Reply::Done, "the next owner releases").await;
-    // An extension of the first owner was under way for a long time and arrives now.
+    // An extension of the first owner arrives late.
     b.expect(extend(&k, a, LONG, t), Reply::Done, "an absent lock is put back").await;
     let got = b.all(vec![redeem(&k, b.owner(), (a, t)), inspect(&k)]).await;
     let kept = is_held(&got[0]) && is_owned_by(&got[1], a);

@@ -1,5 +1,4 @@
-//! Test cases for a planned handover: the node is closed (answers nothing) for a moment. Then a new
-//! data history begins, without a loss of data.
+//! Test cases for a planned handover, after which a new data history begins without a loss of data.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +13,7 @@ use super::ops::{
 };
 use super::{Case, list};
 
-/// Tolerance for times, because servers store whole milliseconds.
+/// Servers store whole milliseconds.
 const ROUNDED: Duration = Duration::from_millis(3);
 
 pub(super) fn cases() -> Vec<Case> {
@@ -30,8 +29,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 pub(super) async fn handed_over(b: &Bench) -> Facts {
-    // A node can be handed over only outside a quarantine, because only then its data certainly
-    // contain all leases.
+    // Only outside a quarantine the node's data certainly contain all leases.
     b.settle().await;
     if let Some(hook) = &b.hooks.hand_over {
         hook().await;
@@ -39,9 +37,8 @@ pub(super) async fn handed_over(b: &Bench) -> Facts {
     b.facts().await
 }
 
-/// Returns the bench with longer bounds, so that the cases have enough time even on a slow machine.
-/// After a handover the node settles (old leases may still run by the old server's clock) for the
-/// length of the longest lease. It keeps a used name closed for twice `clock_error`.
+/// Enough time even on a slow machine. After a handover the node settles for the longest lease, and
+/// keeps a used name closed for twice `clock_error`.
 pub(super) async fn slowly(b: Bench) -> Bench {
     let b = b.with_terms(Duration::from_secs(5), Duration::from_secs(1));
     b.settle().await;
@@ -142,8 +139,7 @@ async fn a_lock_that_may_still_be_held_is_kept_for_a_while(b: Bench) {
     let b = slowly(b).await;
     let (k, (a, c)) = (b.lock(), b.owners());
     let begun = Instant::now();
-    // The lease must be over when the new server takes over. This imitates a new server whose clock
-    // is ahead, so that the lease ends too early.
+    // As if the new server's clock was ahead: the lease ends too early.
     b.granted(acquire(&k, a, Duration::from_millis(10)), "a free lock is granted").await;
     sleep(Duration::from_millis(20)).await;
     handed_over(&b).await;
@@ -163,8 +159,7 @@ async fn a_lock_that_may_still_be_held_is_kept_for_a_while(b: Bench) {
             let right = (least..=apart).contains(&rest);
             b.check(right, "for as long as clocks differ", &(least, rest));
         }
-        // On a slow machine the handover may take so long that the node no longer counts the name
-        // as recently used.
+        // On a slow machine the node may no longer count the name as recently used.
         Reply::Granted { .. } if begun.elapsed() >= b.terms.max_ttl => return,
         other => b.broken("a name that was used lately is kept for its holder", &other),
     }
@@ -279,7 +274,7 @@ async fn a_claim_that_may_still_run_is_kept_for_a_while(b: Bench) {
             let most = (lease + apart + ROUNDED).saturating_sub(asked - granted);
             b.check((at_least..=most).contains(&remaining), rule, &(at_least, remaining, most));
         }
-        // On a slow machine the handover may take longer than the node keeps the claim.
+        // On a slow machine the node may no longer keep the claim.
         Reply::Claimed { attempt: 2, .. } if begun.elapsed() >= lease + apart => return,
         other => b.broken(rule, &other),
     }

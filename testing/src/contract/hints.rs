@@ -1,5 +1,4 @@
-//! Test cases for hints to clients (`Redlock` handles) that wait for a lock. A hint is a message of
-//! a node that the lock may be free.
+//! Test cases for hints to clients that wait for a lock.
 
 use std::time::Duration;
 
@@ -28,15 +27,13 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Number of attempts to make a node send a hint (a wake-up message). A single hint may be lost.
-/// The case fails only if all attempts fail.
+/// A single hint may be lost: the case fails only if all attempts fail.
 pub(super) const TRIES: u32 = 3;
-/// If no hint arrives within this time, the release has woken no waiter.
+/// Without a hint within this time, the release has woken no waiter.
 pub(super) const HUSH: Duration = Duration::from_millis(200);
 
-/// Returns the next hint about the lock. `Some(Some(_))` has the number of the client that may
-/// acquire the lock now, and `Some(None)` is a hint to all clients that watch the lock. Returns
-/// `None` if no hint arrives in time.
+/// `Some(Some(_))` has the number of the client whose turn it is; `Some(None)` is for all that
+/// watch. `None` if no hint arrives in time.
 pub(super) async fn next_hint(events: &mut Receiver<NodeSignal>, key: &str) -> Option<Option<u64>> {
     let wait = async {
         loop {
@@ -53,12 +50,10 @@ pub(super) async fn next_hint(events: &mut Receiver<NodeSignal>, key: &str) -> O
     timeout(Duration::from_secs(2), wait).await.ok().flatten()
 }
 
-/// Three waiting clients, in the order of their requests. Each has its number and the time for
-/// which it has waited.
+/// Number and wait of three clients, in the order of their requests.
 pub(super) const WAITERS: [(u64, Duration); 3] =
     [(2, Duration::from_secs(20)), (3, Duration::from_secs(10)), (1, Duration::from_secs(30))];
 
-/// Acquires a lock, and makes these clients wait for the lock. Returns the lock and its owner.
 pub(super) async fn awaited(b: &Bench, waiters: &[(u64, Duration)]) -> (LockKeys, OwnerToken) {
     let (k, a) = (b.lock(), b.owner());
     b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
@@ -69,8 +64,7 @@ pub(super) async fn awaited(b: &Bench, waiters: &[(u64, Duration)]) -> (LockKeys
     (k, a)
 }
 
-/// Waits until the node sends hints. Then reads all hints of earlier requests, so that no old hint
-/// is left.
+/// Reads all hints of earlier requests, so that none is left.
 pub(super) async fn listening(b: &Bench, events: &mut Receiver<NodeSignal>) {
     let (k, a) = awaited(b, &WAITERS).await;
     b.expect(release(&k, a), Reply::Done, "the owner releases").await;
@@ -87,9 +81,8 @@ async fn a_release_wakes_the_longest_waiter_and_no_other(b: Bench) {
         b.ask(acquire_waiting(&k, b.owner(), WAITERS[0])).await;
         b.expect(release(&k, a), Reply::Done, "the owner releases").await;
         got = vec![next_hint(&mut events, k.lock()).await];
-        // Each waiter releases the lock that is reserved for it, without using the lock, and this
-        // wakes the next waiter. If the reservation has already ended, the lock is free, and the
-        // release also wakes the next waiter.
+        // If the reservation has already ended, the release of the free lock also wakes the next
+        // waiter.
         for waiter in [1, 2, 3] {
             b.ask(release(&k, OwnerToken::reserved_for(waiter))).await;
             got.push(timeout(HUSH, next_hint(&mut events, k.lock())).await.unwrap_or(None));
@@ -187,9 +180,8 @@ async fn new_metadata_wakes_an_inspector(b: Bench) {
         let (k, a) = (b.lock(), b.owner());
         let mut events = b.events();
         let t = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
-        // The inspector (the caller of `inspect_waiting`) asked for a hint (a wake-up message) when
-        // the lock changes. The new metadata of the holder end this request, but must not remove
-        // the place of the waiter `WAITERS[0]` from the queue.
+        // The new metadata end the wait of the inspector, but must not remove the place of
+        // `WAITERS[0]`.
         b.ask(acquire_waiting(&k, b.owner(), WAITERS[0])).await;
         b.ask(inspect_waiting(&k)).await;
         b.expect(extend_saying(&k, a, t, b"news"), Reply::Done, "the owner writes metadata").await;

@@ -31,7 +31,6 @@ fn take_out(key: &RecordKey, owner: OwnerToken) -> Op {
     Op::Enlist(Enlist { key: key.clone(), owner, ttl: LONG, entry: None, news: false })
 }
 
-/// Sends the operation and returns the list of candidates in its reply.
 async fn shown(b: &Bench, op: Op) -> Vec<Listed> {
     match b.ask(op).await {
         Reply::Candidates(all) => all,
@@ -39,8 +38,7 @@ async fn shown(b: &Bench, op: Op) -> Vec<Listed> {
     }
 }
 
-/// Reads the list of candidates. The operation removes an owner that is not in the list, so it
-/// changes nothing.
+/// Removes an owner that is not in the list, so it changes nothing.
 async fn read(b: &Bench, key: &RecordKey) -> Vec<Listed> {
     shown(b, take_out(key, b.owner())).await
 }

@@ -1,5 +1,4 @@
-//! Test cases for the lives of keys to which several clients write: a client with shorter leases
-//! never shortens what another client relies on.
+//! A client with shorter leases never shortens what another client relies on.
 
 use std::time::Duration;
 
@@ -33,7 +32,7 @@ fn brief(b: &Bench) -> Bench {
     b.beside(BRIEF, EXACT)
 }
 
-/// Waits until everything is over that the client of [`brief`] needs, and a fair waiter's place.
+/// Everything that the client of [`brief`] needs is over, and a fair waiter's place.
 async fn outlive() {
     sleep(Duration::from_millis(3_200)).await;
 }

@@ -1,5 +1,5 @@
-//! Test cases for several locks at once, all or none. The number in the name of a case is that of
-//! its rule in `docs/design/multi_lock.md`.
+//! Test cases for several locks at once. Each case has the number of its rule in
+//! `docs/design/multi_lock.md`.
 
 use std::time::Instant;
 
@@ -39,7 +39,6 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Returns the keys of three locks, and one value with the keys of all three.
 fn three(b: &Bench) -> ([LockKeys; 3], LockKeys) {
     let names = [b.lock(), b.lock(), b.lock()];
     let all = LockKeys::many(names.to_vec());
@@ -53,7 +52,7 @@ fn fence_of(reply: &Reply, owner: OwnerToken) -> Option<u64> {
     }
 }
 
-/// Returns the fencing token of each name; `None` for a name that the owner does not have.
+/// `None` for a name that the owner does not have.
 async fn fences(b: &Bench, names: &[LockKeys], owner: OwnerToken) -> Vec<Option<u64>> {
     let seen = b.all(names.iter().map(inspect).collect()).await;
     seen.iter().map(|reply| fence_of(reply, owner)).collect()
@@ -197,8 +196,7 @@ async fn rule_5_a_release_frees_what_is_its_owners(b: Bench) {
     b.check(freed, "it stays, and the others are free", &got);
 }
 
-/// Returns three locks, the keys of all three, and two owners. The first owner has the first two
-/// locks, and the second owner has the last one.
+/// The first owner has the first two locks, the second the last one.
 async fn two_collected(b: &Bench) -> ([LockKeys; 3], LockKeys, (OwnerToken, OwnerToken)) {
     let ((names, all), (a, c)) = (three(b), b.owners());
     for (name, owner) in names.iter().zip([a, a, c]) {
@@ -278,8 +276,7 @@ async fn rule_6_a_reserved_name_that_is_kept_is_not_taken_over(b: Bench) {
     let ((k, owner), (a, c)) = (awaited(&b, &WAITERS).await, b.owners());
     let both = LockKeys::many(vec![b.lock(), k.clone()]);
     let got = b.all(vec![release(&k, owner), take(&both, c, a)]).await;
-    // On a slow machine the node may have stopped settling (keeping used names after a planned
-    // handover).
+    // On a slow machine the node may have stopped settling.
     let late = begun.elapsed() >= b.terms.max_ttl;
     b.check(is_held(&got[1]) || late, "a name that was used lately is kept for its holder", &got);
 }

@@ -1,5 +1,4 @@
-//! Test cases for idempotency keys without a record: a node has to report for how long it may lack
-//! an earlier claim of such a key, because it has lost data.
+//! Test cases for idempotency keys without a record, of which the node may have lost a claim.
 
 use std::time::Duration;
 
@@ -65,8 +64,8 @@ async fn keys_born_after_a_loss_are_remembered(b: Bench) {
         let terms = claim_terms(&key, b.owner(), LONG, None, false);
         Op::Claim(Claim { born: Some(at), ..terms })
     };
-    // The quarantine was longer than the error of the clocks. So if the request for a key is made
-    // now (its birth), the key is younger than the loss of data.
+    // The quarantine was longer than the error of the clocks, so a key that is made now is younger
+    // than the loss.
     for (at, knows) in [(now, true), (now - 3_600_000, false)] {
         let rule = "a node remembers keys that are born after its loss";
         match b.ask(born(at)).await {
@@ -80,8 +79,8 @@ async fn keys_born_after_a_loss_are_remembered(b: Bench) {
     }
 }
 
-/// Claims an unused key. The claim accepts losses of the length `accepted`. Returns the time for
-/// which the node may lack an earlier claim, as the node reports it.
+/// With losses of the length `accepted`. Returns the time for which the node may lack an earlier
+/// claim.
 async fn unsure(b: &Bench, accepted: Duration) -> Duration {
     let op = claim(&b.key(), b.owners().0, LONG);
     let Op::Claim(terms) = op else { unreachable!("a claim") };
@@ -94,7 +93,7 @@ async fn unsure(b: &Bench, accepted: Duration) -> Duration {
 async fn a_loss_is_no_longer_than_was_proved(b: Bench) {
     b.granted(claim(&b.key(), b.owners().0, LONG), "an unused key is claimed").await;
     let before = b.facts().await;
-    // A server writes its data to its disk within two seconds.
+    // A server writes to its disk within two seconds.
     sleep(Duration::from_millis(2_500)).await;
     b.granted(claim(&b.key(), b.owners().0, LONG), "an unused key is claimed").await;
     let facts = after(&b, b.hooks.restart_keeping.as_ref()).await;
@@ -102,9 +101,7 @@ async fn a_loss_is_no_longer_than_was_proved(b: Bench) {
     let (then, now) = (before.node_micros / 1_000, facts.node_micros / 1_000);
     // A loss begins at the restored note, which is at most a second older than the last record.
     let is_proved = then.saturating_sub(1_100) <= loss.from && loss.from <= loss.to;
-    // A server that a failover replaced may still have granted leases, for at most the failover
-    // window. So the range of lost writes ends one window after the last write that the restarted
-    // server still has.
+    // A replaced server may have granted for the failover window, which is added to the lost range.
     let window = facts.quarantine_len.saturating_sub(b.terms.max_ttl).as_millis() as u64;
     let is_within = then + window <= loss.to && loss.to <= now + window;
     b.check(is_proved && is_within, "a loss begins with a note that came back", &(then, loss));
@@ -113,8 +110,7 @@ async fn a_loss_is_no_longer_than_was_proved(b: Bench) {
     b.check(!none.is_zero(), "no loss is accepted unasked", &none);
     let long = Duration::from_millis(loss.to - loss.from + 1) + 2 * b.terms.clock_error;
     let rest = unsure(&b, long).await;
-    // Earlier losses of data of this node may be longer than the accepted length. Then `rest` is
-    // not zero.
+    // Earlier losses of this node may be longer than the accepted length.
     let is_accepted = rest < none && (facts.losses.len() > 1 || rest.is_zero());
     b.check(is_accepted, "a loss that is short enough is accepted", &(&facts, none, rest));
 }
@@ -129,8 +125,7 @@ async fn a_loss_of_everything_is_never_accepted(b: Bench) {
     b.check(!rest.is_zero(), "a loss of everything is not accepted", &rest);
 }
 
-/// Claims an unused key, and checks that the node reports that it may have forgotten an earlier
-/// claim of the key. Returns true if the node also reports that its server may be new.
+/// Checks that the node may have forgotten an earlier claim. True if its server may be new.
 async fn is_fresh(b: &Bench) -> bool {
     let op = claim(&b.key(), b.owners().0, LONG);
     match b.ask(op).await {
@@ -141,8 +136,7 @@ async fn is_fresh(b: &Bench) -> bool {
 
 async fn an_empty_node_is_fresh_until_a_client_remembers_its_data(b: Bench) {
     let known = b.facts().await.node_micros;
-    // The data after the restart must begin in a later millisecond than the time `known`, at which
-    // the node still had its earlier data.
+    // The new data must begin in a later millisecond than `known`.
     sleep(Duration::from_millis(5)).await;
     let facts = after(&b, b.hooks.restart_empty.as_ref()).await;
     b.check(facts.began == Began::Empty, "an empty node may be new", &facts);
@@ -153,8 +147,7 @@ async fn an_empty_node_is_fresh_until_a_client_remembers_its_data(b: Bench) {
         b.check(facts.began == Began::Empty, "a restart does not change how data began", &facts);
         b.settle().await;
     }
-    // This client saw the node for the first time after the node was emptied. So the client cannot
-    // report that the node had earlier data.
+    // This client saw the node for the first time after it was emptied.
     let now = b.facts().await.node_micros;
     let b = b.knowing(Some(now));
     let facts = b.facts().await;

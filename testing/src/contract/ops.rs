@@ -1,5 +1,4 @@
-//! Functions that make the operations of the test cases. Their arguments are the fields that most
-//! cases set.
+//! Functions that make the operations of the test cases.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +25,6 @@ fn acquire_if(keys: &LockKeys, owner: OwnerToken, ttl: Duration, if_held: IfHeld
     Op::Acquire { mode, keys, owner, ttl, proposal: 0, if_held: Some(if_held) }
 }
 
-/// Changes an operation on a lock to the same operation of a reader (`LockMode::Shared`).
 pub(super) fn shared(mut op: Op) -> Op {
     if let Op::Acquire { mode, .. } | Op::Extend { mode, .. } | Op::Release { mode, .. } = &mut op {
         *mode = LockMode::Shared;
@@ -34,7 +32,6 @@ pub(super) fn shared(mut op: Op) -> Op {
     op
 }
 
-/// Changes an operation on a lock to the same operation on these slots of a semaphore.
 pub(super) fn on_slots(mut op: Op, slots: Slots) -> Op {
     if let Op::Acquire { mode, .. } | Op::Extend { mode, .. } | Op::Release { mode, .. } = &mut op {
         *mode = LockMode::Slot(slots);
@@ -45,7 +42,7 @@ pub(super) fn on_slots(mut op: Op, slots: Slots) -> Op {
     op
 }
 
-/// Length of the reservation that a waiter requests: the longest time that a node allows.
+/// The longest that a node allows.
 pub(super) const RESERVED: Duration = Duration::from_millis(50);
 
 /// Makes an acquisition by the client `waiter`, which has waited for `span`.
@@ -58,13 +55,11 @@ pub(super) fn acquire_waiting(
     acquire_if(keys, owner, LONG, IfHeld::Queue(place))
 }
 
-/// Makes an acquisition by a candidate. A candidate only watches the lock, and has no place in the
-/// queue.
+/// A candidate only watches the lock.
 pub(super) fn acquire_watching(keys: &LockKeys, owner: OwnerToken) -> Op {
     acquire_if(keys, owner, LONG, IfHeld::Watch)
 }
 
-/// Makes an acquisition that takes the lock from the owner `from`.
 pub(super) fn take(keys: &LockKeys, owner: OwnerToken, from: OwnerToken) -> Op {
     take_for(keys, owner, from, LONG)
 }
@@ -73,8 +68,6 @@ pub(super) fn take_for(keys: &LockKeys, owner: OwnerToken, from: OwnerToken, ttl
     acquire_if(keys, owner, ttl, IfHeld::TakeFrom(from))
 }
 
-/// Makes an acquisition that takes the lock only from the owner `from` with the fencing token
-/// `token`.
 pub(super) fn take_only(
     keys: &LockKeys,
     owner: OwnerToken,
@@ -145,7 +138,6 @@ fn claim_with(
     Op::Claim(claim_terms(key, owner, lease, fingerprint, force))
 }
 
-/// Returns the fields of a claim with default values. A test case may change some of them.
 pub(super) fn claim_terms(
     key: &RecordKey,
     owner: OwnerToken,
@@ -191,7 +183,6 @@ pub(super) fn reassert_claim(
     }
 }
 
-/// Makes an extension of a claim, with the fingerprint of the request.
 pub(super) fn extend_claim_print(
     key: &RecordKey,
     owner: OwnerToken,
@@ -211,8 +202,6 @@ pub(super) fn complete(key: &RecordKey, owner: OwnerToken, token: u64, value: &[
     complete_with(key, owner, token, Some(value), None)
 }
 
-/// Makes an operation that stores the result of a claim. The value of the result and the
-/// fingerprint of the request may be missing.
 pub(super) fn complete_with(
     key: &RecordKey,
     owner: OwnerToken,
@@ -229,7 +218,6 @@ pub(super) fn steps(key: &RecordKey, owner: OwnerToken, token: u64, list: &[u8])
     steps_with(key, owner, token, list, None)
 }
 
-/// Makes an operation that stores the steps of a handler, with the fingerprint of the request.
 pub(super) fn steps_print(
     key: &RecordKey,
     owner: OwnerToken,
@@ -276,7 +264,6 @@ fn lookup_with(key: &RecordKey, fingerprint: Option<FingerprintBytes>, born: Opt
     Op::Lookup { key, retention: KEEP, fingerprint, born, accepted }
 }
 
-/// Returns true if the reply is a refusal, because a holder of this library has the lock.
 pub(super) fn is_held(reply: &Reply) -> bool {
     matches!(reply, Reply::Held { remaining: Some(_), foreign: false })
 }
@@ -285,7 +272,6 @@ pub(super) fn is_granted(reply: &Reply) -> bool {
     matches!(reply, Reply::Granted { .. })
 }
 
-/// Returns true if the reply shows this owner as the holder.
 pub(super) fn is_owned_by(reply: &Reply, owner: OwnerToken) -> bool {
     matches!(reply, Reply::Holder(Some(Holder { owner: Some(is), .. })) if *is == owner)
 }

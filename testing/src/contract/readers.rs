@@ -1,5 +1,4 @@
-//! Test cases for shared grants: locks that are held for reading. The number in the name of a case
-//! is that of its rule in `docs/design/readers.md`.
+//! Test cases for shared grants. Each case has the number of its rule in `docs/design/readers.md`.
 
 use std::time::{Duration, Instant};
 
@@ -60,7 +59,6 @@ fn leave(keys: &LockKeys, owner: OwnerToken) -> Op {
     shared(release(keys, owner))
 }
 
-/// Returns the readers of the lock, as the node reports them.
 async fn readers(b: &Bench, k: &LockKeys) -> Readers {
     match b.ask(inspect(k)).await {
         Reply::Readers(readers) => readers,
@@ -110,7 +108,7 @@ async fn rule_1_a_name_has_a_largest_number_of_readers(b: Bench) {
         let got = b.all(ops).await;
         b.check(got.iter().all(is_granted), "readers are granted beside readers", &got);
     }
-    // The lock has 4 096 readers now, which is the largest number. So a further reader is refused.
+    // 4 096 readers are the most.
     let (last, again) =
         (b.ask(read(&k, b.owner(), LONG)).await, b.ask(read(&k, first, LONG)).await);
     let Reply::Held { remaining: Some(rest), foreign: false } = last else {
@@ -246,8 +244,7 @@ async fn rule_7_a_release_removes_its_reader_only(b: Bench) {
     b.expect(leave(&k, c), Reply::NotOwner, "an owner's lock is not a reader's").await;
 }
 
-/// The lock ends when the grants of the remaining readers end, and not when the grant of a reader
-/// that has released would have ended.
+/// Not when the grant of a reader that has released would have ended.
 async fn rule_7_a_lock_ends_with_the_longest_reader_that_is_left(b: Bench) {
     let (k, (a, c)) = (b.lock(), b.owners());
     b.granted(read(&k, a, LONG), "a free lock is granted to a reader").await;
@@ -260,7 +257,6 @@ async fn rule_7_a_lock_ends_with_the_longest_reader_that_is_left(b: Bench) {
     b.until("the name is free then", acquire(&k, a, LONG), is_granted).await;
 }
 
-/// A reader that renews does not prolong the grant of another reader.
 async fn rule_7_a_dead_reader_is_gone_with_the_last_live_one(b: Bench) {
     let (k, (a, c)) = (b.lock(), b.owners());
     b.granted(read(&k, a, SHORT), "a free lock is granted to a reader").await;
@@ -317,16 +313,14 @@ async fn rule_8_readers_that_may_still_be_there_keep_the_name(b: Bench) {
     let b = slowly(b).await;
     let (k, (a, c)) = (b.lock(), b.owners());
     let begun = Instant::now();
-    // The grant must be over when the new server takes over. This imitates a new server whose clock
-    // is ahead, so that the grant ends too early.
+    // As if the new server's clock was ahead: the grant ends too early.
     b.granted(read(&k, a, Duration::from_millis(10)), "a free lock is granted to a reader").await;
     sleep(Duration::from_millis(20)).await;
     handed_over(&b).await;
     let apart = 2 * b.terms.clock_error;
     for op in [acquire(&k, c, LONG), read(&k, c, LONG)] {
         let kept = b.ask(op).await;
-        // On a slow machine, the handover may last longer than the time for which the node counts a
-        // name as recently used.
+        // On a slow machine the node may no longer count the name as recently used.
         if is_granted(&kept) && begun.elapsed() >= apart {
             return;
         }
@@ -337,7 +331,6 @@ async fn rule_8_readers_that_may_still_be_there_keep_the_name(b: Bench) {
     b.granted(read(&k, c, LONG), "and is no obstacle to others").await;
 }
 
-/// Returns a lock that a reader holds, and for which a writer has waited for `waited`.
 async fn read_beside_a_writer(b: &Bench, waited: Duration) -> LockKeys {
     let (k, a) = (b.lock(), b.owner());
     b.granted(read(&k, a, LONG), "a free lock is granted to a reader").await;
@@ -383,13 +376,11 @@ async fn rule_9_a_writer_that_asks_no_more_keeps_readers_out_for_a_moment(b: Ben
     b.check(begun.elapsed() > Duration::from_secs(2), "and not before", &begun.elapsed());
 }
 
-/// Ids of the clients (`Redlock` handles) of two readers. Other cases use the same clients, because
-/// a node opens a new connection for each further client.
+/// Other cases use the same clients, because a node opens a new connection for each further one.
 const READERS: [u64; 2] = [2, 3];
 const WRITER: u64 = 1;
 
-/// Acquires a lock, and makes two readers and a writer wait for it. `readers` and `writer` are the
-/// seconds for which they have already waited. Returns the lock and its owner.
+/// `readers` and `writer` have waited for so many seconds.
 async fn queue_for(b: &Bench, readers: [u64; 2], writer: u64) -> (LockKeys, OwnerToken) {
     let (k, a) = awaited(b, &[]).await;
     for (waiter, secs) in READERS.into_iter().zip(readers) {
@@ -401,8 +392,7 @@ async fn queue_for(b: &Bench, readers: [u64; 2], writer: u64) -> (LockKeys, Owne
     (k, a)
 }
 
-/// Returns the clients that hints about the lock (messages that it may be free) wake, until no hint
-/// arrives for a while.
+/// Until no hint arrives for a while.
 async fn woken(
     events: &mut tokio::sync::broadcast::Receiver<palisade::node::spi::NodeSignal>,
     k: &LockKeys,
@@ -415,9 +405,7 @@ async fn woken(
     all
 }
 
-/// Checks that an operation of the owner wakes the clients `want`, if readers and a writer have
-/// waited for these numbers of seconds. A wake-up message may be lost, so there are several
-/// attempts.
+/// Hints may be lost, so there are several attempts.
 async fn wakes(
     b: &Bench,
     (readers, writer): ([u64; 2], u64),
@@ -456,7 +444,7 @@ async fn rule_10_a_downgrade_wakes_the_readers_before_the_first_writer(b: Bench)
 
 async fn rule_10_what_is_reserved_for_readers_keeps_writers_out(b: Bench) {
     let mut events = b.events();
-    // A lock is not reserved for a client (`Redlock` handle) that receives no wake-up message.
+    // A lock is not reserved for a client that receives no hint.
     listening(&b, &mut events).await;
     let (k, a) = queue_for(&b, [30, 25], 10).await;
     let waits = |waiter, secs| acquire_waiting(&k, b.owner(), (waiter, Duration::from_secs(secs)));

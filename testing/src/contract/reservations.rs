@@ -1,8 +1,5 @@
-//! Test cases for reservations: after a release, the lock is kept free for the first waiter for a
-//! short time.
-//!
-//! The requests about a reserved lock are in the same batch as its release. So the node executes
-//! these requests before the reservation ends.
+//! Test cases for reservations. The requests about a reserved lock are in the same batch as its
+//! release, so the node executes them before the reservation ends.
 
 use std::time::Duration;
 
@@ -26,20 +23,18 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Clients that wait, each with the time for which it has waited. `FIRST` has waited longest.
+/// Has waited longest.
 const FIRST: (u64, Duration) = WAITERS[2];
 const NEXT: (u64, Duration) = WAITERS[0];
 const THIRD: (u64, Duration) = WAITERS[1];
 
-/// Releases a lock for which three clients wait, and sends the operations from `ops` in the same
-/// batch. Returns the lock and the replies to these operations.
+/// With three waiters, and `ops` in the same batch. Returns the lock and the replies to these.
 async fn after_release<F>(b: &Bench, ops: F) -> (LockKeys, Vec<Reply>)
 where
     F: FnOnce(&LockKeys) -> Vec<Op>,
 {
     let mut events = b.events();
-    // A node reserves a lock only for a client that receives hints (messages that a lock may be
-    // free).
+    // A node reserves a lock only for a client that receives hints.
     listening(b, &mut events).await;
     let (k, a) = awaited(b, &WAITERS).await;
     let mut all = vec![release(&k, a)];
@@ -50,8 +45,7 @@ where
     (k, got)
 }
 
-/// Makes a release by a holder without metadata. A node may execute neighbouring releases of this
-/// kind together (a run).
+/// A node may execute neighbouring releases of this kind together.
 fn release_alone(keys: &LockKeys, owner: OwnerToken) -> Op {
     Op::Release { mode: LockMode::Exclusive, keys: keys.clone(), owner, meta: false }
 }
@@ -141,8 +135,7 @@ async fn a_lock_is_not_reserved_for_who_watches(b: Bench) {
     b.ask(acquire_watching(&k, b.owner())).await;
     let got = b.all(vec![release(&k, a), acquire(&k, b.owner(), LONG)]).await;
     b.check(matches!(got[1], Reply::Granted { .. }), "the first acquire is granted", &got);
-    // The lock is reserved for the clients that wait in its queue. A candidate only watches the
-    // lock, and has no place in the queue.
+    // A candidate has no place in the queue.
     let (_, got) = after_release(&b, |k| vec![acquire_watching(k, b.owner())]).await;
     b.check(is_held(&got[0]), "who watches is refused a reserved lock", &got);
 }

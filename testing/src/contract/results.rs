@@ -1,5 +1,5 @@
-//! Test cases for many results in one batch. A node returns each result, or defers the operation of
-//! the result. A deferred operation changes nothing.
+//! Test cases for many results in one batch. A node returns each, or defers its operation, which
+//! then changes nothing.
 
 use std::sync::Arc;
 
@@ -16,8 +16,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Size of a result in bytes. The library's own nodes never return two results of this size in one
-/// answer.
+/// In bytes: the library's nodes never return two of this size in one answer.
 const LARGE: usize = 600 * 1024;
 
 async fn stored(b: &Bench) -> Vec<(RecordKey, Arc<[u8]>)> {
@@ -40,7 +39,6 @@ fn result(reply: &Reply) -> Option<&StoredRecord> {
     }
 }
 
-/// Returns the replies as text. The text has the sizes of the results in place of their bytes.
 fn outline(replies: &[Reply]) -> Vec<String> {
     let word = |r: &Reply| match result(r) {
         Some(record) => format!("{} bytes", record.value.as_ref().map_or(0, |v| v.len())),
@@ -49,8 +47,7 @@ fn outline(replies: &[Reply]) -> Vec<String> {
     replies.iter().map(word).collect()
 }
 
-/// Sends all ops in one batch, and checks the result in each reply. Returns true for each op that
-/// the node deferred because the answer was full.
+/// In one batch. True for each op that the node deferred because the answer was full.
 async fn ask(b: &Bench, all: &[(RecordKey, Arc<[u8]>)], ops: Vec<Op>) -> Vec<bool> {
     let replies = b.all(ops).await;
     let got = outline(&replies);

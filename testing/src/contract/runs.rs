@@ -1,5 +1,5 @@
-//! Test cases for runs: neighbouring operations of one kind in a batch. A node may execute a run
-//! together. The effect must be the same as if the node executed the operations one by one.
+//! Test cases for runs, which a node may execute together: the effect must be the same as one by
+//! one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// The expected holder and fencing token of each name. They are computed one operation at a time.
+/// Computed one operation at a time.
 #[derive(Default)]
 struct Books {
     held: BTreeMap<usize, (OwnerToken, u64)>,
@@ -26,8 +26,7 @@ struct Books {
 }
 
 impl Books {
-    /// Returns true if the reply is the only correct reply. Applies the operation to the expected
-    /// state.
+    /// Applies the operation to the expected state.
     fn fits(&mut self, name: usize, op: &Op, reply: &Reply) -> bool {
         let holder = self.held.get(&name).copied();
         match (op, reply, holder) {
@@ -53,7 +52,7 @@ impl Books {
     }
 }
 
-/// A random number generator that gives the same numbers on every machine.
+/// The same numbers on every machine.
 struct Dice(u64);
 
 impl Dice {
@@ -68,12 +67,11 @@ async fn runs_mean_what_their_ops_mean(b: Bench) {
     let owners = [b.owner(), b.owner(), b.owner()];
     let (mut books, mut dice) = (Books::default(), Dice(7));
     for _ in 0..60 {
-        // All proposed fencing tokens are different, and near to the node's clock. So the node does
-        // not change a proposal.
+        // All different, and near to the node's clock, so the node does not change a proposal.
         let mut proposal = b.low().await.max(b.facts().await.node_micros) + 800_000;
         let (mut asked, mut releasing) = (Vec::new(), false);
         for _ in 0..=dice.below(30) {
-            // The kind of operation rarely changes, so that runs are long.
+            // Rarely, so that runs are long.
             releasing ^= dice.below(4) == 0;
             let (name, owner) = (dice.below(names.len()), owners[dice.below(owners.len())]);
             proposal += 1;
@@ -122,8 +120,7 @@ async fn each_of_a_run_has_its_own_ttl(b: Bench) {
             b.broken("each of a run is granted", reply)
         };
         let rest = holder.remaining.unwrap_or_default();
-        // The two ttls differ by half of `LONG`. So a sixth of `LONG` is enough tolerance for any
-        // machine.
+        // The two ttls differ by half of `LONG`.
         let right = holder.owner == Some(*owner) && rest <= *ttl && rest + LONG / 6 > *ttl;
         b.check(right, "each of a run has its own ttl", holder);
     }
@@ -138,8 +135,7 @@ async fn readers_of_a_run_come_and_go_as_if_alone(b: Bench) {
         let mut proposal = b.low().await.max(b.facts().await.node_micros) + 800_000;
         let (mut asked, mut leaving, mut name) = (Vec::new(), false, 0);
         for _ in 0..=dice.below(20) {
-            // The kind of operation and the name rarely change, so that there are long runs of
-            // similar operations.
+            // Rarely, so that runs are long.
             leaving ^= dice.below(6) == 0;
             name ^= usize::from(dice.below(6) == 0);
             let owner = owners[dice.below(owners.len())];

@@ -1,5 +1,4 @@
-//! Test cases for permits of semaphores. The number in the name of a case is that of its rule in
-//! `docs/design/semaphore.md`.
+//! Test cases for permits. Each case has the number of its rule in `docs/design/semaphore.md`.
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +42,6 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Request for any slot of a semaphore of two permits.
 pub(super) const TWO: Slots = Slots::any(2);
 
 pub(super) fn ask(keys: &LockKeys, owner: OwnerToken) -> Op {
@@ -73,8 +71,6 @@ pub(super) fn slot(reply: &Reply) -> Option<u16> {
     }
 }
 
-/// Sends the acquire `op`, checks that it is granted the slot `want`, and returns its fencing
-/// token.
 pub(super) async fn given(b: &Bench, op: Op, want: u16) -> u64 {
     match b.ask(op).await {
         Reply::Permit { fence, slot } if slot == want => fence,
@@ -82,7 +78,6 @@ pub(super) async fn given(b: &Bench, op: Op, want: u16) -> u64 {
     }
 }
 
-/// Makes a semaphore whose two permits have these owners.
 pub(super) async fn full(b: &Bench) -> (LockKeys, OwnerToken, OwnerToken) {
     let (k, (a, c)) = (b.lock(), b.owners());
     given(b, ask(&k, a), 0).await;
@@ -90,7 +85,6 @@ pub(super) async fn full(b: &Bench) -> (LockKeys, OwnerToken, OwnerToken) {
     (k, a, c)
 }
 
-/// Returns the held permits of the semaphore, as the node reports them.
 async fn permits(b: &Bench, k: &LockKeys) -> Vec<SlotGrant> {
     match b.ask(inspect(k)).await {
         Reply::Permits(all) => all,
@@ -98,7 +92,6 @@ async fn permits(b: &Bench, k: &LockKeys) -> Vec<SlotGrant> {
     }
 }
 
-/// Checks that exactly these slots are held by these owners, as the node reports it.
 pub(super) async fn has(b: &Bench, k: &LockKeys, want: &[(u16, OwnerToken)]) {
     let seen = permits(b, k).await;
     let got: Vec<_> = seen.iter().map(|permit| (permit.slot, permit.owner)).collect();
@@ -218,8 +211,7 @@ async fn rule_2_a_move_to_a_slot_of_another_leaves_it_there(b: Bench) {
     let (k, a, c) = full(&b).await;
     let held = b.ask(move_to(&k, a, 1)).await;
     b.check(is_held(&held), "another owner keeps its slot", &held);
-    // The node refused to move the owner to the taken slot, but freed the owner's old slot, because
-    // an owner that asks for exactly one slot needs no other slot.
+    // The node refused the move, but freed the old slot.
     has(&b, &k, &[(1, c)]).await;
     given(&b, ask(&k, b.owner()), 0).await;
 }
@@ -282,8 +274,8 @@ async fn rule_4_an_extension_leaves_a_slot_to_its_owner(b: Bench) {
     let t = b.high().await.get();
     b.expect(renew(&k, b.owner(), 0, t), Reply::NotOwner, "another owner keeps its slot").await;
     has(&b, &k, &[(0, a), (1, c)]).await;
-    // Each of two owners has the slot that the other owner asks for. A refused extension frees the
-    // slots of its owner, so in the end each has the slot that it asked for.
+    // A refused extension frees the slots of its owner, so in the end each has the slot that it
+    // asked for.
     b.expect(renew(&k, a, 1, t), Reply::NotOwner, "another owner keeps its slot").await;
     has(&b, &k, &[(1, c)]).await;
     b.expect(renew(&k, c, 0, t), Reply::Done, "the other one gets its own").await;
@@ -302,11 +294,10 @@ async fn rule_5_a_release_frees_the_owners_slot_only(b: Bench) {
     given(&b, ask(&k, b.owner()), 0).await;
 }
 
-/// The clients that wait, in the order of their requests. The second one has waited longest.
+/// In the order of their requests. The second one has waited longest.
 const WAITERS: [(u64, Duration); 3] =
     [(2, Duration::from_secs(20)), (1, Duration::from_secs(30)), (3, Duration::from_secs(10))];
 
-/// Makes a full semaphore for which [`WAITERS`] wait.
 async fn awaited(b: &Bench) -> (LockKeys, OwnerToken, OwnerToken) {
     let (k, a, c) = full(b).await;
     for waiter in WAITERS {
@@ -340,7 +331,7 @@ async fn rule_5_each_release_wakes_one_waiter(b: Bench) {
 
 async fn rule_5_a_released_slot_is_reserved_for_the_waiter(b: Bench) {
     let mut events = b.events();
-    // A slot is not reserved for a client (`Redlock` handle) that receives no wake-up message.
+    // A slot is not reserved for a client that receives no hint.
     listening(&b, &mut events).await;
     let (k, a, c) = awaited(&b).await;
     let [_, first, third] = WAITERS;
@@ -361,7 +352,7 @@ async fn rule_5_a_released_slot_is_reserved_for_the_waiter(b: Bench) {
     if let Reply::Held { remaining: Some(rest), .. } = &got[2] {
         b.check(is_rest_of(RESERVED, *rest), "a reservation is short", rest);
     }
-    // A reservation (a slot that is kept free for a waiter) ends if the waiter does not use it.
+    // A reservation ends if the waiter does not use it.
     let (k, _, c) = awaited(&b).await;
     b.expect(leave(&k, c), Reply::Done, "the owner releases").await;
     b.until("a reservation ends", ask(&k, b.owner()), |reply| slot(reply) == Some(1)).await;
@@ -459,8 +450,7 @@ async fn rule_9_a_slot_that_may_still_be_held_is_kept(b: Bench) {
     let b = slowly(b).await;
     let (k, a, c) = (b.lock(), b.owner(), b.owner());
     let begun = Instant::now();
-    // The grant must be over when the new server takes over. This imitates a new server whose clock
-    // is ahead, so that the grant ends too early.
+    // As if the new server's clock was ahead: the grant ends too early.
     let brief = on_slots(acquire(&k, a, Duration::from_millis(10)), TWO.exactly(0));
     given(&b, brief, 0).await;
     let released = b.owner();
@@ -470,8 +460,7 @@ async fn rule_9_a_slot_that_may_still_be_held_is_kept(b: Bench) {
     handed_over(&b).await;
     let apart = 2 * b.terms.clock_error;
     let kept = b.ask(move_to(&k, c, 0)).await;
-    // On a slow machine, the planned handover may take so long that the node no longer keeps the
-    // slot for its old holder.
+    // On a slow machine the node may no longer keep the slot.
     if slot(&kept).is_some() && begun.elapsed() >= apart {
         return;
     }

@@ -1,6 +1,5 @@
-//! Test cases for permits of callers that state different numbers of slots, and for slots that the
-//! semaphore does not have. The number in the name of a case is that of its rule in
-//! `docs/design/semaphore.md`.
+//! Test cases for callers that state different numbers of slots. Each case has the number of its
+//! rule in `docs/design/semaphore.md`.
 
 use std::time::Duration;
 
@@ -63,8 +62,7 @@ async fn rule_5_a_release_that_frees_nothing_wakes_a_waiter_for_a_free_slot(b: B
     b.broken("a waiter is woken for the slot that is free", &got);
 }
 
-/// Makes the requests of two waiters. The first waiter states that the semaphore has two slots, the
-/// second waiter states four slots.
+/// The first waiter states two slots, the second four.
 fn waiting(b: &Bench, k: &LockKeys) -> [Op; 2] {
     let seconds = Duration::from_secs;
     [(1, seconds(30), TWO), (2, seconds(20), Slots::any(4))].map(|(handle, waited, slots)| {
@@ -74,7 +72,7 @@ fn waiting(b: &Bench, k: &LockKeys) -> [Op; 2] {
 
 async fn rule_6_a_free_slot_is_kept_for_a_waiter_that_knows_it(b: Bench) {
     let mut events = b.events();
-    // A slot is not reserved for a client (`Redlock` handle) that receives no wake-up message.
+    // A slot is not reserved for a client that receives no hint.
     listening(&b, &mut events).await;
     let (k, a, _) = full(&b).await;
     let (d, e) = b.owners();

@@ -1,5 +1,4 @@
-//! Test cases for steps in the record of an idempotency key: stored results of parts of the
-//! handler. They are stored until the record has a result.
+//! Test cases for steps in the record of an idempotency key.
 
 use std::sync::Arc;
 
@@ -27,7 +26,6 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Claims the key as soon as a claim is possible, and returns the stored steps in the reply.
 async fn shown(b: &Bench, key: &RecordKey, owner: OwnerToken) -> Option<StoredSteps> {
     let op = claim(key, owner, LONG);
     match b.until("a claim is granted", op, |r| matches!(r, Reply::Claimed { .. })).await {

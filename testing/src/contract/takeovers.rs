@@ -1,5 +1,4 @@
-//! Test cases for takeovers: a lock that is taken from its owner is never free in between. All
-//! clients but the taker are refused for at least as long as the rest of that owner's lease.
+//! A lock that is taken from its owner is never free in between.
 
 use std::time::Duration;
 
@@ -46,7 +45,6 @@ async fn a_lock_is_taken_from_its_owner(b: Bench) {
     b.check(higher, "and its fence does not fall", &(&got, again));
 }
 
-/// Returns the time until the owner's lease ends on the node.
 async fn rest(b: &Bench, keys: &LockKeys, owner: OwnerToken) -> Duration {
     match b.ask(inspect(keys)).await {
         Reply::Holder(Some(Holder { owner: Some(is), remaining: Some(rest), .. }))
@@ -94,7 +92,7 @@ async fn who_took_a_lock_takes_it_again_from_itself(b: Bench) {
     let (k, (a, c)) = (b.lock(), b.owners());
     b.granted(acquire(&k, a, LONG / 4), "a free lock is granted").await;
     let first = b.granted(take_for(&k, c, a, LONG / 2), "it is taken").await;
-    // The answer was lost, so the taker repeats its request with the previous owner.
+    // The answer was lost.
     let second = b.granted(take(&k, c, a), "who has it already takes it again").await;
     b.check(second >= first, "fences do not fall", &(first, second));
     let left = rest(&b, &k, c).await;
@@ -126,8 +124,7 @@ async fn a_held_lock_is_taken_while_a_node_settles(b: Bench) {
     b.check(refused && is_owned_by(&got[1], a), "a refused takeover changes nothing", &got);
     b.check(matches!(got[2], Reply::Granted { .. }), "it is given at once", &got);
     // Soon after a planned handover, the previous owner's lease may have ended too early by the new
-    // server's clock. So the node keeps the name closed after its release, as it does with other
-    // names.
+    // server's clock.
     let kept = matches!(got[4], Reply::Held { remaining: Some(rest), .. }
         if rest <= 2 * b.terms.clock_error);
     b.check(kept, "a released name is kept for as long as clocks may differ", &got);

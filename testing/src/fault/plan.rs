@@ -37,7 +37,7 @@ impl Step {
         Self::default()
     }
 
-    /// Returns a step (the faults of one call) that delays the request by `before`.
+    /// Returns a step that delays the request by `before`.
     pub fn delay(before: Duration) -> Self {
         Self { before, ..Self::default() }
     }
@@ -88,8 +88,7 @@ pub struct Odds {
     pub max_delay: Duration,
 }
 
-/// A random number generator (`SplitMix64`). It gives the same numbers on every machine and in
-/// every version.
+/// `SplitMix64`: the same numbers on every machine and in every version.
 #[derive(Debug)]
 pub(super) struct Dice {
     state: u64,
@@ -101,8 +100,8 @@ impl Dice {
         Self { state: seed, odds }
     }
 
-    /// Returns the faults of the next call. Each call uses the same number of random numbers. So a
-    /// change of one probability does not change the other faults of the same sequence of calls.
+    /// Each call uses the same number of random numbers: a change of one probability does not
+    /// change the other faults.
     pub(super) fn roll(&mut self) -> Step {
         let odds = self.odds;
         let fate = match (self.hit(odds.lose_request), self.hit(odds.lose_reply)) {
@@ -132,13 +131,12 @@ impl Dice {
     }
 
     fn part(&mut self, of: Duration) -> Duration {
-        // The delay has whole microseconds: no timer is finer, and every machine rounds them in the
-        // same way.
+        // In whole microseconds: no timer is finer, and every machine rounds them in the same way.
         let micros = (of.as_micros() as f64 * self.unit()) as u64;
         Duration::from_micros(micros)
     }
 
-    /// Returns a number from 0 (included) to 1 (excluded).
+    /// From 0 (included) to 1 (excluded).
     fn unit(&mut self) -> f64 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.state;

@@ -1,5 +1,4 @@
-//! Test of the contract suite with a wrong node: it measures every deadline by its own clock, even
-//! if the deadline is by another server's clock.
+//! A wrong node measures every deadline by its own clock.
 
 use super::*;
 

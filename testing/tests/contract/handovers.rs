@@ -1,13 +1,12 @@
-//! Wrong hooks (actions on the node under test) for a planned handover, and nodes that break a rule
-//! about a handover. The contract suite has to find each of them.
+//! Wrong hooks for a planned handover, and nodes that break a rule about one: the suite has to find
+//! each.
 
 use palisade::node::spi::{Env as _, SystemEnv};
 use palisade::node::spi::{Remembered, Terms};
 
 use super::*;
 
-/// Checks that the case `by` of the contract suite fails for a memory node with these wrong hooks,
-/// the actions on the node under test.
+/// The case `by` fails for a memory node with these wrong hooks.
 async fn caught_by(hooks: impl FnOnce(&MemoryNode) -> Hooks, by: &str) {
     let node = memory();
     let hooks = hooks(&node);

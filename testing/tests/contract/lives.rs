@@ -1,5 +1,4 @@
-//! Nodes on which a client ends early what another client relies on. The contract suite has to find
-//! each of them.
+//! Nodes on which a client ends early what another relies on: the suite has to find each.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
@@ -20,8 +19,7 @@ fn keys(op: &mut Op) -> Option<&mut LockKeys> {
     }
 }
 
-/// Returns a node that keeps the data of a lock for as long as the client of the last acquire
-/// needs.
+/// Keeps the data of a lock for as long as the client of the last acquire needs.
 fn shortening(inner: MemoryNode) -> Wrap {
     let lives: Arc<Mutex<HashMap<String, (Instant, u32)>>> = Arc::default();
     Wrap::new(inner, move |inner, mut batch, deadline| {
@@ -70,7 +68,7 @@ async fn nodes_that_shorten_what_others_rely_on_are_caught() {
         Op::ExtendClaim { .. }, reply @ Reply::NotOwner => *reply = Reply::Done);
 }
 
-/// Returns a node that keeps a name after a planned handover until a holder has put itself back.
+/// Keeps a name after a planned handover until a holder has put itself back.
 fn keeping_once(inner: MemoryNode) -> Wrap {
     let back: Arc<Mutex<HashSet<String>>> = Arc::default();
     Wrap::new(inner, move |inner, batch, deadline| {

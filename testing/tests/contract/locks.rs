@@ -1,5 +1,4 @@
-//! Nodes that break one rule about locks or quarantines. The contract suite has to find each of
-//! them.
+//! Nodes that break one rule about locks or quarantines: the suite has to find each.
 
 use super::*;
 
@@ -76,7 +75,6 @@ async fn wrong_orders_are_caught() {
     caught("keeps a place that was given up", sticky, truly, gives_up).await;
 }
 
-/// Changes the owner from whom a hand-over takes the lock, or the fencing token that it names.
 fn handing(op: &mut Op, change: impl FnOnce(&mut OwnerToken, &mut FencingToken)) {
     if let Op::Acquire { if_held: Some(IfHeld::TakeOnly { from, token }), .. } = op {
         change(from, token);
@@ -102,7 +100,6 @@ async fn wrong_hand_overs_are_caught() {
     caught("hands nothing over", never, truly, owner).await;
 }
 
-/// Removes all names but the first from the keys of an op.
 fn first_only(keys: &mut LockKeys) {
     *keys = LockKeys::new(keys.lock());
 }
@@ -170,7 +167,6 @@ async fn wrong_rules_about_quarantines_are_caught() {
         Op::Raise { .. }, reply @ Reply::Quarantined { .. } => *reply = Reply::Done);
 }
 
-/// Changes a reader's op to a writer's op.
 fn writes(op: &mut Op) {
     if let Op::Acquire { mode, .. } | Op::Extend { mode, .. } | Op::Release { mode, .. } = op {
         *mode = LockMode::Exclusive;

@@ -1,5 +1,4 @@
-//! Tests of the contract suite (test cases for every kind of node): the memory node passes all
-//! cases, and the suite finds each node that breaks one rule.
+//! The memory node passes all cases of the suite, which finds each node that breaks one rule.
 
 use std::future::{Ready, ready};
 use std::sync::Arc;
@@ -18,8 +17,7 @@ use tokio::task::JoinSet;
 
 use self::wrap::Wrap;
 
-/// Checks that the case `$by` of the contract suite fails for a wrong node. This node changes each
-/// op of the form `$op` before it executes the op.
+/// The case `$by` fails for a node that changes each op of the form `$op`.
 macro_rules! asks {
     ($what:literal, $by:literal, $op:pat => $change:expr) => {
         caught(
@@ -36,8 +34,8 @@ macro_rules! asks {
     };
 }
 
-/// Checks that the case `$by` of the contract suite fails for a wrong node. This node executes each
-/// op, and changes each answer of the form `$reply` if the op has the form `$op`.
+/// The case `$by` fails for a node that changes each answer of the form `$reply` to an op of the
+/// form `$op`.
 macro_rules! tells {
     ($what:literal, $by:literal, $op:pat, $reply:pat => $change:expr) => {
         caught(
@@ -62,8 +60,8 @@ mod records;
 #[path = "../../../tests/support/wrap.rs"]
 mod wrap;
 
-/// Runs the cases that do not disturb the node at the same time, and then the other cases one by
-/// one. Returns the number of cases that ran and the names of the failed cases.
+/// Those that do not disturb the node at the same time. Returns the number of cases that ran and
+/// the names of the failed ones.
 async fn broken(node: Arc<dyn LockNode>, hooks: Hooks) -> (usize, Vec<&'static str>) {
     let (alone, together): (Vec<_>, Vec<_>) =
         contract::cases().into_iter().partition(contract::Case::disturbs);
@@ -95,7 +93,6 @@ fn memory() -> MemoryNode {
     MemoryNode::new()
 }
 
-/// Makes a hook of a function that returns at once.
 fn at_once(act: impl Fn()) -> impl Fn() -> Ready<()> {
     move || {
         act();
@@ -158,8 +155,7 @@ fn the_manual_counts_the_cases() {
     assert!(manual.contains(&cases), "{cases}");
 }
 
-/// Returns a node that breaks one rule: `ask` changes each op before the node executes it, and
-/// `tell` changes the node's answer.
+/// `ask` changes each op before the node executes it, and `tell` the node's answer.
 fn mutant(inner: MemoryNode, ask: fn(&mut Op), tell: fn(&Op, &mut Reply)) -> Wrap {
     Wrap::new(inner, move |inner, mut batch, deadline| async move {
         let asked = batch.ops.clone();
@@ -174,7 +170,7 @@ fn mutant(inner: MemoryNode, ask: fn(&mut Op), tell: fn(&Op, &mut Reply)) -> Wra
     })
 }
 
-/// Runs the case `by`, which must fail for this node. Returns the message of its panic.
+/// Returns the message of the panic.
 async fn failure(node: impl LockNode, hooks: Hooks, by: &str) -> String {
     let (case, name) = (contract::cases().into_iter().find(|c| c.name() == by), node.name());
     let case = case.unwrap();
@@ -191,7 +187,7 @@ async fn caught(what: &str, ask: fn(&mut Op), tell: fn(&Op, &mut Reply), by: &st
     assert!(text.contains(';'), "{what}: {text}");
 }
 
-/// The faulty node of this test ignores what a client remembers of the node's data.
+/// The node ignores what a client remembers of its data.
 #[tokio::test]
 async fn a_node_that_calls_lost_data_new_is_caught() {
     for by in [
@@ -213,8 +209,7 @@ async fn a_node_that_calls_lost_data_new_is_caught() {
         _, Reply::Claimed { fresh, .. } => *fresh = false);
 }
 
-/// The node under test is wrong: it confirms every barrier (a request to wait for replicas), or
-/// never answers one. The contract suite must find this.
+/// The node confirms every barrier, or never answers one.
 #[tokio::test(start_paused = true)]
 async fn wrong_barriers_are_caught() {
     for (hangs, by) in [

@@ -1,5 +1,4 @@
-//! Nodes that break one rule about records or results of idempotency keys. The contract suite has
-//! to find each of them.
+//! Nodes that break one rule about records or results: the suite has to find each.
 
 use palisade::node::spi::Ballot;
 
@@ -92,8 +91,7 @@ async fn wrong_rules_about_memory_are_caught() {
         _, Reply::Claimed { unsure, .. } => *unsure = Duration::ZERO);
 }
 
-/// A node may defer an op that returns a result. It must not defer all such ops of a batch, and
-/// must not defer an op that it has executed.
+/// A node must not defer all ops of a batch, nor one that it has executed.
 #[tokio::test]
 async fn wrong_ways_to_put_off_are_caught() {
     tells!("puts every result off", "many_large_results_are_shown_or_put_off",

@@ -26,7 +26,6 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// Starts `n` clients.
     pub(crate) fn start(
         world: Rc<World>,
         ledger: Shared,
@@ -36,7 +35,6 @@ impl Clients {
         Self::start_as("client", world, ledger, seed, n)
     }
 
-    /// Starts `n` processes that run the subcommand `verb`.
     pub(crate) fn start_as(
         verb: &'static str,
         world: Rc<World>,
@@ -79,14 +77,12 @@ impl Clients {
         Ok(())
     }
 
-    /// Sends a signal to a client, if it is running.
     pub(crate) fn signal(&self, n: u8, name: &str) {
         if let Some(process) = &self.list.borrow()[usize::from(n) - 1].process {
             signal(process.id(), name);
         }
     }
 
-    /// Kills a client with SIGKILL.
     pub(crate) fn kill(&self, n: u8) -> Result<(), Failure> {
         self.resume(n)?;
         let mut list = self.list.borrow_mut();
@@ -130,7 +126,6 @@ impl Clients {
         Ok(())
     }
 
-    /// Checks all clients. Reports each client that has ended by itself, and starts it again.
     pub(crate) fn look(&self) -> Result<(), Failure> {
         for n in 1..=self.count() {
             let ended = {

@@ -43,8 +43,6 @@ pub(crate) struct Args {
     seconds: u64,
 }
 
-/// Runs the cron job in one of the three processes. Reports to the ledger (the log outside of the
-/// processes) while this process leads.
 pub(crate) fn run_client(args: &client::Args) -> Result<(), Failure> {
     runtime::run(work(args))
 }
@@ -59,8 +57,8 @@ async fn work(args: &client::Args) -> Result<(), Failure> {
     let run = cron.run(job, |tick: Tick| effect(args, who, tick));
     let report = async {
         loop {
-            // Read the time before the term (the token of the leadership). So the process held this
-            // term at the time `at` or later.
+            // Read the time before the term. So the process held this term at the time `at` or
+            // later.
             let at = now();
             if let Some(term) = cron.term() {
                 let valid = EventKind::Valid { name: LEAD.into(), token: term.get(), until: at };
@@ -80,8 +78,6 @@ async fn work(args: &client::Args) -> Result<(), Failure> {
     }
 }
 
-/// Runs one tick of the job. Asks the ledger for an effect of an earlier attempt. Without such an
-/// effect, asks the ledger to record the effect under the tick's fencing token.
 async fn effect(args: &client::Args, who: TaskId, tick: Tick) -> Result<(), Failed> {
     let mut ledger = Ledger::connect(&args.ledger, who).await?;
     let key: Arc<str> = tick.unix_seconds().to_string().into();
@@ -121,8 +117,8 @@ async fn run(length: Duration, out: &Path, ledger: Shared) -> Result<u64, Failur
     let clients =
         Clients::start_as("cron-client", Rc::clone(&world), Rc::clone(&ledger), 1, PROCESSES)?;
     let begun = Instant::now();
-    // The first tick can run only after the first quarantine of the servers (a time without
-    // grants). So the faults begin after the first process leads.
+    // The first tick can run only after the first quarantine of the servers. So the faults begin
+    // after the first process leads.
     while leader(&ledger).is_none() && begun.elapsed() < LATE {
         sleep(Duration::from_millis(100)).await;
     }
@@ -200,8 +196,8 @@ fn wall_seconds() -> u64 {
 /// Checks ticks and terms, and prints the result. Returns true if no rule was broken.
 fn judge(events: &[Event], end: u64) -> bool {
     let mut booked: BTreeMap<u64, u32> = BTreeMap::new();
-    // For each term (leadership): the first and the last time at which a process reported this
-    // term, and the processes that reported it.
+    // For each term: the first and the last time at which a process reported this term, and the
+    // processes that reported it.
     let mut terms: BTreeMap<u64, (u64, u64, BTreeSet<TaskId>)> = BTreeMap::new();
     for e in events {
         match &e.kind {

@@ -30,7 +30,6 @@ impl Cut {
     }
 }
 
-/// Begins all cuts of the network that belong to the fault `id`.
 pub(crate) async fn cut(world: &World, id: u32, cuts: &[Cut]) -> Result<(), Failure> {
     for (n, cut) in cuts.iter().enumerate() {
         let chain = format!("inet nemesis cut_{id}_{n}");

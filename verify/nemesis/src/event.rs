@@ -1,9 +1,6 @@
-//! Events of a run of the nemesis, the program that injects faults into servers and clients. The
-//! log has one line of JSON for each event, in the order of arrival.
-//!
-//! All processes run on one machine and share `CLOCK_BOOTTIME`, so times of different processes can
-//! be compared exactly. An event is an observation of a client or of the nemesis itself. The
-//! modules of `judge` compare the events with the rules.
+//! Events of a run: lines of JSON in the order of arrival. All processes run on one machine and
+//! share `CLOCK_BOOTTIME`, so their times can be compared exactly. `judge` compares the events with
+//! the rules.
 
 use std::sync::Arc;
 
@@ -171,8 +168,7 @@ pub(crate) enum EventKind {
     Answers { server: Arc<str>, to_write: WriteReply },
     /// The server at this address has this run id.
     Process { server: Arc<str>, run_id: Arc<str> },
-    /// The marker (a key with the server's data history) at this address states that the server
-    /// grants nothing from `from` to `ends`.
+    /// The marker at this address states that the server grants nothing from `from` to `ends`.
     Quarantine { server: Arc<str>, from: Nanos, ends: Nanos },
     /// From now on, the Sentinel with the number `sentinel` reports this master.
     Named { sentinel: u8, master: Arc<str> },
@@ -195,7 +191,6 @@ pub(crate) enum EventKind {
 }
 
 impl EventKind {
-    /// Returns the name or key of the event, if it has one.
     pub(crate) fn about(&self) -> Option<&Arc<str>> {
         match self {
             Self::Begin { name, .. }

@@ -101,8 +101,7 @@ impl Faults {
         match struck {
             Ok(undo) => {
                 println!("{line}, {:.1} s", planned.length.as_secs_f64());
-                // `strike` returns only after the whole stutter (short stops of the server, one
-                // after another), so no further wait is needed.
+                // `strike` returns only after the whole stutter, so no further wait is needed.
                 if planned.kind != K::StutterMaster {
                     wait(stop, planned.length).await;
                 }
@@ -263,7 +262,6 @@ impl Faults {
         &self.world.groups[(group + 1) % self.world.groups.len()]
     }
 
-    /// Runs `action` on this group's master and on the next group's master, concurrently.
     async fn both(
         &self,
         action: &str,

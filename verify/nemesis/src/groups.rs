@@ -33,7 +33,6 @@ pub(crate) struct Member {
 }
 
 impl Groups {
-    /// Starts `n` groups with these further arguments of `sentinel-conf/up`.
     pub(crate) async fn up(n: usize, more: &[&str]) -> Result<Self, Failure> {
         let mut up = tokio::process::Command::new(script("up"));
         up.args(["--json", "--groups", &n.to_string()]).args(more);
@@ -45,7 +44,6 @@ impl Groups {
         Ok(serde_json::from_slice(&good("up", out)?.stdout)?)
     }
 
-    /// Runs `sentinel-conf/break` on the first group.
     pub(crate) async fn break_(&self, action: &str, more: &[&str]) -> Result<(), Failure> {
         let mut command = tokio::process::Command::new(script("break"));
         command.arg(&self.dir).args([action, &self.groups[0].name]).args(more).process_group(0);
@@ -53,7 +51,6 @@ impl Groups {
         Ok(())
     }
 
-    /// Returns the server of the first group that a majority of its Sentinels names.
     pub(crate) async fn master(&self) -> Option<Member> {
         let group = &self.groups[0];
         let mut named = Vec::new();
@@ -67,7 +64,6 @@ impl Groups {
 }
 
 impl Group {
-    /// Returns the group's address in the form that an operator writes.
     pub(crate) fn url(&self) -> String {
         let mut url = String::from("sentinel://");
         let _ = write!(url, "{}/{}", self.sentinels.join(","), self.name);
@@ -94,8 +90,6 @@ pub(crate) async fn ask(addr: &str, words: &[&str]) -> String {
     out.map_or(String::new(), |o| String::from_utf8_lossy(&o.stdout).trim().to_owned())
 }
 
-/// Makes a backup of a server as an operator does: `redis-cli --rdb`, which is a replica for as
-/// long as the copy takes.
 pub(crate) async fn back_up(addr: &str) -> Result<(), Failure> {
     let (host, port) = addr.rsplit_once(':').ok_or("no port")?;
     let mut command = tokio::process::Command::new("redis-cli");

@@ -48,8 +48,8 @@ names! {
 use Kind as K;
 
 /// Faults after which a group may be unable to grant for some time. If two groups have such a fault
-/// at the same time, most grants are lost. Then only the quarantines of the groups (times without
-/// grants) prevent a second holder.
+/// at the same time, most grants are lost. Then only the quarantines of the groups prevent a second
+/// holder.
 const HEAVY: &[Kind] = &[
     K::KillMaster,
     K::KillBox,

@@ -23,8 +23,7 @@ use crate::wire::{Item, LedgerReply, LedgerRequest, Line};
 
 /// Number of orders that are open at the same time.
 const OPEN: usize = 24;
-/// Number of finished orders that the ledger (the system that books them) may give to clients
-/// again.
+/// Number of finished orders that the ledger may give to clients again.
 const DONE: usize = 200;
 
 /// Number of batch keys that the ledger may give to clients again. Creating this number of keys
@@ -45,7 +44,6 @@ const WORK: [&str; 7] = [
     "a fair lock",
 ];
 
-/// Returns the kind of work to which an operation belongs.
 fn work_of(verb: Verb) -> Option<&'static str> {
     let at = match verb {
         Verb::Acquire | Verb::TryAcquire => 0,
@@ -60,7 +58,7 @@ fn work_of(verb: Verb) -> Option<&'static str> {
     Some(WORK[at])
 }
 
-/// The ledger (the system that accepts or refuses the clients' effects) and its log.
+/// The ledger and its log.
 pub(crate) struct Ledger {
     books: Books,
     /// Largest token of an accepted write, for each name.
@@ -78,8 +76,7 @@ pub(crate) struct Ledger {
     log: Log,
 }
 
-/// The log of the ledger (the system on which the clients' work has effects): all events, in memory
-/// and in a file.
+/// The log of the ledger: all events, in memory and in a file.
 pub(crate) struct Log {
     events: Vec<Event>,
     file: BufWriter<File>,
@@ -135,14 +132,13 @@ impl Ledger {
     }
 
     /// Begins the phase after all faults. From now on, the ledger records the clients whose work
-    /// was done, and creates no new orders (requests with an idempotency key).
+    /// was done, and creates no new orders.
     pub(crate) fn calm(&mut self) -> io::Result<()> {
         self.closing = true;
         self.log.served.clear();
         self.note(EventKind::Calm)
     }
 
-    /// Returns true if each client got each kind of work done, and if all orders are done.
     pub(crate) fn all_served(&self, clients: u8) -> bool {
         self.open.is_empty() && self.missing(clients).next().is_none()
     }
@@ -159,7 +155,6 @@ impl Ledger {
         format!("{} orders open {:?}; {}", self.open.len(), self.open, missing.join(", "))
     }
 
-    /// Writes the rest of the log to its file. Returns all events.
     pub(crate) fn close(&mut self) -> io::Result<Vec<Event>> {
         self.log.file.flush()?;
         Ok(std::mem::take(&mut self.log.events))
@@ -241,8 +236,7 @@ impl Ledger {
         self.keys[self.dice.random_range(oldest..all)].clone()
     }
 
-    /// Returns an order (a key for a request), most often one that is not done. Several clients may
-    /// get the same order.
+    /// Returns an order, most often one that is not done. Several clients may get the same order.
     fn next_order(&mut self) -> Option<Arc<str>> {
         while self.open.len() < OPEN && !self.closing {
             self.made += 1;

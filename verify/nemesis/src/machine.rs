@@ -1,8 +1,6 @@
-//! Simulated machines of servers and clients. The wall clock of each machine can be changed, and
-//! its disk can be made slower.
-//!
-//! A small library (`machine.c`) is preloaded into each data server and each client. A run first
-//! compiles this library. Without a C compiler, all clocks are equal and no disk is slow.
+//! Simulated machines: a small library (`machine.c`) is preloaded into each data server and client,
+//! and changes their clocks and disks. Without a C compiler, all clocks are equal and no disk is
+//! slow.
 
 use std::fs;
 use std::io::{self, Seek as _, SeekFrom, Write as _};

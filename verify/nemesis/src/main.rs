@@ -162,7 +162,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// Checks that this program can create networks on this machine and cut them.
 fn possible() -> Result<(), String> {
     let status = fs::read_to_string("/proc/self/status").map_err(|_| "needs Linux with /proc")?;
     if !status.lines().any(|l| l.starts_with("Uid:\t0\t")) {

@@ -11,8 +11,7 @@ use crate::event::{Answer, Event, EventKind, Nanos, SECOND, Verb};
 use crate::judge::{Violation, story};
 use crate::locks::record::What;
 
-/// Time after a fault in which its effects may continue: a failover, and a quarantine (a time
-/// without grants).
+/// Time after a fault in which its effects may continue: a failover, and a quarantine.
 const AFTER: Nanos = 10 * SECOND;
 
 /// A fault that was injected, with its beginning and its end.
@@ -24,7 +23,6 @@ pub(crate) struct Fault {
     pub(crate) to: Nanos,
 }
 
-/// Returns the faults that a log of events contains.
 pub(crate) fn faults(events: &[Event]) -> Vec<Fault> {
     let end = events.last().map_or(0, |e| e.at);
     let mut faults = BTreeMap::new();
@@ -73,7 +71,6 @@ struct Line {
     seed: u64,
 }
 
-/// Returns the report as text. Its last line is JSON.
 pub(crate) fn report(events: &[Event], found: &[Violation], seed: u64, seconds: u64) -> String {
     let faults = faults(events);
     let done = Done::of(events);

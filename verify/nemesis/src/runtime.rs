@@ -10,7 +10,6 @@ pub(crate) fn run<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T
     runtime.block_on(LocalSet::new().run_until(work))
 }
 
-/// Runs the work of a client, which reports to the ledger (the process that logs all events).
 pub(crate) fn run_client(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     // By default, the runtime catches a panic in a task. Here a panic ends the process, so that the
     // ledger logs the end.

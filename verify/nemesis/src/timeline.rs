@@ -29,7 +29,6 @@ impl Axis {
     }
 }
 
-/// Draws the picture of a run (holders, leaders and faults) as SVG.
 pub(crate) fn draw(events: &[Event], found: &[Violation]) -> String {
     let (start, end) = (events.first().map_or(0, |e| e.at), events.last().map_or(1, |e| e.at));
     let seconds = (end - start) as f64 / SECOND as f64;
@@ -126,8 +125,7 @@ fn legend(out: &mut String, y: f64) {
     }
 }
 
-/// Assigns each fault to the first lane (a row of the picture) that has room for the fault and its
-/// label.
+/// Assigns each fault to the first lane that has room for the fault and its label.
 fn lanes(faults: &[Fault]) -> Vec<(&Fault, usize)> {
     let mut free: BTreeMap<usize, Nanos> = BTreeMap::new();
     let mut placed = Vec::new();

@@ -1,8 +1,5 @@
-//! Protocol between the clients and the ledger (the process that logs events and records effects):
-//! lines of JSON over a Unix socket. Faults of the network do not affect this socket.
-//!
-//! Each task of a client has its own connection, so its lines stay in order. If a client is killed,
-//! the ledger still reads the lines that the client wrote before.
+//! Protocol between the clients and the ledger: lines of JSON over a Unix socket, which faults of
+//! the network do not affect. Each task has its own connection, so its lines stay in order.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -47,8 +44,8 @@ pub(crate) enum LedgerRequest {
     /// Performs the effect of an idempotency key of a batch. The ledger accepts all effects of such
     /// keys.
     Act { key: Arc<str>, token: u64, value: Arc<str> },
-    /// Asks for the effect of this parked key (not run until an operator decides). If there is no
-    /// effect, the operator runs the key again.
+    /// Asks for the effect of this parked key. If there is no effect, the operator runs the key
+    /// again.
     Decide { key: Arc<str> },
 }
 
@@ -83,7 +80,6 @@ impl Ledger {
         Ok(Self { who, path: path.to_owned(), read: BufReader::new(read).lines(), write })
     }
 
-    /// Opens another connection to the ledger for the same task.
     pub(crate) async fn again(&self) -> io::Result<Self> {
         Self::connect(&self.path, self.who).await
     }
@@ -99,8 +95,6 @@ impl Ledger {
         self.line(&Line::Say(Event { at, who, kind })).await
     }
 
-    /// Runs an operation of the library. Reports its beginning and its end. `within` is the maximum
-    /// time that the library documents for the operation.
     pub(crate) async fn verb<T>(
         &mut self,
         verb: Verb,

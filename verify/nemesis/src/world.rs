@@ -104,14 +104,11 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Starts three groups, if possible on simulated machines. Creates the networks of the clients.
     pub(crate) fn up(clients: u8, out: &Path) -> Result<Self, Failure> {
         let shape = ["--groups", "3", "--down-after", "4000", "--max-lag", "2"];
         Self::of(clients, &shape, machine::make(out)?)
     }
 
-    /// Starts groups with the arguments `shape` of `sentinel-conf/up`. `server` is the program that
-    /// starts their servers.
     pub(crate) fn of(
         clients: u8,
         shape: &[&str],
@@ -211,14 +208,10 @@ impl World {
         Ok(())
     }
 
-    /// Returns the path of the socket of the ledger (the process that logs events). The socket is
-    /// in the folder with the files of the Sentinel groups.
     pub(crate) fn socket(&self) -> PathBuf {
         self.dir.join("ledger.sock")
     }
 
-    /// Returns a command that runs in the network of a client. The kernel kills this command when
-    /// this process ends.
     pub(crate) fn in_client(&self, n: u8) -> Command {
         let pid = self.holders[usize::from(n) - 1].id();
         let mut command = Command::new("nsenter");
@@ -227,7 +220,6 @@ impl World {
         command
     }
 
-    /// Makes `command` run on a simulated machine with its own clock, if there are such machines.
     pub(crate) fn place(&self, n: u8, command: &mut Command) -> Result<(), Failure> {
         let (Some(server), Some(ahead)) = (&self.server, self.ahead.get(&n.to_string())) else {
             return Ok(());
@@ -235,8 +227,6 @@ impl World {
         machine::place(command, server, &self.dir.join(format!("client{n}.machine")), *ahead)
     }
 
-    /// Returns a command that runs in the network of the Sentinel groups. The kernel kills this
-    /// command when this process ends.
     pub(crate) fn inside(&self) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/run/netns/{}", self.netns));
@@ -283,7 +273,6 @@ impl World {
         Some(group.servers[best].clone())
     }
 
-    /// Returns the process id of a server or a Sentinel, if its process still runs.
     pub(crate) fn pid(&self, group: usize, id: &str) -> Option<u32> {
         let text = std::fs::read_to_string(self.home(group, id).join("pid")).ok()?;
         let (pid, start) = text.trim().split_once(' ')?;
@@ -361,12 +350,10 @@ fn off(dice: &mut StdRng, most: i64) -> i64 {
     }
 }
 
-/// Keeps this process's network open until the standard input ends.
 pub(crate) fn hold() -> io::Result<()> {
     io::copy(&mut io::stdin(), &mut io::sink()).map(|_| ())
 }
 
-/// Sends the signal with this name to a process.
 pub(crate) fn signal(pid: u32, name: &str) {
     let _ =
         Command::new("kill").args(["-s", name, &pid.to_string()]).stderr(Stdio::null()).status();

@@ -1,5 +1,5 @@
 //! Test of `nemesis ordinary`: a planned handover of one group. No idempotency key may be parked,
-//! and new keys must run long before a quarantine (a time without grants) would end.
+//! and new keys must run long before a quarantine would end.
 
 use std::process::Command;
 
@@ -32,8 +32,8 @@ fn a_planned_handover_of_one_group_parks_nothing() {
         assert_eq!(first["parked"], 0, "{first}");
         assert!(first["no_locks_s"].as_f64() < Some(5.0), "{first}");
     }
-    // Without `palisade init`, the server begins with a quarantine (a time without grants). Keys
-    // without a birth (creation time) are parked: they do not run until an operator decides.
+    // Without `palisade init`, the server begins with a quarantine. Keys without a birth are
+    // parked: they do not run until an operator decides.
     let unknown = row("one server", "first start without init", false);
     assert!(unknown["no_locks_s"].as_f64() > Some(10.0), "{unknown}");
     assert!(unknown["parked"].as_u64() > Some(0), "{unknown}");

@@ -1,6 +1,6 @@
-//! Tests of one row (one fault) of the failover table of `nemesis`, with short leases. The row runs
-//! once with the library's safety checks and once without them. The check of the events' log must
-//! accept the first run and reject the second.
+//! Tests of one row of the failover table of `nemesis`, with short leases. The row runs once with
+//! the library's safety checks and once without them. The check of the events' log must accept the
+//! first run and reject the second.
 
 use std::path::Path;
 use std::process::{Command, Output};

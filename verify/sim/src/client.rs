@@ -56,7 +56,6 @@ pub(crate) type Forgotten = Arc<Mutex<Vec<Arc<dyn Any + Send + Sync>>>>;
 pub(crate) struct Actor {
     pub(crate) world: Arc<World>,
     pub(crate) plan: Arc<Plan>,
-    /// Settings of this client process.
     pub(crate) settings: Settings,
     pub(crate) process: Arc<Process>,
     pub(crate) redlock: Redlock,
@@ -297,7 +296,6 @@ impl Actor {
         }
     }
 
-    /// Takes over the lock from its current holder, as an operator does.
     async fn take_over(
         &self,
         name: usize,
@@ -417,7 +415,6 @@ impl Actor {
         self.uses((held.id, shared), held.name, held.guard.fencing_token().get(), delay);
     }
 
-    /// Sends a write, or a read (`shared`), of a holder to the resource that the lock protects.
     pub(crate) fn uses(&self, id: (HoldId, bool), name: u16, token: u64, delay: u64) {
         let world = Arc::clone(&self.world);
         tokio::spawn(async move {

@@ -23,12 +23,10 @@ impl Dice {
         mix(self.0)
     }
 
-    /// Returns a number from `low` to `high`, both included.
     pub(crate) fn range(&mut self, low: u64, high: u64) -> u64 {
         low + self.next() % (high - low + 1)
     }
 
-    /// Returns true with a probability of `permille` in a thousand.
     pub(crate) fn chance(&mut self, permille: u64) -> bool {
         self.next() % 1_000 < permille
     }

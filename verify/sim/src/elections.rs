@@ -32,8 +32,8 @@ impl Actor {
         ms((self.settings.max_ttl - self.settings.ttl) / 2)
     }
 
-    /// Campaigns for at most `wait`. Then leads for `span`, and publishes (proclaims) a value after
-    /// each time `every`. Then gives the leadership up.
+    /// Campaigns for at most `wait`. Then leads for `span`, and publishes a value after each time
+    /// `every`. Then gives the leadership up.
     pub(crate) async fn lead(
         &self,
         seat: usize,

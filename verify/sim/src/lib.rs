@@ -1,9 +1,9 @@
 //! The deterministic simulator of palisade.
 //!
-//! The real library (client side, locks, keys and elections) runs on simulated nodes and networks
-//! in virtual time. Each run has one seed. The plan of a run follows from the seed, and everything
-//! else follows from the plan and the code, so the same seed always gives exactly the same trace.
-//! The rules that all runs must keep are in the module `invariants`.
+//! The real library runs on simulated nodes and networks in virtual time. Each run has one seed.
+//! The plan of a run follows from the seed, and everything else follows from the plan and the code,
+//! so the same seed always gives exactly the same trace. The rules that all runs must keep are in
+//! the module `invariants`.
 
 mod client;
 mod dice;

@@ -94,7 +94,6 @@ struct Fate {
 }
 
 impl Link {
-    /// Returns the signals that make the next batch arrive after all batches that were sent before.
     fn order(&self) -> Order {
         let ((there, arrived), (back, answered)) = (oneshot::channel(), oneshot::channel());
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -206,8 +205,8 @@ impl LockNode for Link {
         })
     }
 
-    /// Requests a barrier (a wait for replicas) from the node over the same unreliable connection.
-    /// The request ends when its caller drops it.
+    /// Requests a barrier from the node over the same unreliable connection. The request ends when
+    /// its caller drops it.
     fn barrier(
         &self,
         after: BarrierPoint,
@@ -215,7 +214,7 @@ impl LockNode for Link {
         deadline: Moment,
     ) -> BoxFuture<'_, Result<u32, NodeError>> {
         let fate = self.fate();
-        // In one of ten barriers (waits for replicas), a replica does not confirm.
+        // In one of ten barriers, a replica does not confirm.
         let lags = self.dice.lock().unwrap_or_else(PoisonError::into_inner).chance(100);
         let budget = deadline.since(self.env.now());
         let exchange = async move {

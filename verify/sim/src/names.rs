@@ -1,22 +1,17 @@
-//! Names of locks, keys and elections, and the short numbers of these names in a trace (the list of
-//! a run's events).
+//! Names of locks, keys and elections, and the short numbers of these names in a trace.
 
-/// Returns the name of a lock that many clients want.
 pub(crate) fn lock(n: usize) -> String {
     format!("lock-{n}")
 }
 
-/// Returns the name of a lock that is used after the end of all faults.
 pub(crate) fn calm(n: usize) -> String {
     format!("calm-{n}")
 }
 
-/// Returns the name of a semaphore under contention.
 pub(crate) fn pool(n: usize) -> String {
     format!("pool-{n}")
 }
 
-/// Returns the name of a semaphore that is used after the end of all faults.
 pub(crate) fn calm_pool(n: usize) -> String {
     pool(50 + n)
 }
@@ -24,17 +19,14 @@ pub(crate) fn calm_pool(n: usize) -> String {
 /// Number of permits of each semaphore.
 pub(crate) const PERMITS: u16 = 2;
 
-/// Returns the number of a slot of a semaphore: each slot is a name with a holder of its own.
 pub(crate) fn slot(pool: usize, slot: u16) -> u16 {
     1_000 + 10 * pool as u16 + slot
 }
 
-/// Returns the idempotency key with the number `n`.
 pub(crate) fn order(n: usize) -> String {
     format!("order-{n}")
 }
 
-/// Returns the name of an election.
 pub(crate) fn seat(n: usize) -> String {
     format!("seat-{n}")
 }
@@ -45,12 +37,10 @@ pub(crate) fn tick(unix_seconds: i64) -> u16 {
     400 + u16::try_from(unix_seconds % 600).unwrap_or_default()
 }
 
-/// Returns true if `number` belongs to an idempotency key or a tick.
 pub(crate) fn is_key(number: u16) -> bool {
     (200..300).contains(&number) || (400..999).contains(&number)
 }
 
-/// Returns the number of a key. Ignores the prefix of the key.
 pub(crate) fn number_of(key: &str) -> u16 {
     let name = key.rsplit(':').next().unwrap_or(key);
     let Some((kind, n)) = name.split_once('-') else { return 999 };

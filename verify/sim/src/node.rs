@@ -76,7 +76,7 @@ struct State {
     granted: Vec<(u16, u64)>,
     down: bool,
     lives: u64,
-    /// Number of hints (wake-up messages) per thousand that are lost.
+    /// Number of hints per thousand that are lost.
     lose_hint: u64,
     signals: broadcast::Receiver<NodeSignal>,
 }
@@ -151,7 +151,6 @@ impl Node {
         self.state().down
     }
 
-    /// Returns the server to which a client is connected.
     pub(crate) fn server_of(&self, client: usize) -> Option<Arc<str>> {
         let state = self.state();
         state.servers[state.views[client]].memory.server()
@@ -225,8 +224,8 @@ impl Node {
         let ops = batch.ops.clone();
         let replies = at_once(memory, batch);
         // A server that is closed for a planned handover does not reply. So its new data history
-        // (sequence of writes) counts as begun only with its first reply.
-        // If nothing changed on the server, only a client that was told of the promotion begins it.
+        // counts as begun only with its first reply. If nothing changed on the server, only a
+        // client that was told of the promotion begins it.
         let may_begin = told == state.epoch || state.servers[at].stale.is_none();
         let is_answered = replies.facts.is_some();
         let begins = state.servers[at].fresh.take_if(|_| is_answered && may_begin);
@@ -248,9 +247,8 @@ impl Node {
         replies
     }
 
-    /// Returns two failover windows (the time for which a replaced master may still grant). The
-    /// first is the largest window of the servers whose settings the client has read. The second
-    /// also includes the other servers.
+    /// Returns two failover windows. The first is the largest window of the servers whose settings
+    /// the client has read. The second also includes the other servers.
     fn windows(&self, state: &State, at: usize, client: usize) -> (Duration, Duration) {
         let reads = self.clients[client].reads | 1 << at;
         let known = state.servers.iter().enumerate().filter(|(i, _)| reads >> i & 1 == 1);
@@ -259,8 +257,8 @@ impl Node {
         (read, if all { read } else { self.longest })
     }
 
-    /// Records the requests and the replies in the trace (the list of events). Returns true if the
-    /// replies contain a grant.
+    /// Records the requests and the replies in the trace. Returns true if the replies contain a
+    /// grant.
     fn tell(
         &self,
         (server, life, at): (usize, u64, u64),
@@ -287,8 +285,7 @@ impl Node {
         granted
     }
 
-    /// Replies to a barrier (a request to wait for replicas): confirms that the replicas have all
-    /// grants of the client's server.
+    /// Replies to a barrier: confirms that the replicas have all grants of the client's server.
     ///
     /// A former master confirms nothing new, because its replicas follow another server. Returns
     /// `None` if the server does not reply.
@@ -318,8 +315,7 @@ impl Node {
         Some(answer)
     }
 
-    /// Sends the hints (wake-up messages) of the server to the clients. Each hint travels
-    /// separately and may be lost.
+    /// Sends the hints of the server to the clients. Each hint travels separately and may be lost.
     fn forward(&self, state: &mut State) {
         while let Ok(event) = state.signals.try_recv() {
             let mut dice = self.hints.lock().unwrap_or_else(PoisonError::into_inner);
@@ -352,7 +348,6 @@ impl Node {
         self.state().down = false;
     }
 
-    /// Executes `FLUSHALL` on the master.
     pub(crate) fn flush(&self) {
         let mut state = self.state();
         let at = state.master;
@@ -374,7 +369,6 @@ impl Node {
         self.state().servers[at].frozen += 1;
     }
 
-    /// Ends a freeze. Executes the waiting requests in order.
     pub(crate) fn thaw(&self, at: usize) {
         let mut state = self.state();
         let server = &mut state.servers[at];
@@ -396,7 +390,6 @@ impl Node {
         self.state().servers[at].clock.run_wild(by);
     }
 
-    /// Ends all faults of the node.
     pub(crate) fn heal(&self) {
         let count = {
             let mut state = self.state();
@@ -454,7 +447,6 @@ impl State {
         (at / 1_000, data)
     }
 
-    /// Begins a new data history (sequence of writes) on a server.
     fn begin(&mut self, at: usize) {
         self.lives += 1;
         self.granted.clear();

@@ -17,7 +17,6 @@ use crate::world::World;
 /// Names of the steps of a handler.
 const STEPS: [&str; 3] = ["reserve", "charge", "ship"];
 
-/// Returns the creation time of a request by the clock of its producer.
 fn created(birth: &Birth) -> SystemTime {
     UNIX_EPOCH + Duration::from_nanos(wall(birth.at * 1_000_000, birth.error * 1_000))
 }
@@ -44,7 +43,6 @@ impl Actor {
         orders.build().expect("plans keep the inequalities of the settings")
     }
 
-    /// Makes one call with an idempotency key.
     pub(crate) async fn order(&self, key: usize, print: u8, wait: u64, handler: HandlerPlan) {
         let mut call = self.orders().key(names::order(key)).in_flight_timeout(ms(wait));
         if let Some(birth) = self.plan.orders.births.get(key) {
@@ -63,7 +61,7 @@ impl Actor {
             return self.world.tell(Event::Cancelled { client, task: self.task, name });
         };
         // The remaining outcomes give the caller no result. The handler failed or is running, the
-        // key is parked (the handler was not run), or the result may not be stored.
+        // key is parked, or the result may not be stored.
         let none = |why| Event::NoResult { client, name, why };
         self.world.tell(match outcome {
             Ok(Outcome::Executed { value, kept, .. }) => {

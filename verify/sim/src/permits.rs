@@ -28,7 +28,6 @@ impl Actor {
         pool.build().expect("settings fit together")
     }
 
-    /// Acquires a permit of a semaphore.
     pub(crate) async fn ask_permit(
         &self,
         name: usize,

@@ -1,8 +1,6 @@
-//! Plan of one run: all decisions of a seed, as a value that can be reduced.
-//!
-//! The plans use swarm testing. The theme of a seed selects kinds of faults that belong together.
-//! Most kinds are off in a single plan. So runs differ in the kinds of their faults, not only in
-//! details.
+//! Plan of one run: all decisions of a seed, as a value that can be reduced. The theme of a seed
+//! selects kinds of faults that belong together; most kinds are off in a single plan (swarm
+//! testing).
 
 mod actions;
 mod clock;
@@ -53,7 +51,6 @@ impl NodePlan {
         self.servers.len() > 1
     }
 
-    /// Returns the largest L (time for which a replaced master may still grant) of the servers.
     pub(crate) fn window(&self) -> Ms {
         if !self.is_group() {
             return 0;
@@ -87,7 +84,6 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Returns the settings that this process sends with each batch.
     pub(crate) fn terms(&self) -> Terms {
         Terms { max_ttl: ms(self.max_ttl), clock_error: ms(self.clock_error) }
     }
@@ -127,7 +123,7 @@ impl NetPlan {
 pub(crate) enum Copy {
     /// The master's data as they were this time ago. Zero means all data.
     Behind(Ms),
-    /// No data, not even the marker (the key with the data history).
+    /// No data, not even the marker.
     Empty,
     /// The promoted server's own data, if it was replaced but still calls itself master: its
     /// promotion changes nothing. Otherwise all data.
@@ -139,8 +135,7 @@ pub(crate) enum Copy {
 pub(crate) enum Stops {
     /// The handover is completed.
     Done,
-    /// The handover stops after the old master was closed (it refuses requests), because the
-    /// operator's program dies.
+    /// The handover stops after the old master was closed, because the operator's program dies.
     Closed,
     /// The handover stops after the closing: the old master is opened again, and no server is
     /// promoted.
@@ -149,7 +144,7 @@ pub(crate) enum Stops {
     /// does not become a replica.
     Promoted,
     /// The promoted server accepts requests before it has taken over the old master's data history.
-    /// So it begins with a quarantine (a time without grants).
+    /// So it begins with a quarantine.
     Opened,
     /// The handover is completed, but the promoted server lacks the writes of this length of time
     /// just before the old master was closed.
@@ -181,9 +176,8 @@ pub(crate) enum Fault {
     /// Another server of the group is promoted. The clients in `old` stay connected to the replaced
     /// master until it refuses their requests. The replaced master freezes for the time `freeze`.
     Failover { node: usize, to: usize, copy: Copy, old: u64, freeze: Ms },
-    /// A planned handover: the master is closed (it answers nothing), another server is promoted
-    /// after the time `takes`, and that server continues as the master. `stops` tells at which step
-    /// the handover ends.
+    /// A planned handover: the master is closed, another server is promoted after the time `takes`,
+    /// and that server continues as the master. `stops` tells at which step the handover ends.
     Handover { node: usize, to: usize, takes: Ms, stops: Stops },
     /// The master gives its data another name, without a loss.
     Rename { node: usize },
@@ -343,16 +337,15 @@ pub(crate) struct OrdersPlan {
     pub(crate) accepts: Ms,
 }
 
-/// Policy for a key whose earlier attempt left no result (lapsed), or whose past the nodes may have
-/// lost (forgotten).
+/// Policy for a key whose earlier attempt left no result, or whose past the nodes may have lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Policy {
-    /// A key without a result (lapsed) or with a lost past (forgotten) is parked: its handler does
-    /// not run again without a decision of an operator.
+    /// A key without a result or with a lost past is parked: its handler does not run again without
+    /// a decision of an operator.
     #[default]
     Once,
-    /// The handler of a lapsed key (an attempt left no result) runs again. A forgotten key (an
-    /// attempt may have been lost) is parked, which means that an operator has to decide.
+    /// The handler of a lapsed key runs again. A forgotten key is parked, which means that an
+    /// operator has to decide.
     Rerun,
     /// The handler of a key runs again in both cases, lapsed and forgotten.
     Least,
@@ -373,8 +366,7 @@ pub(crate) enum Steps {
     Unnoticed,
 }
 
-/// Change of a plan (the decisions about one run), to test a mistake outside of the library or one
-/// certain rule.
+/// Change of a plan, to test a mistake outside of the library or one certain rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tamper {
     /// Every client uses the same owner token in all attempts.
@@ -426,12 +418,10 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Returns the largest value of a setting at the start and after all deploys.
     pub(crate) fn most(&self, of: impl Fn(&Settings) -> Ms) -> Ms {
         self.stages.iter().map(of).max().unwrap_or(0)
     }
 
-    /// Returns the largest failover window (L) of all servers.
     pub(crate) fn window(&self) -> Ms {
         self.nodes.iter().map(NodePlan::window).max().unwrap_or(0)
     }
@@ -445,13 +435,12 @@ impl Plan {
         self.faults.iter().map(wild).max().unwrap_or(0)
     }
 
-    /// Returns the time for which a planned handover closes the old master (it then answers
-    /// nothing), if the other server is promoted after the time `takes`.
+    /// Returns the time for which a planned handover closes the old master, if the other server is
+    /// promoted after the time `takes`.
     pub(crate) fn closed_for(&self, takes: Ms) -> Duration {
         ms(takes + takes / 4 + 20) + 4 * Duration::from_micros(self.truth.error)
     }
 
-    /// Returns the longest time for which a planned handover closes a master to all requests.
     pub(crate) fn longest_closing(&self) -> Duration {
         let closed = |f: &(Ms, Fault)| match f.1 {
             Fault::Handover { takes, .. } => self.closed_for(takes),
@@ -471,7 +460,6 @@ impl Plan {
         if self.seed & 8 == 0 { 0 } else { 3 }
     }
 
-    /// Returns the plan of a seed. `tamper` changes the plan, to test a bug outside the library.
     pub(crate) fn tampered(seed: u64, tamper: Option<Tamper>) -> Self {
         let unsafe_order = match tamper {
             Some(Tamper::Unsafe(order)) => Some(order),

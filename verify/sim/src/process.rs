@@ -1,8 +1,5 @@
-//! A simulated client process. All its tasks stop, continue or die together.
-//!
-//! Both the library and the user's code start their tasks through the `Env` of the process. So a
-//! stopped process behaves as after `SIGSTOP`: its timers and messages wait, but its clock
-//! continues, because the clock includes suspended time.
+//! A simulated client process. All its tasks start through its `Env`, and stop, continue or die
+//! together. Its clock continues while it is stopped, because it includes suspended time.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -82,7 +79,6 @@ impl Process {
         handle
     }
 
-    /// Stops the whole process, as `SIGSTOP` does.
     pub(crate) fn stop(&self) {
         let now = self.true_nanos();
         let mut state = self.state();

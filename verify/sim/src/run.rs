@@ -1,5 +1,5 @@
-//! Runs a plan (all decisions of a simulated run) in virtual time, on one thread and one runtime.
-//! Returns the trace and the violation, if any.
+//! Runs a plan in virtual time, on one thread and one runtime. Returns the trace and the violation,
+//! if any.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -117,8 +117,6 @@ impl Stage {
         self.plan.tasks.iter().filter(move |t| t.client == client)
     }
 
-    /// Creates a process for a client. The process has its own `Redlock` handle on the client's
-    /// nodes.
     fn process(
         &self,
         client: usize,
@@ -159,7 +157,6 @@ impl Stage {
         (process, redlock)
     }
 
-    /// Starts the tasks of a client. After a restart, continues the tasks.
     fn start(&self, client: usize) {
         let seat = &mut self.seats()[client];
         seat.tasks.clear();
@@ -206,7 +203,6 @@ impl Stage {
         Report { violation: self.world.violation(), hash, events }
     }
 
-    /// Waits until the tasks of all clients have ended. Includes the tasks of restarted processes.
     async fn all_done(&self) {
         loop {
             if self.world.violation().is_some() {
@@ -390,8 +386,8 @@ impl Stage {
         let p = &self.plan;
         let silent = p.most(|s| s.max_ttl) + p.window();
         sleep(ms(silent) * 5 / 4 + ms(2 * p.deadline + 400 + p.clocks_apart())).await;
-        // If a planned handover has closed a server (it answers nothing), its quarantine (a time
-        // without grants) begins only after the server has opened again.
+        // If a planned handover has closed a server, its quarantine begins only after the server
+        // has opened again.
         sleep(p.longest_closing() * 9 / 4).await;
         for n in 0..p.names {
             self.must_be_gone(&names::lock(n), "its ttl is long over");

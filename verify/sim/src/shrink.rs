@@ -22,7 +22,6 @@ pub(crate) fn shrink(plan: Plan, broken: &'static str, report: Report) -> (Plan,
 }
 
 impl Shrinker {
-    /// Runs a smaller plan. Keeps the plan if its run breaks the same rule.
     fn take(&mut self, plan: Plan) -> bool {
         if self.left == 0 || plan == self.plan {
             return false;

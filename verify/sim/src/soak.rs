@@ -38,8 +38,8 @@ pub struct Soak<'a> {
     pub prepare: &'a (dyn Fn() + Sync),
     /// Function that is called after each seed.
     pub tick: &'a (dyn Fn() + Sync),
-    /// Difference between two consecutive seeds. The last three bits of a seed select the theme
-    /// (the kind of scenario), so a step of 8 keeps the theme.
+    /// Difference between two consecutive seeds. The last three bits of a seed select the theme, so
+    /// a step of 8 keeps the theme.
     pub step: u64,
     /// Change of each plan, to test a mistake outside of the library or one certain rule.
     pub tamper: Option<Tamper>,

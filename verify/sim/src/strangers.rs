@@ -17,7 +17,6 @@ use crate::process::Gated;
 use crate::trace::Event;
 
 impl Actor {
-    /// Acquires a lock as other Redlock implementations do, holds it, and then deletes its key.
     pub(crate) async fn classic(&self, name: usize, wait: u64, hold: u64, mut d: Dice) {
         let key = names::lock(name);
         let env = Gated(Arc::clone(&self.process));

@@ -22,7 +22,6 @@ impl Actor {
         }
     }
 
-    /// Waits for a hand-over ticket of a lock, and takes the lock with it.
     pub(crate) async fn resume(
         &self,
         name: usize,

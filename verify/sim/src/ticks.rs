@@ -14,7 +14,6 @@ use crate::plan::{Policy, ms};
 use crate::trace::Event;
 
 impl Actor {
-    /// Takes part in the cron job for the time `span`, or until the process dies.
     pub(crate) async fn tick(&self, span: u64, takes: u64) {
         let interrupted = match self.plan.orders.policy {
             Policy::Once => Interrupted::Leave,

@@ -53,7 +53,6 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    /// Returns true if the op changed data on the server.
     pub(crate) fn is_effect(self) -> bool {
         matches!(self, Self::Granted(_) | Self::Claimed(..) | Self::Done)
     }
@@ -147,8 +146,7 @@ pub(crate) enum Event {
         name: u16,
         taken: bool,
     },
-    /// The future of a call of the user's code (an acquire, or a call with an idempotency key) was
-    /// dropped.
+    /// The future of a call of the user's code was dropped.
     Cancelled {
         client: usize,
         task: usize,
@@ -258,7 +256,6 @@ pub(crate) enum Event {
         value: u64,
         print: u8,
     },
-    /// A handler begins a step.
     StepBegins {
         name: u16,
         step: usize,

@@ -184,12 +184,10 @@ impl World {
         inner.tell(at, Event::Vacant { client, name, requested_at, hold });
     }
 
-    /// Records that a node's replicas have the grant of a lock with the fencing token `fence`.
     pub(crate) fn kept(&self, node: usize, name: u16, fence: u64) {
         self.inner().kept.insert((node, name, fence));
     }
 
-    /// Returns a new number for a result or for an observer.
     pub(crate) fn next_value(&self) -> u64 {
         let mut inner = self.inner();
         inner.next_value += 1;
@@ -201,7 +199,6 @@ impl World {
         self.tickets.lock().unwrap_or_else(PoisonError::into_inner).push((name, ticket));
     }
 
-    /// Returns the latest hand-over ticket for the name.
     pub(crate) fn ticket(&self, name: u16) -> Option<HandOver> {
         let tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
         tickets.iter().rfind(|(of, _)| *of == name).map(|(_, ticket)| ticket.clone())
@@ -213,7 +210,6 @@ impl World {
         self.inner().beliefs.retain(|b| b.hold != hold);
     }
 
-    /// Removes all holders of a process that has died.
     pub(crate) fn forget_client(&self, client: usize) {
         self.inner().beliefs.retain(|b| b.client != client);
     }
@@ -244,7 +240,6 @@ impl World {
         self.inner().violation.clone()
     }
 
-    /// Returns the trace's hash and its events.
     pub(crate) fn take_trace(&self) -> (u64, Vec<(u64, Event)>) {
         let mut inner = self.inner();
         (inner.trace.hash(), std::mem::take(&mut inner.trace.events))

@@ -1,7 +1,5 @@
-//! Kafka brokers. They are librdkafka's mock cluster, which supports consumer groups. The mock
-//! cluster lives in this process, but its brokers listen on real sockets. So the consumers can run
-//! in processes of their own. The mock cluster stores nothing on disk. So its brokers are never
-//! killed. Instead, they fail all requests for a while.
+//! Kafka brokers: librdkafka's mock cluster in this process, on real sockets. It stores nothing on
+//! disk, so its brokers are never killed, but fail all requests for a while.
 
 use std::time::Duration;
 
@@ -24,13 +22,12 @@ const TOPIC: &str = "invoices";
 const GROUP: &str = "ledger";
 const BROKERS: i32 = 3;
 const PARTITIONS: i32 = 8;
-/// Kinds of requests that fail during an outage. Consumers and publishers send only these kinds,
-/// and requests for the brokers' addresses. A failed request ends its connection.
+/// Consumers and publishers send only these kinds, and requests for the brokers' addresses. A
+/// failed request ends its connection.
 ///
-/// The demo does not stop the brokers, because the mock cluster then closes a broker's listener and
-/// later binds the same port again. If the port is in use, the cluster aborts the whole process
-/// (`Assertion mrkb->listen_s != -1`). For example, a child process may still hold the port: it has
-/// inherited the listener and has not started its own program yet.
+/// The brokers are not stopped: the mock cluster would close a broker's listener and later bind the
+/// same port again, and abort the whole process if it is in use, for example by a child process
+/// that has inherited the listener.
 const REQUESTS: [RDKafkaApiKey; 11] = [
     RDKafkaApiKey::Produce,
     RDKafkaApiKey::Fetch,
@@ -44,21 +41,15 @@ const REQUESTS: [RDKafkaApiKey; 11] = [
     RDKafkaApiKey::SyncGroup,
     RDKafkaApiKey::InitProducerId,
 ];
-/// Errors for the next 1,000 requests of a kind. The clients send fewer requests in one outage.
+/// The clients send fewer requests in one outage.
 const OUTAGE: [RDKafkaRespErr; 1_000] = [RDKafkaRespErr::RD_KAFKA_RESP_ERR__TRANSPORT; 1_000];
-/// Length of an outage.
 const AWAY: Duration = Duration::from_millis(1_500);
 const ASKED: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(30);
-/// librdkafka's settings for the consumers of the demo.
-///
-/// The session timeout is short, so that the group soon removes a dead consumer. The timeout must
-/// be longer than 3 s, because the mock cluster waits 3 s for the first members of a group. The
-/// timeout must also be longer than an outage of the brokers on a busy machine. Otherwise the
-/// cluster would remove living members. The cluster names a member by the member's address in
-/// memory. So a removed member could return under the name of a newer member, and the cluster would
-/// abort (`Assertion !member->resp`). The short backoff lets consumers reconnect soon after an
-/// outage.
+/// The session timeout is short, so that the group soon removes a dead consumer, but longer than 3
+/// s, for which the mock cluster waits for the first members, and than an outage on a busy machine:
+/// a removed member could return under the name of a newer one, and the cluster would abort
+/// (`Assertion !member->resp`).
 const SETTINGS: [(&str, &str); 4] = [
     ("session.timeout.ms", "7000"),
     ("heartbeat.interval.ms", "500"),
@@ -66,7 +57,6 @@ const SETTINGS: [(&str, &str); 4] = [
     ("reconnect.backoff.max.ms", "500"),
 ];
 
-/// A mock cluster of Kafka brokers in this process.
 pub(crate) struct Kafka {
     cluster: MockCluster<'static, DefaultProducerContext>,
 }
@@ -168,7 +158,6 @@ fn config(brokers: &str) -> ClientConfig {
     config
 }
 
-/// Returns the Kafka topic that the consumers of the demo read.
 pub(crate) fn topic(uri: &str) -> Topic {
     let topic = Topic::new(uri, TOPIC, GROUP);
     SETTINGS.iter().fold(topic, |topic, (name, value)| topic.set(name, value))

@@ -31,10 +31,8 @@ pub(crate) enum Kind {
     Streams,
 }
 
-/// Maximum number of messages that are published at the same time.
 const WINDOW: usize = 100;
 
-/// Publishes all messages. Publishes each message again until the broker has confirmed it.
 async fn publish_all<F, Fut>(letters: &[Letter], publish: F)
 where
     F: Fn(Letter, SystemTime) -> Fut + Clone + Send + 'static,
@@ -57,15 +55,13 @@ where
     while under_way.join_next().await.is_some() {}
 }
 
-/// A dead letter on the broker, with the key of its message and the reason why the message could
-/// not be handled.
 #[derive(Debug)]
 pub(crate) struct Dead {
     pub(crate) key: String,
     pub(crate) reason: String,
 }
 
-/// A running broker. Dropping the value ends the broker's processes.
+/// Dropping the value ends the broker's processes.
 pub(crate) enum Broker {
     Kafka(Kafka),
     Nats(Nats),
@@ -90,7 +86,6 @@ impl Kind {
         if self == Self::Kafka { 20 } else { 1 }
     }
 
-    /// Consumes messages until `stop` resolves.
     pub(crate) async fn consume(
         self,
         uri: &str,
@@ -147,7 +142,6 @@ impl Broker {
         }
     }
 
-    /// Publishes all messages. Publishes each message again until the broker has confirmed it.
     pub(crate) async fn publish_all(&self, letters: &[Letter]) -> Result<(), Failure> {
         match self {
             Self::Kafka(kafka) => kafka.publish_all(letters).await,
@@ -157,7 +151,6 @@ impl Broker {
         }
     }
 
-    /// Returns the number of messages that the broker still has to deliver, including delayed ones.
     pub(crate) async fn left(&self) -> Result<usize, Failure> {
         match self {
             Self::Kafka(kafka) => kafka.left(),
@@ -167,7 +160,6 @@ impl Broker {
         }
     }
 
-    /// Returns all dead letters on the broker.
     pub(crate) async fn dead_letters(&self) -> Result<Vec<Dead>, Failure> {
         match self {
             Self::Kafka(kafka) => kafka.dead_letters(),

@@ -20,7 +20,7 @@ const DURABLE: &str = "ledger";
 /// Maximum time for the server to start.
 const START: Duration = Duration::from_secs(30);
 
-/// A NATS server. Dropping the value ends the server's process.
+/// Dropping the value ends the server's process.
 pub(crate) struct Nats {
     dir: PathBuf,
     port: u16,
@@ -125,7 +125,6 @@ fn server(dir: &Path, port: u16) -> Result<Process, Failure> {
     })
 }
 
-/// Returns the durable consumer. The consumer processes of the demo pull their messages from it.
 pub(crate) async fn durable(uri: &str) -> Result<Durable, Failure> {
     // A consumer process may start while the server is down. So the client also retries its first
     // connection.

@@ -59,7 +59,6 @@ impl Rabbit {
         format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.ports.amqp)
     }
 
-    /// Waits until the broker accepts a login.
     async fn answers(&self) -> Result<(), Failure> {
         let begun = Instant::now();
         loop {
@@ -165,7 +164,6 @@ fn node(dir: &Path, ports: Ports) -> Result<Process, Failure> {
     Process::spawn(node)
 }
 
-/// Returns the RabbitMQ queue that the consumers of the demo read.
 pub(crate) fn queue(uri: &str) -> Queue {
     Queue::new(uri, QUEUE)
 }

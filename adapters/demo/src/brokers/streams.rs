@@ -21,7 +21,7 @@ const GROUP: &str = "ledger";
 /// Maximum time for the server to start.
 const START: Duration = Duration::from_secs(30);
 
-/// A Redis server. Dropping the value ends the server's process.
+/// Dropping the value ends the server's process.
 pub(crate) struct Streams {
     dir: PathBuf,
     port: u16,
@@ -125,7 +125,6 @@ fn server(dir: &Path, port: u16) -> Result<Process, Failure> {
     })
 }
 
-/// Returns the Redis stream that the consumers of the demo read.
 pub(crate) fn stream(uri: &str) -> Stream {
     Stream::new(uri, STREAM, GROUP)
 }

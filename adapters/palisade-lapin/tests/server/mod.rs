@@ -28,7 +28,6 @@ fn free_port() -> u16 {
     listener.local_addr().expect("an address").port()
 }
 
-/// Starts the broker and returns its port for clients.
 fn start() -> u16 {
     let ports = Ports { amqp: free_port(), mapper: free_port(), dist: free_port() };
     let name = format!("palisade-rabbit-{}", std::process::id());
@@ -98,7 +97,6 @@ impl Queue {
         self.connection.create_channel().await.expect("a channel")
     }
 
-    /// Removes the next dead letter from its queue and returns it.
     pub(crate) async fn dead(&self) -> Option<BasicGetMessage> {
         let (channel, queue) = (self.channel().await, palisade_lapin::dead_letters(&self.name));
         let got = channel.basic_get(queue.as_str().into(), BasicGetOptions::default()).await;

@@ -70,14 +70,12 @@ impl Nats {
         Publisher::new(self.client.clone(), STREAM)
     }
 
-    /// Returns the server's information about the durable consumer.
     pub(crate) async fn info(&self) -> Info {
         let found = self.context.get_consumer_from_stream(DURABLE, STREAM).await;
         let mut found: PullConsumer = found.expect("it is there");
         found.info().await.expect("an answer").clone()
     }
 
-    /// Waits until all messages are acknowledged.
     pub(crate) fn drained(&self) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         Box::pin(async {
             loop {
@@ -105,7 +103,6 @@ impl Nats {
     }
 }
 
-/// Returns the server's address. The server writes the address to a file when it listens.
 async fn address(dir: &std::path::Path, pid: u32) -> Option<String> {
     let file = dir.join(format!("nats-server_{pid}.ports"));
     let begun = Instant::now();

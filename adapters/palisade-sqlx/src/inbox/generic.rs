@@ -1,7 +1,4 @@
-//! The part of the inbox that is the same for all databases: the order of the statements in a
-//! transaction, the encoding of a result, and the result of a probe. The statements themselves
-//! differ between databases ([`Rows`]). The statements of PostgreSQL are in `inbox.rs`. The
-//! statements of MariaDB and MySQL are in `mysql/inbox.rs`.
+//! The part of the inbox that is the same for all databases; the statements differ ([`Rows`]).
 
 use std::future::Future;
 use std::time::Duration;
@@ -16,7 +13,6 @@ use sqlx::{Connection as _, Database, Pool};
 
 use crate::error::InboxError;
 
-/// The row of a key in the inbox, the table that records effects.
 pub(crate) struct Found {
     /// The result of the effect as JSON; `None` if the row has no result.
     pub(crate) result: Option<Vec<u8>>,
@@ -49,12 +45,11 @@ pub(crate) fn record(cx: &Context) -> String {
     cx.child_key("palisade-sqlx: inbox")
 }
 
-/// Converts a duration to microseconds, the unit of the databases' intervals.
 pub(crate) fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// The SQL statements of the inbox. Each database has its own dialect.
+/// Each database has its own dialect.
 pub(crate) trait Rows: Database {
     /// Writes the row of the key's record. The row has no result yet. Overwrites a row that is no
     /// longer valid, unless it [may be this request's](may_be_ours). Returns false if there is
@@ -89,8 +84,7 @@ pub(crate) trait Rows: Database {
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 }
 
-/// Runs `effect` if the key has no valid row in the inbox, and writes the row. The function `once`
-/// of each database calls this function.
+/// The function `once` of each database.
 pub(crate) async fn once<D, T, E, F>(
     conn: &mut D::Connection,
     cx: &Context,
@@ -145,8 +139,7 @@ where
     Ok(value)
 }
 
-/// Looks for the effect of an earlier attempt. The function `probe` of each database calls this
-/// function.
+/// The function `probe` of each database.
 pub(crate) async fn probe<D: Rows, T: DeserializeOwned>(
     conn: &mut D::Connection,
     cx: &Context,
@@ -175,8 +168,7 @@ pub(crate) async fn probe<D: Rows, T: DeserializeOwned>(
     }
 }
 
-/// Makes a probe that gets its connections from a pool. The function `prober` of each database
-/// calls this function.
+/// The function `prober` of each database.
 pub(crate) fn prober<D, T>(
     pool: Pool<D>,
 ) -> impl Fn(Context) -> BoxFuture<'static, Probed<T>> + Clone + Send + Sync + 'static

@@ -1,5 +1,4 @@
-//! The inbox, the table that records effects, in MariaDB and MySQL; see [the module for
-//! PostgreSQL](crate::inbox).
+//! The inbox in MariaDB and MySQL; see [the module for PostgreSQL](crate::inbox).
 
 use futures_core::future::BoxFuture;
 use palisade::Probed;

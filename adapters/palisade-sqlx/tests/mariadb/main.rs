@@ -1,5 +1,4 @@
-//! Tests of the inbox (the table that records effects) and of fenced writes, on a real MariaDB
-//! server.
+//! Tests of the inbox and of fenced writes, on a real MariaDB server.
 
 #[path = "../child.rs"]
 mod child;

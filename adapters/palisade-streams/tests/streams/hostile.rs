@@ -27,7 +27,6 @@ fn orders() -> Idempotency {
     redlock.idempotency("orders").at_least_once().build().unwrap()
 }
 
-/// Sends commands of arbitrary bytes to the server.
 fn send(server: &Server, words: &[&[u8]]) {
     let mut to = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
     let mut command = format!("*{}\r\n", words.len()).into_bytes();

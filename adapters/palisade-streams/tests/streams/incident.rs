@@ -1,7 +1,7 @@
 //! Tests of entries with forgotten keys: the nodes have lost data, so it is unknown if there was an
-//! attempt for such a key. In one test the entries are held (delivered again and again) until an
-//! operator decides, and then run once. In the other test a first decision makes the entries dead
-//! letters. After a second decision the entries are moved back into the stream and run once.
+//! attempt for such a key. In one test the entries are held until an operator decides, and then run
+//! once. In the other test a first decision makes the entries dead letters. After a second decision
+//! the entries are moved back into the stream and run once.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -78,8 +78,7 @@ async fn entries_are_held_parked_by_a_decision_and_run_once_after_a_redrive() {
         sleep(Duration::from_secs(6)).await;
         let url = server.url();
         let moves = || redrive(&url, "orders");
-        // A redrive (the move of dead letters back into their stream) can stop at any moment and
-        // loses no entry.
+        // A redrive can stop at any moment and loses no entry.
         for n in 0..20 {
             let _ = timeout(Duration::from_micros(200 * n), moves()).await;
         }

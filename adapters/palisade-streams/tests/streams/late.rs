@@ -27,14 +27,12 @@ const ANSWERS: [(&str, Answer); 5] = [
     ("a result", || Ok(())),
 ];
 
-/// Returns the pending entry: its id, its consumer and its delivery count.
 fn pending(server: &Server) -> Vec<String> {
     let pending = ask(server, &["XPENDING", "orders", "billing", "-", "+", "1"]);
     // The third line is the idle time.
     pending.lines().enumerate().filter(|(n, _)| *n != 2).map(|(_, line)| line.to_owned()).collect()
 }
 
-/// Runs a consumer whose handler waits while `steal` changes its entry, and then for `rest`.
 async fn late(
     answer: Answer,
     rest: Duration,

@@ -63,7 +63,6 @@ async fn add(server: &Server, keys: &[&str]) {
     }
 }
 
-/// Returns the output of `redis-cli`.
 pub(crate) fn ask(server: &Server, words: &[&str]) -> String {
     let port = server.port().to_string();
     let mut cli = std::process::Command::new("redis-cli");
@@ -71,7 +70,6 @@ pub(crate) fn ask(server: &Server, words: &[&str]) -> String {
     String::from_utf8_lossy(&out.stdout).trim().to_owned()
 }
 
-/// Waits until the group has read `entries` entries and none of them is pending.
 pub(crate) async fn drained(server: &Server, entries: usize) {
     loop {
         let groups = ask(server, &["XINFO", "GROUPS", "orders"]);
@@ -214,7 +212,6 @@ async fn the_example_runs_on_a_server_that_was_marked() {
     }
 }
 
-/// Adds dead letters with the reason `forgotten` (the nodes lost data).
 fn add_letters(server: &Server, n: u32) {
     let add = "for n = 1, ARGV[1] do redis.call('XADD', KEYS[1], '*', 'key', n, 'reason', \
                'forgotten', 'detail', 'd', 'id', '1-1') end";

@@ -38,9 +38,8 @@ fn announced_address(group: &Group, sentinel: &Sentinel) -> Answer {
     if !named.iter().chain(&replicas).any(|at| is_wrong(&at)) {
         return Ok(Finding::fine(evidence));
     }
-    // An address such as 127.0.0.1 means the machine of the Sentinel. So the commands contain
-    // `here`, the host at which the doctor reached the Sentinel. Sentinels at several hosts mean
-    // several machines, and then nobody knows which one is right.
+    // An address such as 127.0.0.1 means the machine of the Sentinel. With Sentinels at several
+    // hosts nobody knows which one is right.
     let mut hosts = group.heard().map(|s| host_of(&s.at)).filter(|host| !is_local(host));
     let alone = hosts.all(|host| host == here);
     let is_sure = |at: &&String| alone && is_wrong(at) && group.is_agreed(at);
@@ -64,7 +63,6 @@ fn announced_address(group: &Group, sentinel: &Sentinel) -> Answer {
     Ok(Finding::error(message, evidence).fix(masters).fix(replicas).or_look(look))
 }
 
-/// Returns true for a loopback address, an unspecified address or a socket's path.
 fn is_local(host: &str) -> bool {
     let own = |ip: IpAddr| ip.is_loopback() || ip.is_unspecified();
     host.parse().map_or(host == "localhost" || host.contains('/'), own)
@@ -81,8 +79,7 @@ mod tests {
         fine("announced-address");
         let found = broken("announced-address", |f| {
             all_masters(f, "ip", "127.0.0.1");
-            // Only one Sentinel is left, so no other Sentinel reports the real address of the
-            // master.
+            // No other Sentinel reports the real address of the master.
             f.groups[0].sentinels.truncate(1);
         });
         assert_eq!(found.subject, "orders-a Sentinel 10.0.0.1:26379");
@@ -103,7 +100,7 @@ mod tests {
         let found = replica(1);
         let to = "redis-cli -h 10.0.0.1 -p 6379 --tls --user ops --askpass CONFIG";
         assert_eq!(found.fix[0], format!("{to} SET replica-announce-ip 10.0.0.1"));
-        // Sentinels on two machines: nobody knows which one the address means.
+        // Nobody knows which machine the address means.
         assert!(replica(2).fix[0].ends_with("SENTINEL MASTER orders-a"));
     }
 

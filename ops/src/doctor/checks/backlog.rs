@@ -5,8 +5,7 @@ use super::super::report::Finding;
 use super::{Answer, Check, Run};
 use crate::backlog::TTL;
 
-/// Reports a server that renames its data and cannot prove that nothing was lost. All others prove
-/// it, and the clients go on (rule quarantine 19 in docs/design).
+/// A server that cannot prove that its rename lost nothing (rule quarantine 19 in docs/design).
 pub(super) const HISTORY_RENAME: Check = Check {
     id: "history-rename",
     why: "a server without replicas gives its data another master_replid: an hour after the last \
@@ -63,7 +62,6 @@ mod tests {
             info_on(server, "repl_backlog_active", "0");
         };
         with(ID, renames, |_| {});
-        // Nothing else has to be known.
         with(ID, close_config, |_| {});
     }
 

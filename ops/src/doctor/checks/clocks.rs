@@ -6,9 +6,8 @@ use super::super::facts::{Clock, Facts};
 use super::super::report::Finding;
 use super::{Check, Run};
 
-/// Reports clocks that differ from the other clocks by more than half a second. If `clock_error`
-/// (the setting for the largest error of any clock) is shorter, the limit is `clock_error`. The
-/// error of the measurement is subtracted from the difference.
+/// The limit is half a second, or `clock_error` if that is shorter; the error of the measurement is
+/// subtracted from the difference.
 pub(super) const CLOCK_SKEW: Check = Check {
     id: "clock-skew",
     why: "locks expire by the server's wall clock, at an absolute time that replicas copy: after \
@@ -19,10 +18,7 @@ pub(super) const CLOCK_SKEW: Check = Check {
     run: Run::All(clock_skew),
 };
 
-/// Largest difference between two clocks that is not reported. If `clock_error` is shorter,
-/// `clock_error` is the limit.
 const SKEW: Duration = Duration::from_millis(500);
-/// Subject of the finding about this machine's clock.
 const HERE: &str = "this machine";
 
 fn clock_skew(facts: &Facts) -> Vec<Finding> {
@@ -37,8 +33,8 @@ fn clock_skew(facts: &Facts) -> Vec<Finding> {
     if clocks.is_empty() {
         return found;
     }
-    // With three clocks or more, the median counts as the right time. With fewer clocks nothing
-    // shows which clock is wrong, so this machine's clock counts as right.
+    // With three clocks or more, the median counts as right; with fewer nothing shows which clock
+    // is wrong.
     let here = Clock { ahead: 0, error: 0 };
     let mut all: Vec<Clock> = clocks.iter().map(|(_, clock)| *clock).collect();
     all.sort_by_key(|clock| clock.ahead);
@@ -96,8 +92,7 @@ mod tests {
 
     #[test]
     fn a_slow_answer_is_no_proof() {
-        // The measured difference is 700 ms. The round trip was long, so the real difference may be
-        // 400 ms.
+        // With the error of the round trip, the real difference may be 400 ms.
         with("clock-skew", |f| clock(f, 1, 700_000, 300_000), |_| {});
         with("clock-skew", |f| clock(f, 1, 501_000, 1_000), |_| {});
         broken("clock-skew", |f| clock(f, 1, 503_000, 1_000));

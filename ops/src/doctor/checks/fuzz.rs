@@ -1,5 +1,4 @@
-//! Tests with arbitrary answers of servers and Sentinels. No answer makes a check overflow or
-//! panic. No answer adds a second command to a command that people paste.
+//! No answer makes a check overflow or panic, or adds a second command to one that people paste.
 
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -15,8 +14,6 @@ fn any_text() -> impl Strategy<Value = String> {
     any_bytes().prop_map(|b| String::from_utf8_lossy(&b).into_owned())
 }
 
-/// Returns all maps of fields in the facts (values that were read from servers), so that a test can
-/// replace the values.
 fn all(facts: &mut Facts) -> Vec<&mut Fields> {
     let mut found = Vec::new();
     for group in &mut facts.groups {

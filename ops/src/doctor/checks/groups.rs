@@ -47,9 +47,7 @@ fn two_masters(group: &Group) -> Answer {
     Ok(Finding::error(message, evidence).fix(fix).or_look(look))
 }
 
-/// Reports servers of a group with a min-replicas check (`min-replicas-to-write`) that is missing
-/// or insufficient. The check calls the same function as the library. Replicas are examined too,
-/// because each replica may become the master.
+/// By the same function as the library. Each replica may become the master.
 pub(super) const MIN_REPLICAS: Check = Check {
     id: "min-replicas",
     why: "a master that is cut off goes on granting: without the check there were two masters for \
@@ -107,8 +105,7 @@ pub(super) const REPLICA_PRIORITY: Check = Check {
 };
 
 fn replica_priority(group: &Group) -> Answer {
-    // Sentinels report the priorities of the replicas only. The priority of the master is added
-    // from its own settings, because the master may become a replica.
+    // Sentinels report the priorities of the replicas only, and the master may become one.
     let mut all: BTreeMap<String, u64> = BTreeMap::new();
     let mut closed = Some("no Sentinel answered".to_owned());
     for sentinel in group.heard() {
@@ -169,12 +166,11 @@ pub(super) const REPLICAS: Check = Check {
     run: Run::Members(replicas),
 };
 
-/// Smallest age of a replica's last acknowledgement at which the replica is reported as lagging.
 /// Replicas acknowledge once a second.
 const LAG: Duration = Duration::from_secs(3);
 
 fn replicas(group: &Group, server: &Server) -> Answer {
-    // A second master is no fault here, because the check `two-masters` reports it.
+    // The check `two-masters` reports a second master.
     if server.info("role")? == "master" {
         if wanted::lacks_tls_replication(server) {
             let message = format!("no replica and no Sentinel finds it: {}", wanted::PORT_0);
@@ -213,8 +209,7 @@ fn replicas(group: &Group, server: &Server) -> Answer {
     })
 }
 
-/// Returns the age of the last acknowledgement of the replica `at`. The master's `INFO` has a line
-/// for each replica: `slave0:ip=10.0.0.2,port=6379,state=online,offset=1000,lag=0`.
+/// A line of `INFO`: `slave0:ip=10.0.0.2,port=6379,state=online,offset=1000,lag=0`.
 fn lag_of(master: &Server, at: &str) -> Option<Duration> {
     master.replica_lines().find_map(|line| {
         let field = |name| line.get(name).copied().unwrap_or_default();
@@ -324,7 +319,6 @@ mod tests {
         }
     }
 
-    /// Turns the min-replicas check off on server `n`. `INFO` then lacks the field of the check.
     fn off(f: &mut Facts, n: usize) {
         let server = &mut f.groups[0].servers[n];
         set_on(server, "min-replicas-to-write", "0");
@@ -343,8 +337,7 @@ mod tests {
             assert_eq!(found.fix[0], format!("{fix} min-replicas-to-write 1"));
             assert_eq!(found.fix[2], format!("{fix} min-replicas-max-lag 2"));
         }
-        // The server does not allow `CONFIG`. If the min-replicas check is off, `INFO` shows that.
-        // If it is on, its settings are unknown.
+        // Without `CONFIG`, `INFO` shows that the check is off, but not its settings.
         let found = broken("min-replicas", |f| {
             off(f, 0);
             close_config(f);

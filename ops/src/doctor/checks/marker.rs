@@ -1,6 +1,4 @@
-//! The doctor's checks of the marker, the key `palisade:generation` that palisade writes on each
-//! node. The checks find a new node, a loss of data, and a quarantine (a time without grants) that
-//! is too long.
+//! The doctor's checks of the marker: a new node, a loss of data, a quarantine that is too long.
 
 use std::time::Duration;
 
@@ -22,8 +20,8 @@ pub(super) const NOT_INITIALISED: Check = Check {
     run: Run::Masters(not_initialised),
 };
 
-/// Returns true if the library refuses the server for good. One that may evict keys is mended by
-/// the command of another finding, and then wants its marker.
+/// The library refuses the server for good. One that may evict keys is mended by the command of
+/// another finding, and then wants its marker.
 fn is_refused(server: &Server) -> bool {
     let why = server.info_text().ok().and_then(|info| objection(&info, server.allows_eviction));
     why.is_some_and(|e| e.fault() != NodeFault::Eviction)
@@ -39,8 +37,7 @@ fn not_initialised(facts: &Facts, server: &Server) -> Answer {
     let init = || [format!("palisade init --new {servers}  # if it never had any data")];
     let kept = match server.marker.as_ref()? {
         Some(kept) => kept,
-        // The library refuses some servers, for example a Redis Cluster, so `palisade init` cannot
-        // write the marker (`palisade:generation`) there.
+        // There `palisade init` cannot write the marker.
         None if is_refused(server) => {
             return Err("the library refuses this server".to_owned());
         }
@@ -80,8 +77,7 @@ fn not_initialised(facts: &Facts, server: &Server) -> Answer {
     })
 }
 
-/// Returns the command-line options that name all nodes: `palisade init` and `palisade idem` have
-/// to see all of them, and `palisade settings` reckons with their failover windows.
+/// `palisade init` and `palisade idem` have to see all nodes.
 fn named(facts: &Facts) -> String {
     let groups = facts.groups.iter().map(|group| {
         let sentinels: Vec<&str> = group.heard().map(|s| s.at.as_str()).collect();
@@ -117,7 +113,6 @@ fn window_option(window: Duration) -> String {
     format!("failover_window={}s", window.as_secs_f64())
 }
 
-/// Returns the options of an address that differ from the default rule.
 fn rule_options(rule: &MinReplicasRule) -> impl Iterator<Item = String> {
     let usual = MinReplicasRule::default();
     let (replicas, lag) = (rule.replicas, rule.max_lag);
@@ -134,13 +129,11 @@ pub(super) const DATA_LOSS: Check = Check {
     run: Run::Masters(data_loss),
 };
 
-/// Longest loss (span of lost writes), in seconds, for which the finding proposes the setting
-/// `accept_loss`. A restart or a failover loses the writes of a shorter span.
+/// In seconds: a restart or a failover loses less.
 const SHORT: u128 = 60;
 
 fn data_loss(facts: &Facts, server: &Server) -> Answer {
-    // Two clocks differ by at most twice `clock_error`. So the library extends a loss (a span of
-    // lost writes) by that much (rule idempotency 6 in docs/design), and this check does the same.
+    // As the library does (rule idempotency 6 in docs/design).
     let margin = 2 * facts.clock_error;
     let Some(marker) = server.marker.as_ref()? else {
         return Ok(Finding::fine("no marker"));
@@ -152,8 +145,7 @@ fn data_loss(facts: &Facts, server: &Server) -> Answer {
         marker.history,
         marker.floor
     );
-    // A server whose data history began without data is no finding here, because the check
-    // `not-initialised` reports it.
+    // The check `not-initialised` reports it.
     let began_so = |loss: &Loss| loss.from == 0 && marker.empty_for.is_some();
     let Some((loss, left)) = marker.loss(RETENTION).filter(|(loss, _)| !began_so(loss)) else {
         return Ok(Finding::fine(evidence));
@@ -198,8 +190,7 @@ fn quarantine_long(facts: &Facts, server: &Server) -> Answer {
     let window = facts.groups.iter().find(is_its).map_or(server.window, Group::longest_window);
     let asked = facts.max_ttl.saturating_add(window);
     let evidence = format!("quarantine {quarantine:?}; max_ttl {:?}, L {window:?}", facts.max_ttl);
-    // A node rounds the length of its quarantine (the time without grants after a restart) up to
-    // whole milliseconds. So a quarantine that is one millisecond too long is no finding.
+    // A node rounds up to whole milliseconds.
     if *quarantine <= asked.saturating_add(Duration::from_millis(1)) {
         return Ok(Finding::fine(evidence));
     }
@@ -240,8 +231,7 @@ mod tests {
         let group = format!("--node sentinel://{sentinels}/orders-a");
         let fix = format!("palisade init --new {group}  # if it never had any data");
         assert_eq!(found.fix, [fix]);
-        // A replica copies its marker (`palisade:generation`) from its master, so a replica without
-        // a marker is no finding.
+        // A replica copies its marker from its master.
         let replica = |f: &mut Facts| f.groups[0].servers[1].marker = Ok(None);
         with("not-initialised", replica, |_| {});
         let closed = |f: &mut Facts| {
@@ -250,8 +240,7 @@ mod tests {
         assert_eq!(unknown("not-initialised", closed).message, "unknown (GET not allowed)");
     }
 
-    /// Replaces the group in the facts (the values that a check examines) by two lone servers, each
-    /// with one of these markers (records of the data history).
+    /// Replaces the group by two lone servers.
     fn two(f: &mut Facts, markers: [Option<KeptData>; 2]) {
         let group = f.groups.remove(0);
         for (mut server, marker) in group.servers.into_iter().zip(markers) {
@@ -277,8 +266,7 @@ mod tests {
             assert_eq!(found.fix, [""; 0], "{second:?}");
             assert_eq!(found.message == REPLACED, second.is_none(), "{found:?}");
         }
-        // Both nodes are new. Before `init` was run, applications connected to one node or to both
-        // nodes.
+        // Applications connected before `init` was run.
         for first in [None, Some(kept(Some(5)))] {
             let found = broken("not-initialised", |f| two(f, [first, Some(kept(Some(5)))]));
             let last = found.fix.last().map(String::as_str).unwrap_or_default();
@@ -294,8 +282,7 @@ mod tests {
         assert!(found.message.contains("grants nothing for another 10s"), "{found:?}");
         let found = of(Some(60 * 60));
         assert!(found.message.contains("count as forgotten for another 23.0 h"), "{found:?}");
-        // The node began without data and has granted locks since. A server that lost all data
-        // looks the same, so the first command lists the losses of data of the server.
+        // A server that lost all data looks the same.
         assert!(found.fix[0].starts_with("palisade idem incidents"), "{found:?}");
         assert!(found.fix[1].starts_with("palisade init --new"), "{found:?}");
         let old = Some(kept(Some(25 * 60 * 60)));
@@ -353,8 +340,7 @@ mod tests {
         fine("data-loss");
         let short = found(&[(1, 2), (NOON + 100, NOON + 1_399)], NOON + 3_600_000);
         assert_eq!((short.verdict, &*short.subject), (Verdict::Info, "orders-a"));
-        // The message extends the loss (the span of lost writes) by twice `clock_error`, here by 4
-        // s.
+        // Twice `clock_error` is 4 s.
         assert_eq!(
             short.message,
             "lost at most 1.3 s of writes, 2025-11-23 14:03:20.1–14:03:21.4 UTC; keys whose \
@@ -417,13 +403,10 @@ mod tests {
         assert!(found.fix[0].starts_with("palisade doctor --max-ttl 78 "), "{found:?}");
         let lower = "palisade settings --lower --max-ttl 15 --node sentinel://10.0.0.1:26379,";
         assert!(found.fix[1].starts_with(lower), "{found:?}");
-        // A client that cannot read `min-replicas-max-lag` adds 12 s to its `max_ttl` of 15 s for a
-        // replaced master that may still grant. So a quarantine (a time without grants) of 27 s is
-        // right.
+        // A client that cannot read `min-replicas-max-lag` adds 12 s to its `max_ttl` of 15 s.
         let edge = |f: &mut Facts| f.groups[0].servers[0].marker = Ok(Some(marker(27)));
         with("quarantine-long", edge, |_| {});
-        // A quarantine (a time without grants) of 90 s is right if the application has a `max_ttl`
-        // of 78 s, because 12 s are added for a replaced master that may still grant.
+        // A `max_ttl` of 78 s, and 12 s.
         let asked = |f: &mut Facts| {
             f.groups[0].servers[0].marker = Ok(Some(marker(90)));
             f.max_ttl = Duration::from_secs(78);
@@ -431,7 +414,6 @@ mod tests {
         with("quarantine-long", asked, |_| {});
     }
 
-    /// The rule of an address with `min_replicas=2&max_lag=20s&failover_window=30s`.
     fn long_rule() -> MinReplicasRule {
         let (max_lag, window) = (Duration::from_secs(20), Some(Duration::from_secs(30)));
         MinReplicasRule { replicas: 2, max_lag, window, ..MinReplicasRule::default() }
@@ -443,10 +425,8 @@ mod tests {
             f.groups[0].servers[0].marker = Ok(Some(marker(secs)));
             f.groups[0].rule = rule;
         };
-        // A client that may not read the servers' lags takes 30 s.
         with("quarantine-long", |f| group(f, 45, long_rule()), |_| {});
         broken("quarantine-long", |f| group(f, 46, long_rule()));
-        // One that requires a lag of 3 s takes 5 s, whatever a server has.
         let max_lag = Duration::from_secs(3);
         let short = MinReplicasRule { max_lag, ..MinReplicasRule::default() };
         let lagging = |f: &mut Facts, secs| {
@@ -456,7 +436,6 @@ mod tests {
         };
         with("quarantine-long", |f| lagging(f, 20), |_| {});
         broken("quarantine-long", |f| lagging(f, 21));
-        // Two groups of one name have a rule each.
         let twice = |f: &mut Facts, secs| {
             let mut second = f.groups[0].clone();
             second.servers[0].marker = Ok(Some(marker(secs)));

@@ -1,5 +1,4 @@
-//! The checks of the doctor: pure functions from facts (values that were read from the servers) to
-//! findings. There is one file for each kind of thing that is checked.
+//! The checks of the doctor: pure functions from facts to findings.
 
 mod addresses;
 mod backlog;
@@ -19,36 +18,29 @@ mod wanted;
 use super::facts::{Facts, Group, Sentinel, Server};
 use super::report::Finding;
 
-/// The finding about one subject (such as a server), or the reason for which the needed values are
-/// unknown.
+/// The error is the reason for which the needed values are unknown.
 type Answer = Result<Finding, String>;
 
-/// Kind of subject that a check examines, and the function of the check. `run` calls the function
-/// for each subject that was reached.
 enum Run {
-    /// Data servers: lone servers and members of groups.
+    /// Lone servers and members of groups.
     Servers(fn(&Facts, &Server) -> Answer),
-    /// Data servers that are members of groups.
     Members(fn(&Group, &Server) -> Answer),
     Groups(fn(&Group) -> Answer),
     Sentinels(fn(&Group, &Sentinel) -> Answer),
-    /// The master of each node: the server that accepts writes.
     Masters(fn(&Facts, &Server) -> Answer),
-    /// The whole deployment: the function chooses the subjects of its findings.
+    /// The function chooses the subjects of its findings.
     All(fn(&Facts) -> Vec<Finding>),
 }
 
-/// A check of the doctor.
 pub(crate) struct Check {
-    /// Identifier of the check, short and in kebab case. An identifier never changes, because
-    /// people filter findings by identifier.
+    /// Never changes, because people filter findings by it.
     pub(crate) id: &'static str,
-    /// Reason for which a fault matters, with measured figures.
+    /// With measured figures.
     why: &'static str,
     run: Run,
 }
 
-/// All checks, in the order of reports.
+/// In the order of reports.
 pub(crate) const CHECKS: &[Check] = &[
     servers::UNREACHABLE,
     servers::REFUSED,
@@ -72,7 +64,6 @@ pub(crate) const CHECKS: &[Check] = &[
     clocks::CLOCK_SKEW,
 ];
 
-/// Runs all checks and returns their findings.
 pub(crate) fn run(facts: &Facts) -> Vec<Finding> {
     let named = |check: &'static Check| {
         let found = check.run.findings(facts).into_iter();

@@ -1,5 +1,5 @@
 //! Each command that the doctor prints, carried out on the facts, leaves fewer findings and no new
-//! ones. The cells are all faults alone and all pairs of them.
+//! ones: all faults alone and all pairs.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -97,7 +97,6 @@ fn by_tls(f: &mut Facts, n: usize) {
     set_on(server, "tls-replication", "no");
 }
 
-/// The servers of the group ask for this login. Its Sentinels have theirs.
 fn asks_for_login(f: &mut Facts, user: Option<&str>) {
     let group = group(f);
     group.hand.user = user.map(str::to_owned);
@@ -109,7 +108,6 @@ fn asks_for_login(f: &mut Facts, user: Option<&str>) {
 const LOGIN: [&str; 2] = ["auth-user", "auth-pass"];
 const UNSET: &str = "unset";
 
-/// The Sentinel begins to monitor the group, and has no login at its servers yet.
 fn begin(sentinel: &mut Sentinel, of: &Hand) {
     let Ok(master) = &mut sentinel.master else { unreachable!("it monitors the group") };
     for (needed, set) in [of.user.is_some(), of.has_password].into_iter().zip(LOGIN) {
@@ -251,7 +249,7 @@ fn hellos(group: &mut Group) {
     }
 }
 
-/// Carries out one command, unless it needs what only a person knows. A person knows the logins.
+/// Unless it needs what only a person knows. A person knows the logins.
 fn carry_out(f: &mut Facts, command: &str) {
     let line = command.split("    # ").next().unwrap_or_default();
     let logins = [super::wanted::USER, super::wanted::PASSWORD, "<password of the servers>"];
@@ -387,7 +385,7 @@ fn wrong(f: &Facts) -> (Keys, Vec<Finding>) {
     (all.iter().map(|f| (f.check, f.subject.clone())).collect(), all)
 }
 
-/// Carries out the commands of these findings, each once. Returns false if none changes anything.
+/// Each command once. False if none changes anything.
 fn follow(f: &mut Facts, findings: &[&Finding]) -> bool {
     let before = format!("{f:?}");
     let mut printed = BTreeSet::new();
@@ -399,7 +397,6 @@ fn follow(f: &mut Facts, findings: &[&Finding]) -> bool {
     format!("{f:?}") != before
 }
 
-/// Returns what is wrong with the doctor's advice in this cell, if anything is.
 fn cell(faults: &[&Fault]) -> Result<(), String> {
     let mut facts = good();
     for (_, change) in faults {

@@ -1,5 +1,4 @@
-//! The doctor's checks of the Sentinels of a group: there are enough Sentinels, the Sentinels
-//! agree, and a failover is possible.
+//! The doctor's checks of the Sentinels of a group.
 
 use std::collections::BTreeMap;
 
@@ -65,8 +64,7 @@ pub(super) const DISAGREEMENT: Check = Check {
     run: Run::All(disagreement),
 };
 
-/// Fields that must be equal at all Sentinels of a group. The master's address must be equal too,
-/// but is compared separately.
+/// The master's address is compared separately.
 const ALIKE: &[&str] =
     &["config-epoch", "quorum", "down-after-milliseconds", "num-other-sentinels"];
 
@@ -90,7 +88,6 @@ fn disagreement(facts: &Facts) -> Vec<Finding> {
     found
 }
 
-/// Checks that this Sentinel can start a failover and reaches the other Sentinels.
 fn alone(group: &Group, sentinel: &Sentinel) -> Answer {
     if let Err(Unread::Failed(why)) = &sentinel.master {
         let fix = wanted::monitor(group, sentinel);
@@ -151,7 +148,6 @@ fn in_tilt(sentinel: &Sentinel) -> Option<Finding> {
     (sentinel.tilt == Ok(true)).then(finding)
 }
 
-/// Returns a finding for each field in which the Sentinels differ.
 fn differences(group: &Group) -> Vec<Finding> {
     let mut found = Vec::new();
     let name = &group.name;
@@ -191,8 +187,8 @@ fn differences(group: &Group) -> Vec<Finding> {
             // The Sentinel that is odd leads the failover. A reset makes it forget which replica it
             // promotes and keep the epoch, so it names the old master in the new epoch.
             _ if is_failing_over(group) => Vec::new(),
-            // Sentinels exchange their epochs through the master. `SENTINEL RESET` starts that
-            // exchange again.
+            // Sentinels exchange their epochs through the master, and `SENTINEL RESET` starts that
+            // again.
             _ => odd.iter().map(|s| s.by_hand(&format!("SENTINEL RESET {name}"))).collect(),
         };
         let message = format!("the Sentinels differ in {field}");
@@ -239,8 +235,7 @@ pub(super) const SIGHT: Check = Check {
     run: Run::Sentinels(sight),
 };
 
-/// Age in milliseconds above which a server's last answer to a Sentinel's `INFO` is too old. A
-/// Sentinel sends `INFO` every ten seconds.
+/// In milliseconds. A Sentinel sends `INFO` every ten seconds.
 const STALE: u64 = 30_000;
 
 fn sight(group: &Group, sentinel: &Sentinel) -> Answer {

@@ -1,5 +1,4 @@
-//! The doctor's checks of a single data server: the doctor reaches the server, the library accepts
-//! it, its data survive a restart, and its user may send all commands.
+//! The doctor's checks of a single data server.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +15,6 @@ pub(super) const UNREACHABLE: Check = Check {
     run: Run::All(unreachable),
 };
 
-/// Largest number of unexamined addresses that a finding lists.
 const LISTED: usize = 16;
 
 fn unreachable(facts: &Facts) -> Vec<Finding> {
@@ -55,7 +53,7 @@ fn unreachable(facts: &Facts) -> Vec<Finding> {
     found
 }
 
-/// Reports servers that the library refuses. The check calls the same function as the library.
+/// By the same function as the library.
 pub(super) const REFUSED: Check = Check {
     id: "refused",
     why: "such a server does not vote: clients refuse it when they connect, also after it was \
@@ -109,8 +107,6 @@ fn trial(facts: &Facts) -> Vec<Finding> {
     facts.trials.iter().map(|trial| judge(&trial.outcome).on(&trial.subject)).collect()
 }
 
-/// Reports a server without persistence, a server with snapshots only, and a server that cannot
-/// write to its disk.
 pub(super) const PERSISTENCE: Check = Check {
     id: "persistence",
     why: "a master that comes back empty, faster than down-after, is copied by its replicas: every \
@@ -159,8 +155,7 @@ fn persistence(_: &Facts, server: &Server) -> Answer {
     })
 }
 
-/// Reports a server on which the user `default` may not write. The server replays its append-only
-/// file with the rights of `default`.
+/// A server replays its append-only file with the rights of `default`.
 pub(super) const AOF_REPLAY: Check = Check {
     id: "aof-replay",
     why: "Redis up to 8.2 at least, and Valkey before 9.1, replay the file with the rights of the \
@@ -201,9 +196,8 @@ pub(super) const PERMISSIONS: Check = Check {
     run: Run::Servers(permissions),
 };
 
-/// Commands that a node does not need to grant locks. Without `PUBLISH` and `SUBSCRIBE`, waiting
-/// clients poll. Without `WAIT`, no grant can wait until replicas have it (a durability level above
-/// `Primary`).
+/// Without `PUBLISH` and `SUBSCRIBE`, waiting clients poll; without `WAIT`, no durability level
+/// above `Primary` is possible.
 const SPARED: [&str; 3] = ["PUBLISH", "SUBSCRIBE", "WAIT"];
 
 fn permissions(_: &Facts, server: &Server) -> Answer {
@@ -217,8 +211,7 @@ fn permissions(_: &Facts, server: &Server) -> Answer {
     let rules: Vec<String> = rules.into_iter().collect();
     let fix = [
         server.by_hand(&format!("ACL SETUSER {user} {}", rules.join(" "))),
-        // `CONFIG REWRITE` saves the users in the main file. If the users are in a separate file,
-        // `ACL SAVE` saves them.
+        // Which of the two saves the users depends on where they are.
         format!("{} || {}", server.by_hand("CONFIG REWRITE"), server.by_hand("ACL SAVE")),
     ];
     let evidence = refused().map(|(_, why)| why.to_owned()).collect::<Vec<_>>().join("; ");
@@ -232,14 +225,13 @@ fn permissions(_: &Facts, server: &Server) -> Answer {
     })
 }
 
-/// Returns the name of a command without its arguments: `SCRIPT LOAD x` → `SCRIPT LOAD`, `GET k` →
-/// `GET`.
+/// `SCRIPT LOAD x` → `SCRIPT LOAD`, `GET k` → `GET`.
 fn operation(command: &str) -> String {
     let words = if command.starts_with("SCRIPT ") { 2 } else { 1 };
     command.split(' ').take(words).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the ACL rule that the user lacks: for a channel, for keys or for the command.
+/// For a channel, for keys or for the command.
 fn rule(command: &str, why: &str) -> String {
     if why.contains("channel") {
         "'&palisade:changed*'".to_owned()

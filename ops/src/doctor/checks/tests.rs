@@ -1,5 +1,4 @@
-//! The facts (values read from servers) of a deployment without faults, for tests, and functions
-//! that change a copy of these facts and run one check on it.
+//! A deployment without faults, and functions that run one check on a changed copy.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,8 +11,7 @@ use super::{CHECKS, run};
 use crate::login::Hand;
 use palisade::internal::MinReplicasRule;
 
-/// Returns a deployment without faults: one group on three machines, with the settings that
-/// `sentinel-conf` writes.
+/// With the settings that `sentinel-conf` writes.
 pub(crate) fn good() -> Facts {
     let sentinels = (1..=3).map(sentinel).collect();
     let servers = (1..=3).map(server).collect();
@@ -169,7 +167,6 @@ fn info(n: usize) -> Fields {
     all
 }
 
-/// Sets a setting on every data server.
 pub(crate) fn set(facts: &mut Facts, name: &str, value: &str) {
     let groups = facts.groups.iter_mut().flat_map(|g| &mut g.servers);
     for server in groups.chain(&mut facts.nodes) {
@@ -177,19 +174,16 @@ pub(crate) fn set(facts: &mut Facts, name: &str, value: &str) {
     }
 }
 
-/// Sets a setting on one server.
 pub(crate) fn set_on(server: &mut Server, name: &str, value: &str) {
     let Ok(config) = &mut server.config else { panic!("CONFIG is closed") };
     config.insert(name.into(), value.into());
 }
 
-/// Sets a line of one server's `INFO`.
 pub(crate) fn info_on(server: &mut Server, name: &str, value: &str) {
     let Ok(info) = &mut server.info else { panic!("INFO is closed") };
     info.insert(name.into(), value.into());
 }
 
-/// Sets a field of `SENTINEL MASTER` at every Sentinel.
 pub(crate) fn all_masters(facts: &mut Facts, name: &str, value: &str) {
     for sentinel in facts.groups.iter_mut().flat_map(|g| &mut g.sentinels) {
         let Ok(master) = &mut sentinel.master else { panic!("no answer") };
@@ -197,13 +191,11 @@ pub(crate) fn all_masters(facts: &mut Facts, name: &str, value: &str) {
     }
 }
 
-/// Returns the findings of check `id` for these facts (values read from servers).
 pub(crate) fn of(id: &str, facts: &Facts) -> Vec<Finding> {
     assert!(CHECKS.iter().any(|c| c.id == id), "no check is called {id}");
     run(facts).into_iter().filter(|f| f.check == id).collect()
 }
 
-/// Asserts that check `id` reports no fault for the deployment without faults.
 pub(crate) fn fine(id: &str) {
     with(
         id,
@@ -214,7 +206,6 @@ pub(crate) fn fine(id: &str) {
     );
 }
 
-/// Asserts that check `id` reports no fault after `change`.
 pub(crate) fn with(id: &str, change: impl FnOnce(&mut Facts), look: impl FnOnce(&[Finding])) {
     let mut facts = good();
     change(&mut facts);
@@ -223,8 +214,7 @@ pub(crate) fn with(id: &str, change: impl FnOnce(&mut Facts), look: impl FnOnce(
     look(&all);
 }
 
-/// Returns the first fault that check `id` reports after `change`. Asserts that the finding's
-/// message and evidence are not empty.
+/// Asserts that the finding's message and evidence are not empty.
 pub(crate) fn broken(id: &str, change: impl FnOnce(&mut Facts)) -> Finding {
     let mut facts = good();
     change(&mut facts);
@@ -235,7 +225,6 @@ pub(crate) fn broken(id: &str, change: impl FnOnce(&mut Facts)) -> Finding {
     found.clone()
 }
 
-/// Returns the first finding of check `id` after `change` that has the verdict `Unknown`.
 pub(crate) fn unknown(id: &str, change: impl FnOnce(&mut Facts)) -> Finding {
     let mut facts = good();
     change(&mut facts);
@@ -244,7 +233,6 @@ pub(crate) fn unknown(id: &str, change: impl FnOnce(&mut Facts)) -> Finding {
     found.unwrap_or_else(|| panic!("all is known: {all:#?}")).clone()
 }
 
-/// Makes all data servers refuse `CONFIG`.
 pub(crate) fn close_config(facts: &mut Facts) {
     let groups = facts.groups.iter_mut().flat_map(|g| &mut g.servers);
     for server in groups.chain(&mut facts.nodes) {
@@ -272,7 +260,7 @@ fn ids_are_unlike_and_every_check_says_why() {
 
 #[test]
 fn settings_that_cannot_be_read_are_unknown_and_no_fault() {
-    // A server may refuse `CONFIG`. So no check may report an error or a warning for that.
+    // So no check may report an error or a warning for that.
     let mut facts = good();
     close_config(&mut facts);
     for f in run(&facts) {

@@ -9,19 +9,19 @@ use super::super::facts::{
 };
 use palisade::internal::{ADVISED_DOWN_AFTER, ADVISED_LAG, LAG_SLACK};
 
-/// Shortest `down-after-milliseconds` that survives a short pause of a server.
+/// In ms; survives a short pause of a server.
 pub(super) const DOWN_AFTER_MIN: u64 = 2_000;
-/// Longest `failover-timeout` in milliseconds.
+/// In ms.
 pub(super) const TIMEOUT_MAX: u64 = 60_000;
 const TIMEOUT: u64 = 15_000;
 
-/// Returns the other Sentinels at port 0 in this Sentinel's report. Nobody can reach them.
+/// Nobody can reach them.
 pub(super) fn without_port(sentinel: &Sentinel) -> impl Iterator<Item = &Fields> {
     sentinel.others.iter().flatten().filter(|other| !has_port(other))
 }
 
-/// Returns how many Sentinels this one knows, itself included. Those at port 0 are left out, and
-/// those that nobody reaches and the user did not name: it is to forget them.
+/// Itself included, without those at port 0, and those that nobody reaches and the user did not
+/// name: it is to forget them.
 pub(super) fn known(group: &Group, sentinel: &Sentinel) -> Result<u64, String> {
     let (_, others) = sentinel.counts()?;
     let is_there =
@@ -34,7 +34,6 @@ pub(super) fn known(group: &Group, sentinel: &Sentinel) -> Result<u64, String> {
     Ok(others.saturating_add(1).saturating_sub(gone).max(1))
 }
 
-/// Returns the number of Sentinels that the doctor knows to exist.
 pub(super) fn seen(group: &Group) -> u64 {
     let name = |s: &Sentinel| s.id.clone().unwrap_or_else(|_| s.at.clone());
     let heard: BTreeSet<String> = group.heard().map(name).collect();
@@ -42,7 +41,7 @@ pub(super) fn seen(group: &Group) -> u64 {
     (heard.len() + silent.count()) as u64
 }
 
-/// Returns the number of Sentinels of the group. Their own number counts only if they agree.
+/// Their own number counts only if they agree.
 pub(super) fn size(group: &Group) -> u64 {
     let all: BTreeSet<u64> = group.heard().filter_map(|s| known(group, s).ok()).collect();
     let seen = seen(group);
@@ -52,13 +51,12 @@ pub(super) fn size(group: &Group) -> u64 {
     }
 }
 
-/// Returns the number of Sentinels that the group should have: at least three, and an odd number.
+/// At least three, and an odd number.
 pub(super) fn full_size(group: &Group) -> u64 {
     (size(group) | 1).max(3)
 }
 
-/// Returns the quorum for all Sentinels of the group, also when it has its full size: the usual one
-/// if it can do, else a majority.
+/// The usual one if it can do, else a majority.
 pub(super) fn quorum(group: &Group) -> u64 {
     let majority = full_size(group) / 2 + 1;
     let range = majority..=size(group).max(majority);
@@ -68,8 +66,8 @@ pub(super) fn quorum(group: &Group) -> u64 {
     can_do.max_by_key(|q| count(*q)).unwrap_or(majority)
 }
 
-/// Returns the `down-after-milliseconds` for all Sentinels of the group. It has to be longer than
-/// the lag of the min-replicas check, which the commands lower to the advised one at most.
+/// Longer than the lag of the min-replicas check, which the commands lower to the advised one at
+/// most.
 pub(super) fn down_after(group: &Group) -> u64 {
     let all = group.heard().filter_map(|s| s.number("down-after-milliseconds"));
     let longest = all.max().unwrap_or_default();
@@ -81,7 +79,6 @@ pub(super) fn down_after(group: &Group) -> u64 {
     }
 }
 
-/// Returns the commands that give all Sentinels the same `down-after-milliseconds`.
 pub(super) fn set_down_after(group: &Group) -> Vec<String> {
     let wanted = down_after(group);
     let is_odd = |s: &&Sentinel| s.number("down-after-milliseconds").is_some_and(|ms| ms != wanted);
@@ -90,9 +87,8 @@ pub(super) fn set_down_after(group: &Group) -> Vec<String> {
     odd.map(|s| s.by_hand(&set)).collect()
 }
 
-/// Returns the `min-replicas-to-write` for all servers of the group: what this one has, at least
-/// as many as no two halves can have, no more than there are replicas, and in any case what the
-/// address requires.
+/// What this one has, at least as many as no two halves can have, no more than there are replicas,
+/// and in any case what the address requires.
 pub(super) fn min_replicas(group: &Group, now: Option<u32>) -> u64 {
     let servers = group.servers.len() as u64;
     let now = now.map_or(1, u64::from).min(servers.saturating_sub(1));
@@ -108,8 +104,7 @@ fn failover_timeout(group: &Group) -> u64 {
 pub(super) const USER: &str = "<user of the Sentinels at the servers>";
 pub(super) const PASSWORD: &str = "<its password>";
 
-/// Returns the settings with which a Sentinel monitors the group, besides its address and quorum.
-/// Without the login it treats servers that work as down, and has a vote.
+/// Without the login a Sentinel treats servers that work as down, and has a vote.
 fn monitoring(group: &Group) -> Vec<(&'static str, String)> {
     let mut all = vec![
         ("down-after-milliseconds", down_after(group).to_string()),
@@ -123,8 +118,8 @@ fn monitoring(group: &Group) -> Vec<(&'static str, String)> {
     all
 }
 
-/// Returns the command that starts one more Sentinel of the group, on a box of its own. What only a
-/// person knows is outside the quotes: the shell refuses the command as long as it is there.
+/// What only a person knows is outside the quotes: the shell refuses the command as long as it is
+/// there.
 pub(super) fn new_sentinel(group: &Group) -> String {
     let (name, quorum) = (&group.name, quorum(group));
     let master = group.master().filter(|master| master.role == Ok(Role::Master));
@@ -141,7 +136,6 @@ pub(super) fn new_sentinel(group: &Group) -> String {
     format!("{{ {}; }} >>sentinel.conf; redis-sentinel sentinel.conf", lines.join("; "))
 }
 
-/// Returns what a new Sentinel's file needs besides, for a comment.
 pub(super) fn also_needed(group: &Group) -> &'static str {
     let asks = |s: &Sentinel| s.tls || s.hand.contains("--askpass");
     if group.hand.tls || group.heard().any(asks) {
@@ -151,8 +145,6 @@ pub(super) fn also_needed(group: &Group) -> &'static str {
     }
 }
 
-/// Returns the commands by which a Sentinel monitors the group at this address, with the settings
-/// of the other Sentinels.
 pub(super) fn monitor_at(
     group: &Group,
     sentinel: &Sentinel,
@@ -165,25 +157,22 @@ pub(super) fn monitor_at(
     all.chain(settings).map(|command| sentinel.by_hand(&command)).collect()
 }
 
-/// Returns the commands by which a Sentinel monitors the master that the others name.
 pub(super) fn monitor(group: &Group, sentinel: &Sentinel) -> Vec<String> {
     let Some(at) = group.master_at() else { return Vec::new() };
     monitor_at(group, sentinel, parts(&at))
 }
 
-/// Returns host and port for a command, without the brackets of an IPv6 address.
+/// Without the brackets of an IPv6 address.
 pub(super) fn parts(at: &str) -> (&str, &str) {
     (host_of(at), at.rsplit_once(':').map_or("6379", |(_, port)| port))
 }
 
-/// Returns true if the server listens by TLS only and replicates without TLS: it then announces
-/// port 0, and its replicas and Sentinels do not reach it.
+/// It then announces port 0, and its replicas and Sentinels do not reach it.
 pub(super) fn lacks_tls_replication(server: &Server) -> bool {
     let is = |name, value| server.setting(name) == Ok(value);
     server.tls && is("port", "0") && is("tls-replication", "no")
 }
 
-/// Returns the commands for the servers of the group that announce port 0.
 pub(super) fn tls_replication(group: &Group) -> Vec<String> {
     let odd = group.servers.iter().filter(|s| lacks_tls_replication(s));
     odd.flat_map(|s| s.set("tls-replication", "yes")).collect()
@@ -193,7 +182,7 @@ pub(super) fn tls_replication(group: &Group) -> Vec<String> {
 pub(super) const PORT_0: &str = "port 0 is announced by a server or Sentinel that listens by TLS \
                                  only and lacks `tls-replication yes`";
 
-/// Longest lag that the min-replicas check has after the commands.
+/// After the commands.
 pub(super) fn max_lag(group: &Group, now: Option<Duration>) -> u64 {
     let longest = ADVISED_LAG.min(group.rule.max_lag);
     now.filter(|lag| !lag.is_zero()).unwrap_or(longest).min(longest).as_secs()

@@ -1,6 +1,5 @@
-//! Random histories of one server, two clients and what their memories make of it. A second record
-//! of all writes, which no rule reads, tells what the server's data lack: a loss in the marker has
-//! to cover that whenever a batch may be executed.
+//! Random histories of one server and two clients. A second record of all writes tells what the
+//! server's data lack: a loss in the marker has to cover that whenever a batch may be executed.
 
 use std::collections::BTreeSet;
 
@@ -11,31 +10,26 @@ const LEASE: Duration = Duration::from_millis(300);
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A client's batch; outside of a quarantine it grants.
     Batch(usize),
     Save,
-    /// The copy takes the place of the running server's data. Who knows more than the copy comes
-    /// first: nobody else can notice it.
+    /// Who knows more than the copy comes first: nobody else can notice it.
     PutBack,
     Rename,
-    /// The server starts again, with the copy.
+    /// With the copy.
     Restart,
     Empty,
-    /// The address leads to another vote for the time of a batch of this client.
+    /// The address leads to another vote for a batch of this client.
     Detour(usize),
-    /// A replica is promoted, this client writes there, and this server is promoted again, as it
-    /// was.
+    /// This client writes to a promoted replica, and this server is promoted again, as it was.
     Promotions(usize),
 }
 
 #[derive(Clone)]
 struct Server {
-    /// Empty if there is none.
     marker: String,
     note: Option<Note>,
     replid: u64,
     process: Process,
-    /// Numbers of the writes that the data contain.
     data: BTreeSet<usize>,
 }
 
@@ -60,7 +54,6 @@ impl Server {
         }
     }
 
-    /// The same data, but another server's or another process's.
     fn moved(&self, life: u64) -> Self {
         Self { replid: life, process: Process { run: life, ..self.process }, ..self.clone() }
     }
@@ -124,7 +117,6 @@ impl World {
         }
     }
 
-    /// True if the data are older than those that the client remembers.
     fn knows_more(&self, client: usize, than: &Server) -> bool {
         let shown = than.shown(self.now + 2 * micros(self.clock_error));
         let remembers = self.clients[client];
@@ -167,7 +159,6 @@ impl World {
                 let master = std::mem::replace(&mut self.server, replica);
                 self.epoch += 1;
                 self.batch(client, error)?;
-                // A lease that is renewed in its quarantine.
                 self.write(error);
                 self.clients[client].newest.seq += 1;
                 self.server = master;
@@ -178,7 +169,6 @@ impl World {
         Ok(())
     }
 
-    /// A rename alone neither begins a history nor hides a reason to begin one.
     fn rename(&mut self, error: i64) -> Result<(), TestCaseError> {
         let life = self.name();
         let renamed = self.server.renamed(life);
@@ -200,8 +190,7 @@ impl World {
         self.writes.push(self.now.saturating_add_signed(error) / 1_000);
     }
 
-    /// Judges, writes what follows as a server would, and compares it with the record. `error` is
-    /// that of the server's clock in µs.
+    /// `error` is that of the server's clock in µs.
     fn batch(&mut self, client: usize, error: i64) -> Result<(), TestCaseError> {
         let micros = self.now.saturating_add_signed(error);
         let asked = self.asked(client);

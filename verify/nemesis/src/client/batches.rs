@@ -1,10 +1,6 @@
-//! A client that runs batches of idempotency keys. Each key is delivered several times. Some
-//! handlers die before or after their effect, or stall longer than their lease.
-//!
-//! The library cannot ask whether a handler acted (the keys have no probe), and the ledger, which
-//! records the effects, refuses none. So a key has a single effect only if no second handler starts
-//! for it. An operator decides about a parked key, whose handler must not run again, and may read
-//! the ledger.
+//! A client that runs batches of idempotency keys, each delivered several times. The keys have no
+//! probe, and the ledger refuses none of their effects: a key has a single effect only if no second
+//! handler starts for it.
 
 use std::cell::Cell;
 use std::io;

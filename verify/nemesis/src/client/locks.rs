@@ -81,7 +81,6 @@ impl Task {
         Ok(guard)
     }
 
-    /// Writes under the lock for some time, and then releases or drops the lock.
     pub(super) async fn hold(
         &mut self,
         guard: LockGuard,

@@ -26,8 +26,7 @@ use crate::locks::work::{Pace, TICKET, Task as OfKind};
 use crate::runtime;
 use crate::wire::Ledger;
 
-/// Longest lease of all clients. The length of each quarantine (a time without grants after a loss
-/// of data) follows from it.
+/// Longest lease of all clients. The length of each quarantine follows from it.
 pub(crate) const MAX_TTL: Duration = Duration::from_secs(2);
 /// E, the largest error of any clock that all clients assume.
 pub(crate) const CLOCK_ERROR: Duration = Duration::from_millis(500);
@@ -59,7 +58,7 @@ pub(crate) struct Args {
     pub(crate) life: u16,
     #[arg(long)]
     seed: u64,
-    /// Socket of the ledger (the process that logs all events).
+    /// Socket of the ledger.
     #[arg(long)]
     pub(crate) ledger: PathBuf,
     /// One Sentinel group as `name=host:port,host:port,…`. Repeated for each group.
@@ -67,8 +66,7 @@ pub(crate) struct Args {
     pub(crate) group: Vec<String>,
 }
 
-/// State of one task: identity, connection to the ledger (the process that logs all events), random
-/// numbers and `Redlock` handle.
+/// State of one task: identity, connection to the ledger, random numbers and `Redlock` handle.
 struct Task {
     who: TaskId,
     ledger: Ledger,
@@ -134,7 +132,6 @@ pub(crate) fn redlock(groups: &[String]) -> Result<Redlock, Failure> {
 }
 
 impl Task {
-    /// Returns true with a probability of `n` percent.
     fn chance(&mut self, n: u32) -> bool {
         self.dice.random_ratio(n, 100)
     }
@@ -147,8 +144,6 @@ impl Task {
         tokio::time::sleep(self.millis(range)).await;
     }
 
-    /// Runs an operation of the library. Reports its beginning and its end to the ledger, which
-    /// logs the events of all clients.
     async fn verb<T>(
         &mut self,
         verb: Verb,

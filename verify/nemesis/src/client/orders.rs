@@ -1,7 +1,5 @@
-//! Orders: work with idempotency keys. The ledger (the process that records all effects) gives each
-//! order to clients more than once. Some handlers die before or after their effect, stall longer
-//! than their lease, or are overtaken by another handler. A probe, which the library calls after an
-//! attempt without a result, asks the ledger for the effect of an order.
+//! Orders: work with idempotency keys, given to clients more than once. Some handlers die before or
+//! after their effect, stall, or are overtaken. A probe asks the ledger for the effect.
 
 use std::io;
 use std::rc::Rc;
@@ -33,7 +31,6 @@ enum Fate {
     Stalls,
 }
 
-/// One delivery of an order.
 struct Delivery {
     ledger: Rc<Mutex<Ledger>>,
     key: Arc<str>,
@@ -51,9 +48,8 @@ pub(super) async fn work(mut task: Task) -> io::Result<()> {
         .at_most_once()
         .build()
         .expect("the settings are constants");
-    // The handler and the probe (the function that looks for an earlier effect) share a second
-    // connection to the ledger (which records effects), because the running call borrows the task's
-    // own connection.
+    // The handler and the probe share a second connection to the ledger, because the running call
+    // borrows the task's own connection.
     let ledger = Rc::new(Mutex::new(task.ledger.again().await?));
     for n in 0_u64.. {
         task.pause(10..90).await;

@@ -1,6 +1,5 @@
-//! Checks an event log for the rule about parked keys of batches. A key may be parked (not run
-//! again without a decision) as lapsed (an earlier attempt left no result) only if a handler has
-//! begun, or may have been about to begin.
+//! Checks an event log for the rule about parked keys of batches. A key may be parked as lapsed
+//! only if a handler has begun, or may have been about to begin.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,13 +8,12 @@ use super::Violation;
 use super::holders::by;
 use crate::event::{Answer, Event, EventKind, Nanos, SECOND, TaskId, Verb};
 
-/// If a batch is dropped within this time after its beginning, each of its turns (handlers that run
-/// at the same time) has sent only one request, because the deadline for a node's answer is later.
+/// If a batch is dropped within this time after its beginning, each of its turns has sent only one
+/// request, because the deadline for a node's answer is later.
 const SOON: Nanos = SECOND / 4;
 
-/// A batch that its client dropped early. `blamed` are its keys that were found parked (not run,
-/// left to an operator), although no handler of the key had begun and no other call can have left a
-/// claim.
+/// A batch that its client dropped early. `blamed` are its keys that were found parked, although no
+/// handler of the key had begun and no other call can have left a claim.
 struct Dropped {
     who: TaskId,
     at: Nanos,
@@ -80,9 +78,8 @@ pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
 }
 
 impl Keys {
-    /// Records that the client dropped a batch. If it was dropped early, each turn (a handler of
-    /// the batch that runs beside the others) has claimed at most one key without starting its
-    /// handler.
+    /// Records that the client dropped a batch. If it was dropped early, each turn has claimed at
+    /// most one key without starting its handler.
     fn drop(&mut self, batch: Open, e: &Event) {
         if e.at - batch.since >= SOON {
             self.explained.extend(batch.keys);

@@ -81,7 +81,6 @@ fn shown(events: &[Event]) -> Vec<Violation> {
 type Terms<'a> = BTreeMap<(&'a Arc<str>, u64), &'a str>;
 type Values<'a> = BTreeMap<(&'a Arc<str>, &'a str), u64>;
 
-/// Returns two maps: the leader's value for each term, and the term for each value.
 fn proclaimed(events: &[Event]) -> (Terms<'_>, Values<'_>) {
     let (mut terms, mut values) = (Terms::new(), Values::new());
     for e in events {
@@ -93,8 +92,8 @@ fn proclaimed(events: &[Event]) -> (Terms<'_>, Values<'_>) {
     (terms, values)
 }
 
-/// Returns the part that all values of one candidacy (one campaign and the leadership that it wins)
-/// have in common. A candidacy publishes `1.2.3`, then `1.2.3/40` and so on.
+/// Returns the part that all values of one candidacy have in common. A candidacy publishes `1.2.3`,
+/// then `1.2.3/40` and so on.
 fn base(value: &str) -> &str {
     value.split('/').next().unwrap_or(value)
 }

@@ -57,8 +57,6 @@ impl Hold {
     }
 }
 
-/// Returns the holds of all clients (times in which they rely on a lease), sorted by name and then
-/// by beginning.
 pub(crate) fn holds(events: &[Event]) -> Vec<Hold> {
     let mut open: BTreeMap<(Arc<str>, TaskId, u64), Hold> = BTreeMap::new();
     let mut all = Vec::new();

@@ -1,8 +1,6 @@
-//! Checks a log of events for broken rules. The rules are those that the library documents. The
-//! check uses only the log. It uses neither the library nor the decisions of the ledger, which
-//! records effects.
-//!
-//! A client that was killed or stopped counts as a holder until the last deadline that it reported.
+//! Checks a log of events for broken rules, without the library and without the decisions of the
+//! ledger. A client that was killed or stopped counts as a holder until the last deadline that it
+//! reported.
 
 mod answers;
 mod batches;
@@ -36,7 +34,6 @@ impl Violation {
     }
 }
 
-/// Returns all violations in the log, sorted by time.
 pub(crate) fn judge(events: &[Event]) -> Vec<Violation> {
     let mut found = holders::judge(events);
     found.extend(kinds::judge(events));

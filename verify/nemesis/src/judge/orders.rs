@@ -1,10 +1,6 @@
-//! Checks an event log for broken rules about orders (requests with an idempotency key) and about
-//! idempotency keys of batches.
-//!
 //! An order has at most one effect that the ledger accepts. A batch key has a second effect only if
-//! an operator ran the key again. Each order or key has one result, which never changes and is one
-//! of its effects. No handler starts after a client received the result, or after the effect of a
-//! batch key.
+//! an operator ran it again. Each has one result, and no handler starts after a client received it,
+//! or after the effect of a batch key.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

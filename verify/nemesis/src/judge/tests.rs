@@ -1,7 +1,5 @@
-//! Tests of the checks of event logs, with hand-written logs. The checks must find each kind of
-//! broken rule, and report no other rule.
-//!
-//! Times are in milliseconds. Each bad log is the good log with one change.
+//! Each bad log is the good log with one change: the checks must find it, and report no other rule.
+//! Times are in milliseconds.
 
 use super::*;
 use crate::event::{Answer, TaskId, Verb};
@@ -112,18 +110,15 @@ fn good() -> Vec<Event> {
     ]
 }
 
-/// Returns the names of the rules that a log breaks.
 fn broken(mut log: Vec<Event>) -> Vec<&'static str> {
     sort(&mut log);
     judge(&log).iter().map(|v| v.rule).collect()
 }
 
-/// Returns the rules that the log `good` (it breaks no rule) breaks with these additional events.
 fn with(more: Vec<Event>) -> Vec<&'static str> {
     broken([good(), more].concat())
 }
 
-/// Returns the rules that the good log breaks if the event at `time` is replaced by `event`.
 fn at(time: Nanos, event: Event) -> Vec<&'static str> {
     let mut log = good();
     let place = log.iter().position(|e| e.at == time * MS).expect("there is one at this time");
@@ -300,8 +295,7 @@ fn a_key_that_is_parked_without_a_handler_is_found() {
     assert_eq!(dropped(&["k1"]), [""; 0]);
     assert_eq!(dropped(&["k1", "k1"]), [""; 0]);
     assert_eq!(dropped(&["k1", "k3"]), [rule]);
-    // A process may be killed at any point of its batch, so both keys may be parked (left to an
-    // operator).
+    // A process may be killed at any point of its batch, so both keys may be parked.
     let killed = on(1, 5_200, EventKind::Died { wanted: true });
     let killed = vec![batch(1, 5_000, &["k1", "k2"]), killed];
     let both = vec![parked(2, 6_000, "k1"), parked(2, 6_001, "k2")];

@@ -134,7 +134,6 @@ impl Client {
         self.redlock.election(SEAT).build().expect("settings fit together")
     }
 
-    /// Acquires a lock, however long its node is away, up to `within`.
     pub(super) async fn hold(
         &self,
         name: &str,
@@ -212,7 +211,6 @@ impl Client {
         Ok(())
     }
 
-    /// Tries to get all that the first client has, and repeats all requests, until `end`.
     pub(super) async fn contest(&self, held: &Held, requests: &[Request], end: Instant) {
         let repeated = async {
             for request in requests {
@@ -262,7 +260,6 @@ impl Client {
         }
     }
 
-    /// Waits until this client gets a lock that nobody else wants. Notes the time that takes.
     pub(super) async fn served(&self, within: Duration) {
         let begun = Instant::now();
         let name = format!("after-{}", self.name);

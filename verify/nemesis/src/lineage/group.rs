@@ -33,7 +33,6 @@ impl Site {
         Self::beside(0, ttl, log).await
     }
 
-    /// Starts the group, and this number of others.
     async fn beside(others: usize, ttl: Duration, log: &Log) -> Result<Self, Failure> {
         let more = ["--down-after", "3000", "--max-lag", "1"];
         let groups = Groups::up(1 + others, &more).await?;
@@ -62,7 +61,6 @@ impl Site {
         Client::new(name, redlock, &self.log)
     }
 
-    /// Returns a client for which the address `at` of a server leads to `to`.
     fn client_by(&self, name: &'static str, at: &str, to: &str) -> Result<Client, Failure> {
         let node = SentinelNode::builder(self.name(), self.groups.groups[0].sentinels.clone());
         let node = node.map_address([(at.to_owned(), to.to_owned())]).build()?;

@@ -23,7 +23,6 @@ const LATE: Duration = Duration::from_secs(1);
 /// Number of programs that start one after the other, all within a lease.
 const STARTS: usize = 4;
 
-/// Starts a server with a marker.
 pub(super) async fn marked(args: &[&str]) -> Result<Server, Failure> {
     let server = block_in_place(|| Server::start(args));
     let made = init(&Deployment::new().node(server.url()), "").await?;

@@ -18,8 +18,7 @@ use crate::world::Failure;
 
 /// Time for which a server is frozen or down.
 const AWAY: Duration = Duration::from_millis(800);
-/// Time between the end of a fault and the next fault, if no server is in quarantine (a time
-/// without grants).
+/// Time between the end of a fault and the next fault, if no server is in quarantine.
 const REST: Duration = Duration::from_millis(400);
 /// Longest time for which two of three servers are frozen. The clients then cannot get the lock,
 /// and do their work without it.
@@ -175,7 +174,6 @@ impl<'a> Clients<'a> {
         Ok(command.stdin(Stdio::null()).spawn()?)
     }
 
-    /// Kills a client with SIGKILL, and starts it again.
     pub(super) fn crash_one(&mut self, dice: &mut StdRng) -> Result<(), Failure> {
         let at = dice.random_range(0..self.running.len());
         let (child, life) = &mut self.running[at];
@@ -197,7 +195,6 @@ impl<'a> Clients<'a> {
         Ok(())
     }
 
-    /// Kills all clients.
     pub(super) fn end(&mut self) {
         for (mut child, _) in self.running.drain(..) {
             let _ = child.kill();

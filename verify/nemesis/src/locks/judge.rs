@@ -110,7 +110,6 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Counts the broken rules.
     fn count(&mut self, kind: Kind, broken: &[Broken]) {
         let of = |rules: &[&str]| broken.iter().filter(|b| rules.contains(&b.0)).count();
         self.overlaps = of(&[ONE_HOLDER, ALL_PERMITS]);
@@ -136,8 +135,6 @@ impl Found {
     }
 }
 
-/// Returns the findings about the locks of `kind`, and the violations. The clients were killed at
-/// the time `end`.
 pub(crate) fn judge(kind: Kind, lines: &[Line], end: Nanos) -> (Found, Vec<Violation>) {
     let is_of = |grant: &Grant| grant.names.iter().any(|name| Kind::of(name) == Some(kind));
     let holds: Vec<_> = holds(lines).into_iter().filter(|hold| is_of(&hold.grant)).collect();
@@ -280,7 +277,6 @@ fn tokens_wrong(holds: &[&Hold]) -> Vec<Broken> {
     found
 }
 
-/// Returns the largest number of holds at the same time, and the first time with this number.
 fn most_held(holds: &[Hold]) -> (usize, Nanos) {
     let whole = || holds.iter().filter(|hold| !hold.is_empty());
     // At equal times, an end comes before a beginning.
@@ -296,8 +292,6 @@ fn most_held(holds: &[Hold]) -> (usize, Nanos) {
     (usize::try_from(most.0).unwrap_or(0), most.1)
 }
 
-/// Returns the number of inner acquires (an owner acquires its lock again), and those whose token
-/// differs from the token that the owner already had.
 fn inner(lines: &[Line]) -> (usize, Vec<Broken>) {
     let mut outer = BTreeMap::<TaskId, u64>::new();
     let (mut all, mut wrong) = (0, Vec::new());

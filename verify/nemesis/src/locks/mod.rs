@@ -70,7 +70,6 @@ names! {
 }
 
 impl Kind {
-    /// Returns the kind of the lock with this name.
     fn of(lock: &str) -> Option<Self> {
         let kind = lock.split(':').next();
         Self::ALL.into_iter().find(|of| Some(of.name()) == kind)

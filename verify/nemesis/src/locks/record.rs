@@ -1,8 +1,5 @@
-//! Observations of a client: lines of JSON. Its process appends them to its own file, or sends them
-//! to the ledger of `nemesis` as events.
-//!
-//! Each line is written to the file at once. So the file of a killed client has all lines that the
-//! client wrote before.
+//! Observations of a client: lines of JSON. Each is written at once, so the file of a killed client
+//! has all lines that it wrote before.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -81,7 +78,6 @@ pub(crate) enum Journal {
 }
 
 impl Journal {
-    /// Adds an observation about the lock `name`.
     pub(crate) async fn add(
         &mut self,
         (at, who): (Nanos, TaskId),

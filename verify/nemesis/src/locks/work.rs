@@ -387,7 +387,6 @@ impl Task {
         Grant { names, mode, token: 0, since, queued: None, until: 0, ticket: None }
     }
 
-    /// Returns true with a probability of `n` percent.
     fn chance(&mut self, n: u32) -> bool {
         self.dice.random_ratio(n, 100)
     }

@@ -23,7 +23,6 @@ names! {
 }
 
 impl Happening {
-    /// Returns true if the event is the first start of a new deployment.
     pub(super) fn is_first(self) -> bool {
         matches!(self, Self::First | Self::FirstWithoutInit)
     }
@@ -33,7 +32,6 @@ impl Happening {
         self == Self::BackedUp
     }
 
-    /// Returns true if the event can happen to this kind of deployment.
     pub(super) fn happens_to(self, kind: Kind) -> bool {
         match self {
             Self::Backup | Self::Elsewhere => !kind.has_replicas(),

@@ -52,7 +52,6 @@ impl Kind {
         matches!(self, Self::Group | Self::GroupAll | Self::Groups)
     }
 
-    /// Returns the number of servers or groups.
     fn nodes(self) -> usize {
         if matches!(self, Self::Servers | Self::Groups) { 3 } else { 1 }
     }
@@ -96,7 +95,6 @@ impl Fleet {
         Ok(Self { lone, address, groups: None })
     }
 
-    /// Creates a `Redlock` handle on these servers with default settings, as an application does.
     pub(super) fn redlock(&self) -> Result<Redlock, Failure> {
         let mut builder = Redlock::builder();
         for (n, server) in self.lone.iter().enumerate() {
@@ -142,7 +140,6 @@ impl Fleet {
         Ok(())
     }
 
-    /// Returns all keys with a result on the first server or group.
     pub(super) async fn stored(&self, namespace: &str) -> Result<BTreeSet<String>, Failure> {
         let records = Records::new(&self.operated(1), "", namespace)?;
         let (states, limit) = (vec![KeyState::Stored], Some(KEYS_MAX));
@@ -312,7 +309,6 @@ fn shell(server: &Server, script: &str) -> Result<(), Failure> {
     if out.stderr.is_empty() { Ok(()) } else { Err(words(&out.stderr).into()) }
 }
 
-/// Sends SIGTERM to a server, and waits until the server has ended.
 async fn end(pid: u32) -> Result<(), Failure> {
     signal(pid, "TERM");
     let begun = Instant::now();

@@ -66,7 +66,6 @@ impl Kind {
         usize::from(self.births) + 2 * usize::from(self.accepts)
     }
 
-    /// Returns the key of a request of this kind.
     fn key(self, n: usize) -> String {
         format!("{}-{n}", if self.births { "born" } else { "plain" })
     }
@@ -102,7 +101,6 @@ impl Seen {
         lost.collect()
     }
 
-    /// Returns the execution times of the requests of a kind, sorted.
     pub(super) fn executed(&self, kind: Kind) -> Vec<Instant> {
         let ends = self.requests(kind).iter().filter_map(|(_, end)| *end);
         let mut all: Vec<_> =
@@ -182,7 +180,6 @@ impl Load {
         Ok(Self { seen, tasks, enough, redlock: redlock.clone(), orders })
     }
 
-    /// Calls `at` with all observations so far.
     pub(super) fn look<T>(&self, at: impl FnOnce(&Seen) -> T) -> T {
         at(&lock(&self.seen))
     }
@@ -201,8 +198,7 @@ impl Load {
     }
 
     /// Delivers [`BACKLOG`] requests of each kind for the first time. Their creation time is
-    /// `made`. Returns the number of requests of each kind that were parked (their handlers did not
-    /// run).
+    /// `made`. Returns the number of requests of each kind that were parked.
     pub(super) async fn deliver_backlog(&self, made: SystemTime) -> Result<[usize; 4], Failure> {
         let mut parked = [0; 4];
         for kind in Kind::ALL {
@@ -246,7 +242,6 @@ impl Load {
         }
     }
 
-    /// Makes no more requests, waits until each request has an outcome, and stops all tasks.
     pub(super) async fn end(mut self) -> Seen {
         self.enough.store(true, Ordering::Relaxed);
         let begun = Instant::now();
@@ -269,7 +264,6 @@ fn lock(seen: &Mutex<Seen>) -> std::sync::MutexGuard<'_, Seen> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Acquires locks with new names, one after another. Records the time of each grant.
 async fn locks(redlock: Redlock, durability: Durability, seen: Arc<Mutex<Seen>>) {
     for n in 0_u64.. {
         let mutex = redlock
@@ -344,9 +338,8 @@ impl Orders {
             match self.run(key, born, &runs).await {
                 Ok(Outcome::Executed { .. } | Outcome::Replayed(_)) => break End::Executed,
                 Ok(Outcome::Parked(parked)) => break End::Parked(parked.forgotten_for),
-                // No operator has initialised the server. The request stays parked (not run) until
-                // an operator does, or else for one retention (the time for which records are
-                // kept).
+                // No operator has initialised the server. The request stays parked until an
+                // operator does, or else for one retention.
                 Err(RunError::NotInitialised { .. }) => {
                     break End::Parked(Duration::from_secs(24 * 3_600));
                 }
@@ -416,7 +409,7 @@ impl Orders {
                 sleep(PAUSE).await;
             }
             let has = had || matches!(outcome, Ok(Outcome::Executed { .. } | Outcome::Replayed(_)));
-            // The request was parked (not run) before it had a result. A new request replaces it.
+            // The request was parked before it had a result. A new request replaces it.
             let (key, born) = match outcome {
                 Ok(Outcome::Parked(_)) if !has => (format!("{key}'"), SystemTime::now()),
                 _ => (key, born),

@@ -1,6 +1,6 @@
 //! Ordinary deployments and ordinary events, on real servers on loopback. The tables show the time
-//! without new locks, the time without new keys, and the number of parked keys (their handlers did
-//! not run). The page `src/manual/ordinary_deployments.md` contains and explains the figures.
+//! without new locks, the time without new keys, and the number of parked keys. The page
+//! `src/manual/ordinary_deployments.md` contains and explains the figures.
 //!
 //! ```text
 //! nemesis ordinary                            all of them, ten tables
@@ -50,7 +50,7 @@ pub(crate) struct Args {
     /// is one event in one deployment. Can be repeated.
     #[arg(long)]
     only: Vec<String>,
-    /// Number of cells (one event in one deployment) that run at the same time.
+    /// Number of cells that run at the same time.
     #[arg(long, default_value_t = 4)]
     jobs: usize,
 }

@@ -27,8 +27,8 @@ pub(super) struct Row {
     /// Longest time without a grant of a lock, in seconds.
     pub(super) no_locks_s: f64,
     /// Longest time without the execution of a new request, in seconds. If the last request was
-    /// parked (not run, because its key may have been used before), this time ends when the servers
-    /// would no longer park new keys, according to their own reports.
+    /// parked, this time ends when the servers would no longer park new keys, according to their
+    /// own reports.
     pub(super) no_new_keys_s: f64,
     pub(super) parked: usize,
     /// Number of requests that the application made while it was observed, at ten per second.
@@ -37,16 +37,16 @@ pub(super) struct Row {
     /// before the first new grant of a lock count.
     pub(super) replayed: usize,
     pub(super) delivered: usize,
-    /// Number of parked (not run) requests, out of 1,000 requests that were made before the event
-    /// and delivered after it.
+    /// Number of parked requests, out of 1,000 requests that were made before the event and
+    /// delivered after it.
     pub(super) backlog_parked: usize,
     /// Time for which requests are parked because the nodes may have lost their records, in
     /// seconds. It begins at the first parked request, and ends when new requests would no longer
     /// be parked.
     pub(super) unborn_refused_s: f64,
     /// Length of the last loss of data of the first node, in seconds, as the node reports it: the
-    /// longest time whose writes may be lost. The failover window L (for which a replaced master
-    /// may still grant) is included, the clock error is not. `None` if the loss has no limit.
+    /// longest time whose writes may be lost. The failover window L is included, the clock error is
+    /// not. `None` if the loss has no limit.
     pub(super) proved_loss_s: Option<f64>,
     /// True loss in seconds: time from the first execution whose result is missing on the
     /// deployment's first node to the event that caused the loss.
@@ -54,7 +54,6 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// Creates a row from the observations since `t`.
     pub(super) fn of(
         (kind, what): (Kind, Happening),
         of: Request,
@@ -72,7 +71,7 @@ impl Row {
         let refused = first.zip(last).map(|(first, (at, left))| seconds(at + left, first));
         let executed = seen.executed(of);
         let no_new_keys_s = match last {
-            // The last request was parked (left to an operator), and no later request was executed.
+            // The last request was parked, and no later request was executed.
             Some((at, left)) if executed.last().is_none_or(|done| *done < at) => {
                 seconds(at + left, t)
             }
@@ -97,13 +96,12 @@ impl Row {
         }
     }
 
-    /// Returns true if the event cost more than what a busy machine explains.
     pub(super) fn costs(&self) -> bool {
         self.parked > 0 || self.no_locks_s > BUSY_S || self.no_new_keys_s > BUSY_S
     }
 
-    /// Adds the number of backlog requests that were parked (not run), the loss of data that the
-    /// node reports, and the true loss.
+    /// Adds the number of backlog requests that were parked, the loss of data that the node
+    /// reports, and the true loss.
     pub(super) fn with(mut self, backlog: usize, proved: Option<Loss>, lost: Duration) -> Self {
         self.backlog_parked = backlog;
         let length = |loss: Loss| loss.length().map(|length| length.as_secs_f64());
@@ -132,9 +130,9 @@ fn seconds(at: Instant, since: Instant) -> f64 {
     (at.saturating_duration_since(since).as_millis() as f64) / 1_000.0
 }
 
-/// The four rows of figures from which one table cell (one event in one deployment) is made.
-/// Requests without and with a birth (creation time), each in the namespace that accepts no loss of
-/// data and in the namespace that accepts a short one.
+/// The four rows of figures from which one table cell is made. Requests without and with a birth,
+/// each in the namespace that accepts no loss of data and in the namespace that accepts a short
+/// one.
 struct Rows<'a> {
     plain: &'a Row,
     born: &'a Row,
@@ -182,7 +180,6 @@ fn span(seconds: f64) -> String {
     if seconds > 3_600.0 { format!("{:.0} h", seconds / 3_600.0) } else { format!("{seconds:.1}") }
 }
 
-/// Returns all tables as Markdown.
 pub(super) fn tables(rows: &[Row]) -> String {
     let mut text = String::new();
     for (title, cell) in TABLES {

@@ -135,8 +135,6 @@ async fn work(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sends to the ledger (the log of events) the votes: grants and renewals of servers, which the
-/// node wrapper `Witness` has recorded.
 async fn tell(
     mut ledger: Ledger,
     mut seen: UnboundedReceiver<(Nanos, EventKind)>,
@@ -266,7 +264,6 @@ impl Task {
         Ok(())
     }
 
-    /// Tries to acquire locks that other clients want or hold.
     async fn rival(mut self) -> io::Result<()> {
         loop {
             let pause = self.millis(5..60);

@@ -1,7 +1,5 @@
-//! Facts about the Sentinel group of one row of the failover table, in the order of time: the
-//! masters that the Sentinels reported, the servers that accepted writes, and the quarantines
-//! (times without grants). They come from the watcher, a process that uses plain Redis requests.
-//! None of these facts comes from the library.
+//! Facts about the Sentinel group of one row, in the order of time. They come from the watcher,
+//! which uses plain Redis requests, and none from the library.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -84,12 +82,10 @@ impl Facts {
         Some((*at, master.as_ref()?))
     }
 
-    /// Returns the master that a majority of the Sentinels reported at the time `at`.
     pub(super) fn named_at(&self, at: Nanos) -> Option<&Arc<str>> {
         self.named.iter().rev().find(|(from, _)| *from <= at)?.1.as_ref()
     }
 
-    /// Returns the address of the process with this run id.
     pub(super) fn address(&self, run_id: &str) -> Option<&Arc<str>> {
         self.processes.get(run_id)
     }
@@ -106,13 +102,11 @@ impl Facts {
         answers[silent..].iter().find(|(_, a)| *a == WriteReply::Yes).map(|(at, _)| *at)
     }
 
-    /// Returns the end of a server's last quarantine (time without new grants).
     pub(super) fn quarantine_ends(&self, server: &str) -> Option<Nanos> {
         self.quarantines.get(server)?.last().map(|(_, ends)| *ends)
     }
 
-    /// Returns true if a server was in quarantine (a time without grants) from the request at
-    /// `since` to the reply at `at`.
+    /// Returns true if a server was in quarantine from the request at `since` to the reply at `at`.
     ///
     /// The beginning and the end of a quarantine are in whole milliseconds. So times within 1 or 2
     /// ms of the beginning or the end count as outside.
@@ -137,7 +131,6 @@ impl Facts {
         })
     }
 
-    /// Returns each server that stopped accepting writes, with the time of its last accepted write.
     pub(super) fn last_writes(&self) -> Vec<(&Arc<str>, Nanos)> {
         let last = |(server, answers)| {
             let pairs: &Vec<(Nanos, WriteReply)> = answers;
@@ -147,7 +140,6 @@ impl Facts {
         self.answers.iter().flat_map(last).collect()
     }
 
-    /// Returns the total time after `from` during which two servers accepted plain writes.
     pub(super) fn two_masters(&self, from: Nanos, end: Nanos) -> Nanos {
         let mut spans = Vec::new();
         for answers in self.answers.values() {
@@ -169,19 +161,16 @@ impl Facts {
         both
     }
 
-    /// Returns the longest time for which a server gave no reply.
     pub(super) fn silence(&self, server: &str) -> Nanos {
         let answers = self.answers.get(server).map_or(&[][..], Vec::as_slice);
         let silent = answers.windows(2).filter(|p| p[0].1 == WriteReply::Silent);
         silent.map(|p| p[1].0 - p[0].0).max().unwrap_or(0)
     }
 
-    /// Returns the time of the first promotion after `after`.
     pub(super) fn first_promotion(&self, after: Nanos) -> Option<Nanos> {
         self.promotions.values().flatten().copied().filter(|at| *at > after).min()
     }
 
-    /// Returns the number of promotions after the time `at`.
     pub(super) fn promoted_after(&self, at: Nanos) -> usize {
         self.promotions.values().flatten().filter(|p| **p > at).count()
     }

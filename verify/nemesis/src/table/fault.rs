@@ -51,17 +51,15 @@ impl Fault {
         matches!(self, Self::Isolated | Self::Split)
     }
 
-    /// Returns true if the new master continues without a quarantine (time without grants).
+    /// Returns true if the new master continues without a quarantine.
     pub(super) fn is_seamless(self) -> bool {
         matches!(self, Self::Handover | Self::HandoverBack)
     }
 
-    /// Returns true if the fault changes nothing at the master.
     pub(super) fn is_quiet(self) -> bool {
         matches!(self, Self::BackedUp | Self::Reset)
     }
 
-    /// Sets the replica priorities that this fault needs. The clients start later.
     pub(super) async fn prepare(self, group: &Group) -> Result<(), Failure> {
         let set = |n: usize, to: &'static str| async move {
             group.ask_ok(n, &["CONFIG", "SET", "replica-priority", to]).await
@@ -244,8 +242,8 @@ async fn returning(fault: Fault, group: &mut Group, stop: &mut Stop) -> Result<(
 }
 
 impl Fault {
-    /// Adds a doubt (a reason why a row of the result table is of no use) if the fault had no
-    /// effect. Such a row proves nothing, even if no server granted or renewed a lease wrongly.
+    /// Adds a doubt if the fault had no effect. Such a row proves nothing, even if no server
+    /// granted or renewed a lease wrongly.
     pub(super) fn took_place(self, case: &Case, events: &[Event], row: &mut Row) {
         let facts = Facts::of(events);
         let before = facts.named_at(case.struck).cloned();

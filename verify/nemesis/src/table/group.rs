@@ -1,5 +1,5 @@
-//! A new Sentinel group with its clients and its watcher (the process that records the replies of
-//! servers and Sentinels). The methods of [`Group`] wait for states of the group.
+//! A new Sentinel group with its clients and its watcher. The methods of [`Group`] wait for states
+//! of the group.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -68,8 +68,6 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Starts the servers, the ledger (which logs all events) and the watcher (which observes the
-    /// servers). Starts no clients.
     pub(super) fn up(shape: Shape, ledger: Shared) -> Result<Self, Failure> {
         let (down_after, max_lag) = (shape.down_after_ms.to_string(), shape.max_lag.to_string());
         let max_lag = if shape.defeat { "0" } else { &max_lag };
@@ -145,7 +143,6 @@ impl Group {
         &self.world.groups[0].servers[n].addr
     }
 
-    /// Returns the clients that stay on the side of the first master during a cut.
     pub(super) fn near(&self) -> Vec<u8> {
         (1..=self.shape.clients / 2).collect()
     }
@@ -213,8 +210,8 @@ impl Group {
         .await
     }
 
-    /// Waits until the master that the Sentinels report accepts writes and its quarantine (a time
-    /// without grants) has ended. Then waits two more seconds.
+    /// Waits until the master that the Sentinels report accepts writes and its quarantine has
+    /// ended. Then waits two more seconds.
     pub(super) async fn until_served(
         &mut self,
         fault: Fault,
@@ -259,7 +256,6 @@ impl Group {
         stop.wait(Duration::from_millis(500)).await
     }
 
-    /// Starts a planned handover of the group to another master.
     pub(super) fn hand_over(&self) -> Result<Running, Failure> {
         Running::begin(&self.world, 0, clock_error(self.shape.max_ttl_ms))
     }
@@ -308,7 +304,6 @@ impl Group {
         .await
     }
 
-    /// Ends the clients and the process that watches the servers. Returns all events of the log.
     pub(super) async fn end(mut self) -> Result<Vec<Event>, Failure> {
         for process in &mut self.processes {
             if let Some(status) = process.try_wait()? {

@@ -51,7 +51,7 @@ pub(crate) struct Args {
     #[arg(long)]
     only: Vec<String>,
     /// Longest lease of the clients, in milliseconds. The quarantine lasts for this time and the
-    /// failover window L (for which a replaced master may still grant).
+    /// failover window L.
     #[arg(long, default_value_t = 12_000)]
     max_ttl: u64,
     /// Count a grant only if all replicas have it.
@@ -62,8 +62,7 @@ pub(crate) struct Args {
     defeat: bool,
 }
 
-/// Measures all rows of the failover table (a row is one fault). Returns true if all rows pass
-/// their check.
+/// Measures all rows of the failover table. Returns true if all rows pass their check.
 pub(crate) fn table(args: &Args, out: &Path) -> Result<bool, Failure> {
     fs::create_dir_all(out)?;
     runtime::run(rows(args, out))
@@ -145,7 +144,6 @@ async fn plain_writes(args: &Args, out: &Path, stop: &mut Stop) -> Result<bool, 
     Ok(good)
 }
 
-/// Measures one fault on a new group.
 async fn row(fault: Fault, shape: Shape, out: &Path, stop: &mut Stop) -> Result<Row, Failure> {
     let file = out.join(format!("table-{}.jsonl", fault.name().replace(' ', "-")));
     let ledger = Ledger::new(&file, StdRng::seed_from_u64(1))?;

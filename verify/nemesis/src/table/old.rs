@@ -53,7 +53,6 @@ pub(super) struct OldMaster {
 }
 
 impl OldMaster {
-    /// Starts a process that records the commands of the server at this address.
     pub(super) fn watch(world: &World, addr: &str, mut watcher: Command) -> Result<Self, Failure> {
         let lines = world.socket().with_file_name("monitor");
         watcher.args(["--monitor", addr]).arg("--into").arg(&lines);
@@ -141,8 +140,6 @@ impl<'a> Ran<'a> {
     }
 }
 
-/// Returns the connections of clients to the server, from the kernel's table of the server's
-/// network.
 fn sockets(world: &World, addr: &str) -> Result<Sockets, Failure> {
     let pid = world.pid(0, "a1").ok_or("the old master does not run")?;
     let text = fs::read_to_string(format!("/proc/{pid}/net/tcp"))?;

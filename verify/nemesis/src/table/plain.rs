@@ -87,7 +87,6 @@ impl Row {
     }
 }
 
-/// Measures one fault under one setting, on a new group.
 pub(super) async fn row(
     setting: Setting,
     fault: Fault,
@@ -134,7 +133,7 @@ pub(super) async fn row(
 }
 
 /// Injects the fault in the same way as for the rows about locks of the library. Waits only until
-/// the old master is a replica or dead, not for a quarantine (a time without grants).
+/// the old master is a replica or dead, not for a quarantine.
 async fn strike(fault: Fault, group: &mut Group, stop: &mut Stop) -> Result<u64, Failure> {
     /// Duration of a network cut after its other side has a new master.
     const CUT: Duration = Duration::from_secs(8);
@@ -166,7 +165,6 @@ async fn strike(fault: Fault, group: &mut Group, stop: &mut Stop) -> Result<u64,
 }
 
 impl Group {
-    /// Waits until server `n` reports that it is a replica.
     async fn until_replica(&self, n: usize, since: u64, stop: &mut Stop) -> Result<(), Failure> {
         let addr = self.server(n);
         self.until(stop, since, "the old master to be a replica", |events| {

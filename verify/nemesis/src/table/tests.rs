@@ -88,8 +88,6 @@ fn good() -> Vec<Event> {
     log
 }
 
-/// Returns the row of the failover table that `judge` makes from the good log with additional
-/// events.
 fn with(more: Vec<Event>) -> Row {
     let mut log = good();
     log.extend(more);
@@ -136,8 +134,8 @@ fn a_grant_in_quarantine_is_wrong_and_a_renewal_is_not() {
 
 #[test]
 fn an_old_master_has_no_vote_later_than_the_window() {
-    // The new master accepted its first write at 6 001. So the old master may vote (grant or renew)
-    // until 7 001, for the failover window of 1 s.
+    // The new master accepted its first write at 6 001. So the old master may vote until 7 001, for
+    // the failover window of 1 s.
     let row = with(vec![vote(2, 7_000, "other", 5_000, "r1", false)]);
     assert!(row.is_good(), "{row:?}");
     let row = with(vec![vote(2, 7_010, "other", 5_000, "r1", false)]);

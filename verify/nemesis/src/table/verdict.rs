@@ -1,4 +1,4 @@
-//! Checks one row of the failover table (the measurement of one fault) by the log of its events.
+//! Checks one row of the failover table by the log of its events.
 //!
 //! A *vote* is a reply in which one server grants or renews one lease. A vote is wrong in four
 //! cases:
@@ -22,8 +22,7 @@ use crate::event::{Event, EventKind, Nanos};
 use crate::judge::{self, Hold};
 
 const MS: Nanos = 1_000_000;
-/// Minimum number of votes (grants and renewals by servers) for a row of the failover table. A row
-/// with fewer votes is of no use.
+/// Minimum number of votes for a row of the failover table. A row with fewer votes is of no use.
 const VOTES: usize = 500;
 
 /// Facts about a row of the failover table (about one fault) that the log of events does not
@@ -57,7 +56,7 @@ pub(super) struct Row {
     pub(super) reassert_ms: Option<f64>,
     pub(super) first_grant_ms: Option<f64>,
     pub(super) writes_to_old_master: Option<usize>,
-    /// Number of checked votes (grants and renewals by servers).
+    /// Number of checked votes.
     pub(super) votes: usize,
     /// Number of times that a client held a lock or leadership.
     pub(super) holds: usize,
@@ -69,8 +68,8 @@ pub(super) struct Row {
     /// Time from the fault until the Sentinels report the new master and it accepts writes, in
     /// milliseconds.
     pub(super) new_master_ms: Option<f64>,
-    /// Time from the end of `new_master_ms` to the end of the new master's quarantine (a time
-    /// without grants), in milliseconds.
+    /// Time from the end of `new_master_ms` to the end of the new master's quarantine, in
+    /// milliseconds.
     pub(super) quarantine_ms: Option<f64>,
     /// Reasons for which this row of the failover table is of no use.
     pub(super) doubts: Vec<String>,
@@ -79,8 +78,8 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// Returns true if the row (the measurement of one fault) proves something, which means that it
-    /// has no doubts, and shows no wrong votes, no second holders and no writes to the old master.
+    /// Returns true if the row proves something, which means that it has no doubts, and shows no
+    /// wrong votes, no second holders and no writes to the old master.
     pub(super) fn is_good(&self) -> bool {
         let bad = self.wrong_votes + self.held_twice;
         bad + self.writes_to_old_master.unwrap_or(0) == 0 && self.doubts.is_empty()

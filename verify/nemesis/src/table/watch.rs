@@ -1,8 +1,6 @@
-//! The watcher: a process in the network of the groups. Every few milliseconds it sends plain Redis
-//! requests to each Sentinel and each server, and logs their replies. Of the library it uses only
-//! the name and the format of the marker, the key with a server's data history.
-//!
-//! If a server does not reply within [`PATIENCE`], the watcher asks again on a new connection.
+//! The watcher: every few milliseconds it sends plain Redis requests to each Sentinel and each
+//! server, and logs their replies. Of the library it uses only the name and the format of the
+//! marker.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -45,8 +43,8 @@ pub(crate) struct Args {
     monitor: Option<String>,
     #[arg(long)]
     into: Option<PathBuf>,
-    /// Write a marker (the key with the data history) without a quarantine to each new master. This
-    /// is a deliberate defect, which the check of the event log must find.
+    /// Write a marker without a quarantine to each new master. This is a deliberate defect, which
+    /// the check of the event log must find.
     #[arg(long)]
     defeat: bool,
 }
@@ -75,8 +73,6 @@ async fn watch(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Records the commands that a server executes, from the output of MONITOR. A server that becomes a
-/// replica closes the connection, so this function connects again.
 async fn monitor(addr: String, mut file: File) -> io::Result<()> {
     loop {
         if let Ok(mut stream) = TcpStream::connect(&addr).await
@@ -91,7 +87,7 @@ async fn monitor(addr: String, mut file: File) -> io::Result<()> {
     }
 }
 
-/// Reports to the ledger (the process that logs all events) the masters that this Sentinel returns.
+/// Reports to the ledger the masters that this Sentinel returns.
 async fn sentinel(mut ledger: Ledger, n: u8, group: String, addr: String) -> io::Result<()> {
     let question = format!("SENTINEL GET-MASTER-ADDR-BY-NAME {group}");
     let (mut line, mut before) = (Line::to(&addr), String::new());
@@ -108,8 +104,7 @@ async fn sentinel(mut ledger: Ledger, n: u8, group: String, addr: String) -> io:
     }
 }
 
-/// Reports to the ledger this server's replies to plain writes, and its marker (the key with its
-/// data history and the length of its quarantine).
+/// Reports to the ledger this server's replies to plain writes, and its marker.
 async fn server(mut ledger: Ledger, addr: Arc<str>, defeat: bool) -> io::Result<()> {
     let mut line = Line::to(&addr);
     let (mut before, mut last_yes) = (None, 0);
@@ -139,12 +134,12 @@ async fn server(mut ledger: Ledger, addr: Arc<str>, defeat: bool) -> io::Result<
     Ok(())
 }
 
-/// Marker of a server (key with its data history and quarantine), and its current data history.
+/// Marker of a server, and its current data history.
 struct Marker {
     server: Arc<str>,
     /// Data history of the server (its replication id). `None` until it is read.
     replid: Option<String>,
-    /// Text of the server's marker (the key with its data history) when it was last read.
+    /// Text of the server's marker when it was last read.
     text: String,
 }
 
@@ -153,8 +148,8 @@ impl Marker {
         let Some(Reply::Ok(text)) = line.ask("GET palisade:generation").await else {
             return Ok(());
         };
-        // A new master may still have a copy of the old master's marker (the key with the data
-        // history and quarantine). The quarantine in this copy does not apply to the new master.
+        // A new master may still have a copy of the old master's marker. The quarantine in this
+        // copy does not apply to the new master.
         let of_this = |id: &Option<String>| id.as_deref() == text.split(' ').nth(REPLID);
         if self.replid.is_none() || (text != self.text && !of_this(&self.replid)) {
             let Some((replid, run_id)) = line.who().await else { return Ok(()) };
@@ -193,7 +188,6 @@ const SINCE: usize = 6;
 const LENGTH: usize = 13;
 const FLOOR: usize = 14;
 
-/// Returns the words of a marker that say when its quarantine began and how long it is.
 fn beginning(marker: &str) -> (Option<&str>, Option<&str>) {
     (marker.split(' ').nth(SINCE), marker.split(' ').nth(LENGTH))
 }
@@ -242,7 +236,6 @@ impl Line {
         None
     }
 
-    /// Returns the replication id and the run id of the server.
     async fn who(&mut self) -> Option<(String, String)> {
         let Some(Reply::Ok(info)) = self.ask("INFO everything").await else { return None };
         let field = |name: &str| {

@@ -1,6 +1,5 @@
-//! A node that stands between the library and its Sentinel node. It reports each vote (a grant or a
-//! renewal by a server) with the time of the request and the run id of the server, even if the
-//! library does not use the vote.
+//! A node that stands between the library and its Sentinel node. It reports each vote with the time
+//! of the request and the run id of the server, even if the library does not use the vote.
 
 use std::sync::Arc;
 

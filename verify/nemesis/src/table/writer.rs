@@ -96,7 +96,6 @@ fn one(connection: &mut Option<BufReader<TcpStream>>, args: &Args, n: u64) -> io
     Ok(done == "+OK" && have.is_some_and(|have| have >= args.wait))
 }
 
-/// Returns the number of acknowledged writes that are missing on the server.
 fn missing(server: &str, acked: &[u64]) -> io::Result<usize> {
     let mut stream = connect(server)?;
     let mut lost = 0;

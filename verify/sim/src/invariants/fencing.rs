@@ -9,8 +9,7 @@ use crate::trace::{Event, HoldId};
 
 /// Returns the rule that fencing tokens put all writes at the resource in order.
 pub(super) fn fencing() -> Rule {
-    // For each name and token, the number of the hold (one holder's time with the lock) whose
-    // writes had this token.
+    // For each name and token, the number of the hold whose writes had this token.
     let mut wrote = BTreeMap::<(u16, u64), HoldId>::new();
     let (name, source) =
         ("fencing tokens order all writes", "README, promises 1 and 2: fencing orders every write");

@@ -50,7 +50,6 @@ fn rule(
     Rule { name, source, see: Box::new(see) }
 }
 
-/// Returns the rules that hold under the assumptions of a plan, given as `guarantees`.
 pub(crate) fn all(guarantees: Guarantees) -> Vec<Rule> {
     let mut all = reported::always(guarantees.served);
     all.extend([quarantine::quarantine(), requests::requests()]);

@@ -1,14 +1,12 @@
-//! Checks keys that must be parked (not run again without an operator's decision). After an attempt
-//! without a result, the handler of such a key does not start again, unless the attempt reported
-//! that it had no effect.
+//! Checks keys that must be parked. After an attempt without a result, the handler of such a key
+//! does not start again, unless the attempt reported that it had no effect.
 
 use std::collections::BTreeMap;
 
 use super::{Rule, rule};
 use crate::trace::Event;
 
-/// Returns the rule that the handler of a key that must be parked (left to an operator) does not
-/// start again.
+/// Returns the rule that the handler of a key that must be parked does not start again.
 pub(super) fn once() -> Rule {
     // For each key: the result of the last start of its handler, unless this start had no effect or
     // an operator has decided since.

@@ -82,7 +82,6 @@ impl Order {
         Ok(())
     }
 
-    /// Removes the waiting calls of a process that died, and its places in the nodes' queues.
     fn died(&mut self, who: usize) {
         self.waits.retain(|(client, ..), _| *client != who);
         self.places.retain(|(client, ..), _| *client != who);

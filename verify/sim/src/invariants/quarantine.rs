@@ -1,6 +1,6 @@
 //! Checks that a node grants nothing in quarantine. The quarantine begins with a new data history,
-//! and lasts for `max_ttl` and the failover window L (for which a replaced master may still grant)
-//! by the node's own clock (rules quarantine 3, 4 in docs/design).
+//! and lasts for `max_ttl` and the failover window L by the node's own clock (rules quarantine 3, 4
+//! in docs/design).
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,7 @@ use crate::trace::Event;
 /// Returns the rule that a node grants nothing in quarantine, a time after the node may have lost
 /// data.
 pub(super) fn quarantine() -> Rule {
-    // For each node and data history, the end of its quarantine (the time without grants) by the
-    // node's own clock.
+    // For each node and data history, the end of its quarantine by the node's own clock.
     let mut ends = BTreeMap::<(usize, u64), u64>::new();
     let (name, source) = (
         "no grant in quarantine",

@@ -1,5 +1,4 @@
-//! Promises whose violations the world (the part of the simulator that knows all holders and the
-//! true time) finds and reports as events.
+//! Promises whose violations the world finds and reports as events.
 
 use super::{Rule, rule};
 use crate::names::{self, PERMITS};

@@ -1,5 +1,5 @@
-//! Checks that a step (a part of a handler whose value is stored) does not begin again under the
-//! same key after a handler has received the step's value.
+//! Checks that a step does not begin again under the same key after a handler has received the
+//! step's value.
 
 use std::collections::BTreeMap;
 

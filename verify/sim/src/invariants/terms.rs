@@ -1,12 +1,11 @@
-//! Checks that each term (fencing token of a leadership) has one leader. No reader receives the
-//! value of another candidate under this term (rules election 1, 2 in docs/design).
+//! Checks that each term has one leader. No reader receives the value of another candidate under
+//! this term (rules election 1, 2 in docs/design).
 
 use std::collections::BTreeMap;
 
 use super::{Rule, rule};
 use crate::trace::Event;
 
-/// Returns the rule that each term has one leader.
 pub(super) fn terms() -> Rule {
     // For each term, the owner that a client reported.
     let mut leaders = BTreeMap::<(u16, u64), usize>::new();

@@ -21,7 +21,6 @@ impl Copies {
         Self { every: every * 1_000_000, first, later: VecDeque::new() }
     }
 
-    /// Stores a copy of a server's data. Does nothing if the last copy is too recent.
     pub(super) fn take(&mut self, now: u64, memory: &MemoryNode) {
         if self.later.back().is_some_and(|(at, _)| now < at + self.every) {
             return;

@@ -1,4 +1,4 @@
-//! Short descriptions of requests and replies for the trace (the list of a run's events).
+//! Short descriptions of requests and replies for the trace.
 
 use palisade::error::NodeError;
 use palisade::node::spi::OwnerToken;
@@ -42,7 +42,6 @@ pub(super) fn places(op: &Op, reply: &Result<Reply, NodeError>) -> Option<bool> 
     }
 }
 
-/// Returns the verb of an op, the number of its name, and a short form of its owner token.
 pub(super) fn describe(op: &Op) -> (Verb, u16, u16) {
     match op {
         Op::Acquire { keys, owner, .. } => (Verb::Acquire, number_of(keys.lock()), short(owner)),

@@ -75,7 +75,6 @@ impl State {
         }
     }
 
-    /// Lets a client ask the Sentinels.
     pub(super) fn ask(&mut self, client: usize) {
         self.told[client] = self.named(self.told[client]);
         (self.views[client], self.asked[client]) = (self.master, self.epoch);

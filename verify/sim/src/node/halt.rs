@@ -19,7 +19,6 @@ pub(super) struct Halted {
 }
 
 impl Node {
-    /// Makes a server stop inside its next batch.
     pub(crate) fn halt(&self, at: usize) {
         self.state().servers[at].halts = true;
     }
@@ -44,7 +43,6 @@ impl Node {
         self.thaw(at);
     }
 
-    /// Executes the first op of a batch. Then stops the server.
     pub(super) fn begin_batch(&self, state: &mut State, at: usize, job: Job) {
         let Job { client, mut batch, due, reply } = job;
         let mut rest = batch.clone();

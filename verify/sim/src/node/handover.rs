@@ -22,8 +22,7 @@ pub(crate) struct Closing {
 }
 
 impl Node {
-    /// Closes the master (makes it refuse requests) for the time `span`. Returns `None` if the
-    /// master cannot be closed now.
+    /// Closes the master for the time `span`. Returns `None` if the master cannot be closed now.
     pub(crate) fn close(&self, span: Duration) -> Option<Closing> {
         let state = self.state();
         let server = &state.servers[state.master];
@@ -44,9 +43,8 @@ impl Node {
         Some(Closing { server: state.master, life: server.life, till, whole: state.whole })
     }
 
-    /// Opens a server that is closed (answers nothing during a planned handover) before this time
-    /// ends, as an operator does. Has an effect only if the server's data state that it is closed
-    /// by `closing`.
+    /// Opens a server that is closed before this time ends, as an operator does. Has an effect only
+    /// if the server's data state that it is closed by `closing`.
     pub(crate) fn open(&self, at: usize, closing: Closing) {
         self.state().servers[at].memory.open(closing.till);
     }

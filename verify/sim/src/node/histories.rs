@@ -43,7 +43,6 @@ impl Node {
         self.world.tell(Event::Lost { node: self.index, since: since / 1_000 });
     }
 
-    /// Lets the master follow another server for a moment, and take its data.
     pub(crate) fn detour(&self, copy: Copy, reset: bool) {
         let mut state = self.state();
         let at = state.master;
@@ -79,7 +78,6 @@ impl Node {
         self.world.tell(Event::Lost { node: self.index, since: 0 });
     }
 
-    /// Lets the address of this node lead to another node, or home.
     pub(crate) fn lead_to(&self, other: Option<Arc<Node>>) {
         self.state().astray = other;
     }

@@ -19,14 +19,12 @@ pub(crate) struct SeenRecord {
 }
 
 impl Node {
-    /// Returns the `MemoryNode` of the master if the master replies.
     fn reached(&self) -> Option<MemoryNode> {
         let state = self.state();
         let server = &state.servers[state.master];
         (!state.down && server.frozen == 0).then(|| server.memory.clone())
     }
 
-    /// Returns the record of an idempotency key.
     pub(crate) fn record(&self, key: &str, settings: &Settings) -> Option<SeenRecord> {
         self.reached()?;
         let retention = Duration::from_millis(settings.retention);
@@ -56,7 +54,6 @@ impl Node {
         Some(self.reached()?.set_foreign(key, ttl))
     }
 
-    /// Deletes a value of another program.
     pub(crate) fn delete_foreign(&self, key: &str) {
         if let Some(memory) = self.reached() {
             memory.delete_foreign(key);

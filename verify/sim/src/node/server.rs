@@ -36,7 +36,6 @@ impl Job {
     }
 }
 
-/// Role of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Master,
@@ -63,9 +62,8 @@ pub(super) struct Server {
     pub(super) life: u64,
     /// True if the server has granted a request in its present data history.
     pub(super) has_granted: bool,
-    /// Largest failover window (time for which a replaced server may still grant) of the replaced
-    /// servers. It is set when a new data history of this server begins, and cleared at the
-    /// server's first reply in this history.
+    /// Largest failover window of the replaced servers. It is set when a new data history of this
+    /// server begins, and cleared at the server's first reply in this history.
     pub(super) fresh: Option<Duration>,
     /// Set if the latest promotion of this server changed nothing here: until this time of its own
     /// clock, in nanoseconds, a client that asked the Sentinels only before this epoch may still be
@@ -92,15 +90,12 @@ impl Server {
         MemoryNode::builder().name(format!("node-{index}")).env(env).quarantined().build()
     }
 
-    /// Creates empty data for a server that is known to be new, so it needs no quarantine (a time
-    /// without grants after a possible loss of data).
     pub(super) fn new_memory(index: usize, clock: &Arc<ServerClock>) -> MemoryNode {
         let env = Arc::clone(clock) as Arc<dyn Env>;
         MemoryNode::builder().name(format!("node-{index}")).env(env).build()
     }
 }
 
-/// Calls a `MemoryNode`, whose future is always ready at the first poll.
 pub(super) fn at_once(memory: &MemoryNode, batch: Batch) -> Replies {
     now_or_never(memory.call(batch, Moment::from_nanos(u64::MAX)))
 }

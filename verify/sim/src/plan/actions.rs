@@ -27,7 +27,7 @@ pub(crate) enum Uses {
     ReadsBriefly,
     /// Writes to the resource, downgrades to a reader after half of the time, and then reads.
     Downgrades,
-    /// Holds a permit of a semaphore, and writes to the resource of the permit's slot (its number).
+    /// Holds a permit of a semaphore, and writes to the resource of the permit's slot.
     Permit,
 }
 
@@ -78,7 +78,6 @@ impl Action {
     }
 }
 
-/// The actions of one task of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TaskPlan {
     pub(crate) client: usize,
@@ -158,8 +157,7 @@ impl Plan {
     fn pause(&self, d: &mut Dice, busy: bool) -> Action {
         let settings = &self.stages[0];
         let span = match d.range(0, 19) {
-            // One pause in twenty is so long that fences (last tokens) and records of keys can
-            // expire.
+            // One pause in twenty is so long that fences and records of keys can expire.
             0 => settings.max_ttl + 4 * settings.clock_error + 1_000,
             1..=4 if !self.orders.births.is_empty() => {
                 let margin = 2 * settings.clock_error;

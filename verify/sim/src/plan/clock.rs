@@ -102,8 +102,8 @@ impl Truth {
         let phase = d.pick(&[0, bound, 2 * bound, between]);
         let slow = d.range(0, self.half());
         let ppm = d.pick(&[0, slow, self.half(), self.half()]);
-        // A constant error at a bound (the largest error of a clock) is the worst case. So some
-        // errors start at a bound and change at the rate 0.
+        // A constant error at a bound is the worst case. So some errors start at a bound and change
+        // at the rate 0.
         Wave { bound, ppm, phase: if bound == 0 { 0 } else { phase % (4 * bound) } }
     }
 

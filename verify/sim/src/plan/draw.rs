@@ -1,5 +1,4 @@
-//! Draws a plan (all decisions of a simulated run) from a seed: its theme, its nodes and its
-//! processes.
+//! Draws a plan from a seed: its theme, its nodes and its processes.
 
 use palisade::Durability;
 
@@ -47,7 +46,6 @@ impl Theme {
         }
     }
 
-    /// Draws the number of nodes of the simulated run.
     fn nodes(self, d: &mut Dice) -> usize {
         let most: &[usize] = match self {
             Self::Mixed | Self::Reruns => &[1, 3, 3, 3, 3, 3, 3, 5],
@@ -81,7 +79,6 @@ impl Theme {
         }
     }
 
-    /// Draws the number of calls with idempotency keys, per thousand actions.
     fn orders(self, d: &mut Dice) -> u64 {
         match self {
             Self::Orders | Self::Reruns => 1_000,
@@ -179,7 +176,6 @@ impl Plan {
         plan
     }
 
-    /// Draws a node with `servers` servers.
     pub(super) fn node(&self, d: &mut Dice, servers: u64) -> NodePlan {
         let longest = self.stages[0].max_ttl;
         let server = |d: &mut Dice| ServerPlan {

@@ -19,8 +19,6 @@ enum Kind {
 }
 
 impl Theme {
-    /// Returns the kinds of faults in a plan of this theme (kind of scenario), with their odds per
-    /// thousand.
     fn kinds(self) -> &'static [(Kind, u64)] {
         use Kind::{Crash, Cut, Failover, Flush, Freeze, Handover, Kill, Pause};
         match self {
@@ -98,7 +96,7 @@ impl Plan {
     }
 
     /// Sometimes adds a second fault to the same node, so that it loses data again during or after
-    /// the first quarantine (a time without grants).
+    /// the first quarantine.
     fn another(&mut self, d: &mut Dice, at: Ms, fault: Fault) {
         let (Fault::Failover { node, .. } | Fault::Crash { node, .. }) = fault else { return };
         let quarantine = self.most(|s| s.max_ttl) + self.nodes[node].window();

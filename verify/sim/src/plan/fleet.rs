@@ -15,8 +15,7 @@ pub enum Order {
     ClockError,
     /// `drift` changes. The unsafe way: the new value is smaller than the real drift of the clocks.
     Drift,
-    /// The retention (how long results are kept) changes. The unsafe way: requests created before
-    /// the change are still sent.
+    /// The retention changes. The unsafe way: requests created before the change are still sent.
     Retention,
     /// The number of nodes grows from one to three. The unsafe way: two nodes are added in one
     /// step.
@@ -26,7 +25,7 @@ pub enum Order {
     /// A node is replaced. The unsafe way: the old node leaves before the retention has ended.
     NodeLeavesEarly,
     /// A node is added. The unsafe way: it is declared as new (known to be empty), so it begins
-    /// without a quarantine (a first time in which a node grants nothing).
+    /// without a quarantine.
     NodeJoinsAsNew,
 }
 
@@ -142,7 +141,6 @@ impl Plan {
         either_way(d, short, long)
     }
 
-    /// Moves the creation times of the requests of all keys to times shortly after `from`.
     fn born_after(&mut self, d: &mut Dice, from: Ms) {
         for birth in &mut self.orders.births {
             birth.at = from + d.range(0, 200);

@@ -19,11 +19,11 @@ pub(crate) enum Clocks {
 #[expect(clippy::struct_excessive_bools, reason = "each is a promise of its own")]
 pub(crate) struct Guarantees {
     pub(crate) clocks: Clocks,
-    /// True if keys are parked (not run again without a decision): after an attempt without a
-    /// result, the handler does not start again.
+    /// True if keys are parked: after an attempt without a result, the handler does not start
+    /// again.
     pub(crate) once: bool,
-    /// True if the handler of a forgotten key (the nodes may have lost its record) never runs
-    /// again. Then a finished step (a recorded part of the handler) does not run again either.
+    /// True if the handler of a forgotten key never runs again. Then a finished step does not run
+    /// again either.
     pub(crate) steps: bool,
     /// True if a name with a holder is never reported as vacant. This needs that all processes use
     /// the same nodes.
@@ -46,7 +46,6 @@ pub(crate) struct Guarantees {
 }
 
 impl Plan {
-    /// Returns the guarantees that hold under the assumptions of this plan of a simulated run.
     pub(crate) fn guarantees(&self) -> Guarantees {
         let unnoticed = self.steps == Steps::Unnoticed;
         // Small steps of the clocks (`Steps::Small`) stay within the permitted clock error.

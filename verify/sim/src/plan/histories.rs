@@ -42,7 +42,6 @@ impl Plan {
         }
     }
 
-    /// Sets tasks that lock, or in a third of the plans tasks that call with one key.
     fn lock_or_order(&mut self, d: &mut Dice) {
         self.orders.policy = d.pick(&[Policy::Once, Policy::Rerun]);
         let of_keys = d.chance(350);

@@ -119,7 +119,6 @@ impl Plan {
         }
     }
 
-    /// Sets one task for each client, with these actions in order.
     pub(super) fn set_tasks<const N: usize>(&mut self, tasks: [Vec<Action>; N]) {
         let task = |(client, actions)| TaskPlan { client, actions };
         self.tasks = tasks.into_iter().enumerate().map(task).collect();
@@ -231,7 +230,7 @@ impl Plan {
         self.net.lose_reply = some;
         let partings = [Parting::Release, Parting::Release, Parting::Drop, Parting::CutShort(2)];
         // In half of the plans, the clients use the lock at the same time as often as possible, so
-        // that the nodes have different fences (last tokens).
+        // that the nodes have different fences.
         let busy = d.chance(500);
         let acts = |d: &mut Dice| {
             let mut acts = Vec::new();
@@ -366,7 +365,6 @@ pub(super) fn lone(max_ttl: Ms, is_ahead: bool) -> NodePlan {
     NodePlan { servers: vec![server(max_ttl, is_ahead, 0)], is_new: true }
 }
 
-/// Returns a group of two servers. Their clocks differ as much as permitted.
 pub(super) fn group(max_ttl: Ms, is_ahead: bool, window: Ms) -> NodePlan {
     let servers = [is_ahead, !is_ahead].map(|ahead| server(max_ttl, ahead, window));
     NodePlan { servers: servers.into(), is_new: true }

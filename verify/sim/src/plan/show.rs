@@ -1,5 +1,4 @@
-//! Formats a whole plan (all decisions of a simulated run) as text. The text is printed when a rule
-//! was broken.
+//! Formats a whole plan as text. The text is printed when a rule was broken.
 
 use std::fmt::{self, Write as _};
 

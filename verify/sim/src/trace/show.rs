@@ -17,7 +17,6 @@ fn name(n: u16) -> String {
     }
 }
 
-/// Returns a letter as the name of a server: A, B, C and so on.
 fn letter(server: usize) -> char {
     (b'A' + server as u8) as char
 }
@@ -169,7 +168,6 @@ impl fmt::Display for Event {
 }
 
 impl Event {
-    /// Formats the events of holders, handlers and observers.
     fn fmt_holder(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Holds { hold, client, name: n, token, is_taker, shared, left, .. } => {

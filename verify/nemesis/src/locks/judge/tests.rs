@@ -9,7 +9,6 @@ use super::*;
 struct History(Vec<Line>);
 
 impl History {
-    /// Records that the task `task` holds the lock from `from` to `end`.
     fn hold(
         mut self,
         task: u8,
