@@ -20,6 +20,8 @@ use super::{Hooks, ops};
 pub(super) const LONG: Duration = Duration::from_secs(60);
 /// Length of a short lease. A case waits for the end of such a lease.
 pub(super) const SHORT: Duration = Duration::from_millis(150);
+/// A server keeps the ends of readers and of slots in whole milliseconds, rounded up.
+pub(super) const ROUNDED: Duration = Duration::from_millis(1);
 /// Retention of a record. No case waits for its end.
 pub(super) const KEEP: Duration = Duration::from_secs(600);
 /// Largest permitted fencing token.

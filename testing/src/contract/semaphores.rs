@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use palisade::node::spi::{LockKeys, Op, OwnerToken, QuarantineId, Reply, SlotGrant, Slots, Want};
 use tokio::time::sleep;
 
-use super::bench::{Bench, LONG, SHORT};
+use super::bench::{Bench, LONG, ROUNDED, SHORT};
 use super::crash::after;
 use super::handover::{handed_over, slowly};
 use super::hints::{HUSH, TRIES, listening, next_hint};
@@ -111,7 +111,7 @@ async fn rule_1_each_slot_has_one_owner(b: Bench) {
     let Reply::Held { remaining: Some(rest), foreign: false } = held else {
         b.broken("no slot is left", &held)
     };
-    b.check(rest <= LONG && rest > LONG / 2, "until the first of them ends", &rest);
+    b.check(rest <= LONG + ROUNDED && rest > LONG / 2, "until the first of them ends", &rest);
     has(&b, &k, &[(0, a), (1, c)]).await;
 }
 
@@ -134,7 +134,7 @@ async fn rule_1_an_owner_that_asks_again_has_what_it_has(b: Bench) {
     let same = Reply::Permit { fence: before[0].fence, slot: 0 };
     b.check(again.iter().all(|reply| *reply == same), "the answer is the same", &again);
     let after = permits(&b, &k).await;
-    b.check(after[0].remaining <= LONG, "the end of the grant stays", &after);
+    b.check(after[0].remaining <= LONG + ROUNDED, "the end of the grant stays", &after);
     has(&b, &k, &[(0, a), (1, c)]).await;
 }
 
@@ -267,7 +267,7 @@ async fn rule_4_an_extension_puts_the_owner_into_its_slot(b: Bench) {
     b.expect(longer, Reply::Done, "the owner extends").await;
     let seen = permits(&b, &k).await;
     let rest = seen[0].remaining;
-    b.check(rest <= LONG / 2 && rest > LONG / 4, "from now", &seen);
+    b.check(rest <= LONG / 2 + ROUNDED && rest > LONG / 4, "from now", &seen);
     let high = b.high().await.get();
     b.expect(renew(&k, a, 1, high), Reply::Done, "an extension moves its owner").await;
     has(&b, &k, &[(1, a)]).await;
