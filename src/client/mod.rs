@@ -116,6 +116,7 @@ impl Core {
         let events = broadcast::Sender::new(EVENTS);
         let names: Vec<_> = nodes.iter().map(|n| n.name()).collect();
         let commands = Commands::new(nodes.iter().map(|n| n.url()), &config.prefix);
+        let commands = commands.with_terms(config.max_ttl, config.clock_error);
         let renewer = Arc::<Renewer>::default();
         let failovers = Arc::new(Failovers::new(Arc::clone(&renewer), Arc::clone(&env)));
         let switched = Arc::clone(&failovers);

@@ -30,7 +30,8 @@ pub(crate) struct NodeMonitor {
     latest_loss: Option<Loss>,
     concerning: Option<Loss>,
     reasserted: BTreeSet<OwnerToken>,
-    disagreed: Option<(Duration, Duration)>,
+    /// The last event about a disagreement.
+    disagreed: Option<NodeEvent>,
     events: broadcast::Sender<NamedEvent>,
     commands: Commands,
     counters: Arc<Counters>,
@@ -180,15 +181,23 @@ impl NodeMonitor {
         }
     }
 
-    /// Both the handle with a shorter one and the one that raised it send the event, once for each
-    /// pair.
+    /// All clients must use one length and one E (quarantine 7), and the node uses the largest. So
+    /// both the handle with a smaller one and the one that raised it send the event, once for all
+    /// the same values.
     fn check_settings(&mut self, facts: &Facts) {
-        let (ours, node) = (facts.quarantine_asked, facts.quarantine_len);
-        // The node counts in whole milliseconds.
-        let shorter = ours + Duration::from_millis(1) < node;
-        if (shorter || facts.quarantine_raised) && self.disagreed != Some((ours, node)) {
-            self.disagreed = Some((ours, node));
-            self.tell(NodeEvent::SettingsDisagree { ours, node });
+        let event = NodeEvent::SettingsDisagree {
+            ours: facts.quarantine_asked,
+            node: facts.quarantine_len,
+            our_clock_error: facts.clock_error_asked,
+            node_clock_error: facts.clock_error,
+        };
+        // The node counts in whole milliseconds, and the error in whole microseconds.
+        let shorter = facts.quarantine_asked + Duration::from_millis(1) < facts.quarantine_len;
+        let smaller = facts.clock_error_asked < facts.clock_error;
+        let differs = shorter || smaller || facts.quarantine_raised;
+        if differs && self.disagreed.as_ref() != Some(&event) {
+            self.disagreed = Some(event.clone());
+            self.tell(event);
         }
     }
 
@@ -239,6 +248,8 @@ mod tests {
             quarantine: Duration::ZERO,
             quarantine_len: Duration::from_secs(30),
             quarantine_asked: Duration::from_secs(30),
+            clock_error: Duration::from_secs(60),
+            clock_error_asked: Duration::from_secs(60),
             quarantine_raised: false,
             new_history: false,
             marker_missing: false,
@@ -342,21 +353,35 @@ mod tests {
     }
 
     #[test]
-    fn a_disagreement_is_reported_once_to_the_shorter_and_to_who_raised_it() {
+    fn a_disagreement_is_reported_once_to_the_smaller_and_to_who_raised_it() {
         let s = settings();
         let (ours, node) = (Duration::from_secs(30), Duration::from_secs(60));
+        let disagree = |node, our_clock_error| NodeEvent::SettingsDisagree {
+            ours,
+            node,
+            our_clock_error,
+            node_clock_error: Duration::from_secs(60),
+        };
         let shorter = Facts { quarantine_len: node, ..facts(1, "x") };
         let got = reported(&s, |p| {
             for _ in 0..3 {
                 p.judge(&shorter, at(1), at(1), &nowhere);
             }
         });
-        assert_eq!(got, [NodeEvent::SettingsDisagree { ours, node }]);
+        assert_eq!(got, [disagree(node, Duration::from_secs(60))]);
+        let small = Duration::from_micros(59_999_999);
+        let smaller = Facts { clock_error_asked: small, ..facts(1, "x") };
+        let got = reported(&s, |p| {
+            for facts in [&smaller, &smaller, &facts(1, "x")] {
+                p.judge(facts, at(1), at(1), &nowhere);
+            }
+        });
+        assert_eq!(got, [disagree(ours, small)]);
         let raised = Facts { quarantine_raised: true, ..facts(1, "x") };
         let got = reported(&s, |p| {
             p.judge(&raised, at(1), at(1), &nowhere);
             p.judge(&facts(1, "x"), at(2), at(2), &nowhere);
         });
-        assert_eq!(got, [NodeEvent::SettingsDisagree { ours, node: ours }]);
+        assert_eq!(got, [disagree(ours, Duration::from_secs(60))]);
     }
 }

@@ -14,10 +14,11 @@ pub struct Commands {
     parts: Arc<Parts>,
 }
 
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Parts {
     nodes: String,
     keys: String,
+    lower: String,
 }
 
 impl Commands {
@@ -30,7 +31,12 @@ impl Commands {
         if !prefix.is_empty() {
             let _ = write!(keys, " --prefix {}", quoted(prefix));
         }
-        Self { parts: Arc::new(Parts { nodes: nodes.join(" "), keys }) }
+        Self { parts: Arc::new(Parts { nodes: nodes.join(" "), keys, ..Parts::default() }) }
+    }
+
+    pub(crate) fn with_terms(&self, max_ttl: Duration, clock_error: Duration) -> Self {
+        let lower = format!(" --max-ttl {} --clock-error {}", span(max_ttl), span(clock_error));
+        Self { parts: Arc::new(Parts { lower, ..Parts::clone(&self.parts) }) }
     }
 
     pub(crate) fn with_retention(&self, retention: Duration) -> Self {
@@ -38,9 +44,8 @@ impl Commands {
             return self.clone();
         }
         let secs = retention.as_secs() + u64::from(retention.subsec_nanos() > 0);
-        let Parts { nodes, keys } = &*self.parts;
-        let keys = format!("{keys} --retention {secs}s");
-        Self { parts: Arc::new(Parts { nodes: nodes.clone(), keys }) }
+        let keys = format!("{} --retention {secs}s", self.parts.keys);
+        Self { parts: Arc::new(Parts { keys, ..Parts::clone(&self.parts) }) }
     }
 
     /// Returns the command that marks all nodes as new. It is for a deployment that never had data.
@@ -78,8 +83,14 @@ impl Commands {
         self.decide(namespace, losses, "--run --replace")
     }
 
+    /// Returns the command that lowers what all clients share to what this one asks for. The command
+    /// says what it would do, and what has to have ended before.
+    pub(crate) fn lower(&self) -> String {
+        format!("palisade settings --lower{} {}", self.parts.lower, self.parts.nodes)
+    }
+
     fn decide(&self, namespace: &str, losses: &str, what: &str) -> String {
-        let (namespace, Parts { nodes, keys }) = (quoted(namespace), &*self.parts);
+        let (namespace, Parts { nodes, keys, .. }) = (quoted(namespace), &*self.parts);
         format!(
             "palisade idem decide --namespace {namespace} --loss {losses} {what} --reason 'none \
              took \
@@ -99,6 +110,12 @@ impl Commands {
             self.incidents()
         )
     }
+}
+
+/// Rounded up.
+fn span(d: Duration) -> String {
+    let ms = d.as_micros().div_ceil(1_000);
+    if ms.is_multiple_of(1_000) { format!("{}s", ms / 1_000) } else { format!("{ms}ms") }
 }
 
 pub(crate) fn quoted(text: &str) -> String {

@@ -166,10 +166,13 @@ pub enum NodeEvent {
     /// The master's min-replicas check is as strong as required again. Log:
     /// `min_replicas_restored`.
     MinReplicasRestored,
-    /// The clients of this node use different lengths of the quarantine, or this client used a
-    /// longer one before. The node uses the longest length, and keeps it until a person lowers it
-    /// by `palisade settings --lower` (quarantine 7). Set the same `max_ttl` in every process. Log:
-    /// `settings_disagree` with `ours_ms` and `node_ms`.
+    /// The clients of this node use different lengths of the quarantine (`max_ttl` and the failover
+    /// window) or different clock errors, or this client used larger ones before. The node uses the
+    /// largest, and keeps them until a person lowers them by `palisade settings --lower`
+    /// (quarantine 7). Set the same `max_ttl` and `clock_error` in every process. Otherwise a
+    /// quarantine may end too early: the node has lost all its data, and only a client with the
+    /// smaller ones reaches it. Log: `settings_disagree` with `ours_ms`, `node_ms`,
+    /// `our_clock_error_ms` and `node_clock_error_ms`.
     #[non_exhaustive]
     SettingsDisagree {
         /// Length of the quarantine by this handle's settings.
@@ -177,6 +180,10 @@ pub enum NodeEvent {
         /// Length of the quarantine that the node uses. Longer than `ours`, or equal to `ours` if
         /// this handle has just raised the length.
         node: Duration,
+        /// Clock error by this handle's settings.
+        our_clock_error: Duration,
+        /// Clock error that the node uses. Larger than `our_clock_error`, or equal to it.
+        node_clock_error: Duration,
     },
     /// A majority of the nodes, including this node, began without data or lost data within the
     /// retention. So the nodes cannot exclude an earlier use of an idempotency key without a
@@ -306,13 +313,19 @@ impl NodeEvent {
             Self::MinReplicasRestored => {
                 say!(info, "min_replicas_restored", "min-replicas check is strong enough again");
             }
-            Self::SettingsDisagree { ours, node: kept } => say!(
-                warn,
-                "settings_disagree",
-                "clients differ in max_ttl or failover window; the longest one, node_ms, counts",
-                ours_ms = millis(*ours),
-                node_ms = millis(*kept)
-            ),
+            Self::SettingsDisagree { ours, node: kept, our_clock_error, node_clock_error } => {
+                let lower = commands.lower();
+                say!(
+                    warn,
+                    "settings_disagree",
+                    "clients differ in max_ttl, failover window or clock_error; the largest count; \
+                     if no program asks for more than this one any longer: `{lower}`",
+                    ours_ms = millis(*ours),
+                    node_ms = millis(*kept),
+                    our_clock_error_ms = millis(*our_clock_error),
+                    node_clock_error_ms = millis(*node_clock_error)
+                );
+            }
             Self::KeysForgotten { remaining } => {
                 let incidents = commands.incidents();
                 say!(
@@ -430,9 +443,16 @@ pub(super) mod tests {
             (NodeEvent::MinReplicasMissing { why }, "min_replicas_missing", "why=\"because\""),
             (NodeEvent::MinReplicasRestored, "min_replicas_restored", ""),
             (
-                NodeEvent::SettingsDisagree { ours: span, node: 2 * span },
+                NodeEvent::SettingsDisagree {
+                    ours: span,
+                    node: 2 * span,
+                    our_clock_error: span / 3,
+                    node_clock_error: span,
+                },
                 "settings_disagree",
-                "ours_ms=1500 node_ms=3000",
+                "`palisade settings --lower --max-ttl 15s --clock-error 500ms --node redis://a` \
+                 node=\"orders-a\" event=\"settings_disagree\" ours_ms=1500 node_ms=3000 \
+                 our_clock_error_ms=500 node_clock_error_ms=1500",
             ),
             (
                 NodeEvent::KeysForgotten { remaining: span },
@@ -459,6 +479,7 @@ pub(super) mod tests {
             ),
         ];
         let commands = Commands::new([Arc::from("redis://a")].into_iter(), "");
+        let commands = commands.with_terms(10 * span, span / 3);
         log.capture(|| all.iter().for_each(|(event, ..)| event.log("orders-a", &commands)));
         let lines = log.text();
         assert_eq!(lines.lines().count(), all.len(), "{lines}");

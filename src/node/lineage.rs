@@ -238,6 +238,8 @@ impl Marker {
             quarantine: Duration::from_millis(left),
             quarantine_len: Duration::from_millis(self.quarantine),
             quarantine_asked: asked.max_ttl.saturating_add(asked.longest_window),
+            clock_error: Duration::from_micros(self.clock_error),
+            clock_error_asked: asked.clock_error,
             quarantine_raised: change.raised,
             new_history: change.begun,
             renamed: change.renamed,

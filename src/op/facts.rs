@@ -30,8 +30,13 @@ pub struct Facts {
     pub quarantine_len: Duration,
     /// Length of a quarantine that this batch asked for: its `max_ttl` and the node's L together.
     pub quarantine_asked: Duration,
-    /// True if this batch asked for a longer quarantine than any other client, so that the node
-    /// made its quarantine longer.
+    /// Clock error E that the node reckons with: the largest that any client has asked for
+    /// (quarantine 7).
+    pub clock_error: Duration,
+    /// Clock error that this batch asked for.
+    pub clock_error_asked: Duration,
+    /// True if this batch asked for a longer quarantine or a larger clock error than any other
+    /// client, so that the node raised its own.
     pub quarantine_raised: bool,
     /// True if this batch was the first in a new data history, and wrote its marker.
     pub new_history: bool,

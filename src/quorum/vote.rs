@@ -199,6 +199,8 @@ mod tests {
             quarantine: age.map_or(Duration::ZERO, |age| len.saturating_sub(age * SECOND)),
             quarantine_len: len,
             quarantine_asked: 10 * SECOND,
+            clock_error: Duration::ZERO,
+            clock_error_asked: Duration::ZERO,
             quarantine_raised: false,
             new_history: false,
             marker_missing: false,

@@ -38,6 +38,8 @@ pub(super) fn header(words: &str) -> Header {
         quarantine: Duration::ZERO,
         quarantine_len: Duration::ZERO,
         quarantine_asked: Duration::ZERO,
+        clock_error: Duration::ZERO,
+        clock_error_asked: Duration::ZERO,
         quarantine_raised: false,
         new_history: false,
         renamed: false,

@@ -183,3 +183,33 @@ async fn a_failover_is_a_promotion_and_a_switch() {
     assert!(m.barriers_failed >= 1, "{m:?}");
     assert!(!m.faults.contains_key(&NodeFault::MinReplicasMissing), "{m:?}");
 }
+
+#[tokio::test]
+async fn clients_with_another_clock_error_are_both_informed() {
+    let log = Log::of_this_thread(LevelFilter::INFO);
+    let server = Server::start(&[]);
+    let with = |error: u32| {
+        let redlock = Redlock::builder().node(lone(&server)).ttl(20 * SECOND).max_ttl(20 * SECOND);
+        redlock.clock_error(error * SECOND).build().expect("settings that fit together")
+    };
+    let (smaller, larger) = (with(2), with(5));
+    let (mut to_smaller, mut to_larger) = (smaller.events(), larger.events());
+    smaller.mutex("a").build().unwrap().acquire().await.unwrap().release().await.unwrap();
+    let differ = |e: &NodeEvent| matches!(e, NodeEvent::SettingsDisagree { .. });
+    let errors = |seen: Vec<NodeEvent>| match seen.last() {
+        Some(NodeEvent::SettingsDisagree { our_clock_error, node_clock_error, .. }) => {
+            (our_clock_error.as_secs(), node_clock_error.as_secs())
+        }
+        _ => panic!("{seen:?}"),
+    };
+    let seen = until(&larger, &mut to_larger, "b", differ).await;
+    assert_eq!(errors(seen), (5, 5), "raised");
+    let seen = until(&smaller, &mut to_smaller, "c", differ).await;
+    assert_eq!(errors(seen), (2, 5), "the largest counts");
+    let lower = format!(
+        "`palisade settings --lower --max-ttl 20s --clock-error 2s --node {}`",
+        server.url()
+    );
+    let told = log.lines(&[&lower, "our_clock_error_ms=2000 node_clock_error_ms=5000"]);
+    assert_eq!(told.len(), 1, "{}", log.text());
+}

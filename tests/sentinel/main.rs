@@ -14,3 +14,4 @@ mod returning;
 mod stale;
 #[path = "../support/mod.rs"]
 mod support;
+mod unasked;

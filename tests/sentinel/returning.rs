@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use futures_util::future::join_all;
 use palisade::error::{AcquireError, NodeOutcome};
 use palisade::idempotency::ParkedReason;
+use palisade::internal::lineage::Marker;
 use palisade::{Failed, Idempotency, Outcome, Redlock, SentinelNode, TryAcquire};
 use tokio::time::{Instant, sleep};
 
@@ -109,9 +110,18 @@ fn identity(at: &str) -> Vec<String> {
     lines.map(|line| line.trim().to_owned()).collect()
 }
 
-/// One client uses the successor, and goes on or ends before the first master is promoted again.
-/// Another one starts then.
-async fn returns(goes_on: bool) {
+/// A client has used the first master, which is frozen now, and then its successor.
+struct Replaced {
+    groups: Groups,
+    used: Client,
+    /// Executed by the successor.
+    requests: Vec<Request>,
+    /// Identity and marker of the first master.
+    unchanged: Vec<String>,
+    before: Marker,
+}
+
+async fn replaced() -> Replaced {
     let groups = Groups::up(1);
     let (name, sentinels, servers) = (groups.name(0), groups.sentinels(0), groups.servers(0));
     for sentinel in &sentinels {
@@ -124,8 +134,7 @@ async fn returns(goes_on: bool) {
     assert_eq!(cli(&servers[2], &["CONFIG", "SET", "replica-priority", "0"]), "OK");
     let used = Client::new(&groups);
     used.granted("before").await;
-    let first = || (identity(&servers[0]), marker::at(&servers[0]));
-    let (unchanged, before) = first();
+    let (unchanged, before) = (identity(&servers[0]), marker::at(&servers[0]));
     let sees = |sentinel: &String| {
         cli(sentinel, &["SENTINEL", "REPLICAS", &name]).contains("slave-priority\n0\n")
     };
@@ -136,6 +145,13 @@ async fn returns(goes_on: bool) {
     for what in ["one", "two", "three"] {
         requests.push(used.executed(what).await);
     }
+    Replaced { groups, used, requests, unchanged, before }
+}
+
+/// One client uses the successor, and goes on or ends before the first master is promoted again.
+/// Another one starts then.
+async fn returns(goes_on: bool) {
+    let Replaced { groups, used, requests, unchanged, before } = replaced().await;
     let used = if goes_on {
         Some(used)
     } else {
@@ -152,17 +168,26 @@ async fn returns(goes_on: bool) {
     let new = Client::new(&groups);
     let clients: Vec<&Client> = used.iter().chain([&new]).collect();
     let granted = join_all(clients.iter().map(|client| client.granted("returned"))).await;
-    let (now, after) = first();
-    assert_eq!(now, unchanged, "it is the same process with the same data");
+    let first = &groups.servers(0)[0];
+    let after = marker::at(first);
+    assert_eq!(identity(first), unchanged, "it is the same process with the same data");
     assert!(after.epoch > before.epoch && after.history != before.history, "{after:?}");
+    after_a_quarantine(&granted, resumed);
+    are_forgotten(&requests, &clients).await;
+}
+
+fn after_a_quarantine(granted: &[Granted], since: Instant) {
     assert!(granted.iter().any(|granted| granted.refused), "nothing was refused");
-    for Granted { at, .. } in &granted {
-        let waited = at.duration_since(resumed);
+    for Granted { at, .. } in granted {
+        let waited = at.duration_since(since);
         assert!(waited >= TTL + WINDOW, "granted after {waited:?}, before a quarantine was over");
     }
+}
 
-    for request in &requests {
-        for client in &clients {
+/// And new ones are executed.
+async fn are_forgotten(requests: &[Request], clients: &[&Client]) {
+    for request in requests {
+        for client in clients {
             let got = client.run(request).await;
             let is_forgotten = matches!(&got, Outcome::Parked(parked)
                 if matches!(parked.reason, ParkedReason::Forgotten) && parked.undecided);
@@ -170,7 +195,7 @@ async fn returns(goes_on: bool) {
         }
         assert_eq!(request.runs.load(SeqCst), 1, "{}", request.key);
     }
-    for client in &clients {
+    for client in clients {
         let request = client.executed("after").await;
         assert_eq!(request.runs.load(SeqCst), 1);
     }
@@ -185,4 +210,38 @@ async fn a_master_that_returns_unchanged_begins_with_a_quarantine() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_returns_after_all_clients_ended_begins_with_a_quarantine() {
     returns(false).await;
+}
+
+/// A person makes the first master the master again. For the Sentinels it is a new group in epoch
+/// 0, so only the memory of the client that is at work says that there was another master.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_a_person_puts_back_begins_with_a_quarantine_for_who_is_at_work() {
+    let Replaced { groups, used, requests, unchanged, before } = replaced().await;
+    let (name, sentinels, servers) = (groups.name(0), groups.sentinels(0), groups.servers(0));
+    let tell = |at: &String, words: &[&str]| assert_eq!(cli(at, words), "OK", "{words:?}");
+    let (host, port) = servers[0].rsplit_once(':').expect("host:port");
+    assert!(marker::at(&servers[1]).epoch > before.epoch, "the successor's");
+    // Else they make the first master a replica as soon as it is seen again.
+    for sentinel in &sentinels {
+        tell(sentinel, &["SENTINEL", "REMOVE", &name]);
+    }
+    for other in &servers[1..] {
+        tell(other, &["REPLICAOF", host, port]);
+    }
+    let resumed = Instant::now();
+    groups.break_("resume", 0, &["--server", "a1"]);
+    let follow = || cli(&servers[0], &["INFO", "replication"]).contains("connected_slaves:2");
+    until("both others to follow", follow).await;
+    for sentinel in &sentinels {
+        tell(sentinel, &["SENTINEL", "MONITOR", &name, host, port, "2"]);
+        tell(sentinel, &["SENTINEL", "SET", &name, "down-after-milliseconds", "3000"]);
+    }
+
+    let granted = [used.granted("returned").await];
+    let after = marker::at(&servers[0]);
+    assert_eq!(identity(&servers[0]), unchanged, "it is the same process with the same data");
+    assert_eq!((before.epoch, after.epoch), (0, 0), "the epoch says nothing");
+    assert_ne!(after.history, before.history, "{after:?}");
+    after_a_quarantine(&granted, resumed);
+    are_forgotten(&requests, &[&used, &Client::new(&groups)]).await;
 }

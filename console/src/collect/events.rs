@@ -75,10 +75,17 @@ fn words(node: &str, event: &NodeEvent) -> (Level, &'static str, String) {
             let text = format!("{node}: the min-replicas check is strong enough again");
             (Level::Info, "min_replicas_restored", text)
         }
-        NodeEvent::SettingsDisagree { ours, node: theirs, .. } => {
+        NodeEvent::SettingsDisagree {
+            ours,
+            node: theirs,
+            our_clock_error,
+            node_clock_error,
+            ..
+        } => {
             let text = format!(
-                "clients of {node} differ in max_ttl: this console has a quarantine of {ours:?}, \
-                 the node uses {theirs:?}"
+                "clients of {node} differ in max_ttl or clock_error: this console has a quarantine \
+                 of {ours:?} and {our_clock_error:?}, the node uses {theirs:?} and \
+                 {node_clock_error:?}"
             );
             (Level::Warn, "settings_disagree", text)
         }

@@ -32,7 +32,7 @@ if find('AVWOT', kind, 1, true) then
     number = honest(number)
     if number >= tonumber(p) then
       p = string.format('%.0f', number + 1)
-      redis.call('SET', fence, p, 'PX', b.fence_life)
+      keep_fence(fence, p)
     end
     return p
   end
@@ -70,7 +70,7 @@ if find('AVWOT', kind, 1, true) then
       and not (ticket and ahead > 0) and call('SET', lock, owner, 'NX', 'PX', ttl) then
       if not old then
         p = in_range(p)
-        old = try('SET', fence, p, 'PX', b.fence_life, 'GET')
+        old = try('SET', fence, p, 'PX', fence_life(fence), 'GET')
       end
       -- Tokens with equally many digits compare as strings. The length of an error reply is 0.
       if old and (#old ~= #p or old >= p) then p = above(lock, fence, old, p) end

@@ -18,7 +18,7 @@ if kind == 'X' then
   local token = ARGV[a + 3]
   if fence > tonumber(token) then token = digits(fence) end
   call('SET', KEYS[k + 1], owner, 'PX', ttl)
-  call('SET', KEYS[k + 2], token, 'PX', b.fence_life)
+  keep_fence(KEYS[k + 2], token)
   if ARGV[a + 4] == '1' then
     local before = look(KEYS[k + 3], #ARGV[a + 5])
     call('SET', KEYS[k + 3], ARGV[a + 5], 'PX', ttl)

@@ -62,14 +62,17 @@ local function is_kept(lock, fence)
   return true
 end
 
--- Sets the fence, or with `token` nil only prolongs its life. Never shortens it: other readers may
--- have longer leases than this client's (locks 5).
+-- Never shortens it: other owners may have longer leases than this client's (locks 5).
+local function fence_life(fence)
+  return math.max(tonumber(b.fence_life), redis.call('PTTL', fence))
+end
+
+-- Sets the fence, or with `token` nil only prolongs its life.
 local function keep_fence(fence, token)
-  local life = math.max(tonumber(b.fence_life), redis.call('PTTL', fence))
   if token then
-    redis.call('SET', fence, token, 'PX', life)
+    redis.call('SET', fence, token, 'PX', fence_life(fence))
   else
-    redis.call('PEXPIRE', fence, life)
+    redis.call('PEXPIRE', fence, fence_life(fence))
   end
 end
 

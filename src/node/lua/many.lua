@@ -44,7 +44,7 @@ if find('NJK', kind, 1, true) then
     end
     for at = k + 1, last do
       if kind == 'K' then call('SET', KEYS[at], owner, 'PX', ttl) end
-      call('SET', KEYS[at + n], fences[at], 'PX', b.fence_life)
+      keep_fence(KEYS[at + n], fences[at])
     end
     return put(DONE)
   end
@@ -100,9 +100,7 @@ if find('NJK', kind, 1, true) then
     for at = k + 1, last do call('SET', KEYS[at], owner, 'PX', ttl) end
   end
   for at = k + 1, last do
-    if mine < n or fences[at] ~= most then
-      call('SET', KEYS[at + n], p, 'PX', b.fence_life)
-    end
+    if mine < n or fences[at] ~= most then keep_fence(KEYS[at + n], p) end
   end
   return put(p)
 end

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, Value};
@@ -20,7 +19,7 @@ use crate::dial::wire::{Reply, Wire};
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::node::{NodeEvent, NodeSignal};
-use crate::op::{Batch, Remembered, Replies, Terms, TimedFacts};
+use crate::op::{Batch, Facts, Remembered, Replies, Terms, TimedFacts};
 use crate::safe_text::Secrets;
 use crate::sync::SyncMutex;
 
@@ -138,7 +137,7 @@ impl Session {
         }
         let bytes = match look.map(|look| attempt.begin(look)).transpose()? {
             Some(Begun::Knows(mut known)) => {
-                known.facts.quarantine_asked = longest_asked(terms, group_terms);
+                asked_with(&mut known.facts, terms, group_terms);
                 *self.touched.lock() = Some(known);
                 return Ok(());
             }
@@ -192,11 +191,12 @@ impl Session {
 
 type LastSent = Arc<SyncMutex<SentWith>>;
 
-/// The longest quarantine that a client with the same settings can request. If the quarantine of
-/// the node is longer, another client has other settings.
-fn longest_asked(terms: Terms, group_terms: GroupTerms) -> Duration {
+/// Whoever judged the marker on this connection may have other terms. The quarantine is the longest
+/// that a client with the same settings can request: if the node's is longer, another has others.
+fn asked_with(facts: &mut Facts, terms: Terms, group_terms: GroupTerms) {
     let window = group_terms.widest_window.max(group_terms.failover_window);
-    terms.max_ttl.saturating_add(window)
+    facts.quarantine_asked = terms.max_ttl.saturating_add(window);
+    facts.clock_error_asked = terms.clock_error;
 }
 
 pub(crate) struct Sent {
@@ -246,7 +246,7 @@ impl Sent {
             }
         }
         if let Some(facts) = &mut replies.facts {
-            facts.quarantine_asked = longest_asked(batch.terms, group_terms);
+            asked_with(facts, batch.terms, group_terms);
             let first = session.first_facts().map(|first| first.facts);
             if let Some(first) = first.filter(|first| first.history_id == facts.history_id) {
                 facts.new_history |= first.new_history;

@@ -23,7 +23,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-fn write(key: &RecordKey, owner: OwnerToken, ttl: Duration, text: &[u8]) -> Op {
+pub(super) fn write(key: &RecordKey, owner: OwnerToken, ttl: Duration, text: &[u8]) -> Op {
     Op::Enlist(Enlist { key: key.clone(), owner, ttl, entry: Some(text.into()), news: false })
 }
 
@@ -38,12 +38,13 @@ async fn shown(b: &Bench, op: Op) -> Vec<Listed> {
     }
 }
 
-/// Removes an owner that is not in the list, so it changes nothing.
-async fn read(b: &Bench, key: &RecordKey) -> Vec<Listed> {
+/// Reads the list of candidates. The operation removes an owner that is not in the list, so it
+/// changes nothing.
+pub(super) async fn read(b: &Bench, key: &RecordKey) -> Vec<Listed> {
     shown(b, take_out(key, b.owner())).await
 }
 
-fn owners(all: &[Listed]) -> Vec<OwnerToken> {
+pub(super) fn owners(all: &[Listed]) -> Vec<OwnerToken> {
     all.iter().map(|listed| listed.owner).collect()
 }
 

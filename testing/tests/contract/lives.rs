@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::time::Instant;
 
-use palisade::node::spi::Holder;
+use palisade::node::spi::{Enlist, Holder};
 
 use super::*;
 
@@ -51,6 +51,8 @@ async fn nodes_that_shorten_what_others_rely_on_are_caught() {
     for by in [
         "a_shorter_lease_does_not_shorten_a_permit",
         "a_shorter_lease_does_not_shorten_the_fence_of_readers",
+        "a_shorter_lease_does_not_shorten_the_fence_of_a_mutex",
+        "a_shorter_lease_does_not_shorten_the_fences_of_a_multi_lock",
         "a_shorter_lease_does_not_shorten_a_place_or_a_watch",
     ] {
         failure(shortening(memory()), Hooks::default(), by).await;
@@ -62,6 +64,8 @@ async fn nodes_that_shorten_what_others_rely_on_are_caught() {
             *reply = Reply::Held { remaining: Some(Duration::ZERO), foreign: false };
         }
     });
+    tells!("forgets candidates", "a_shorter_lease_does_not_shorten_the_list_of_candidates",
+        Op::Enlist(Enlist { entry: None, .. }), Reply::Candidates(listed) => listed.clear());
     tells!("gives readers any token", "a_reader_of_a_new_history_is_not_below_the_floor",
         Op::Acquire { mode: LockMode::Shared, .. }, Reply::Granted { fence } => *fence = 1);
     tells!("forgets a promise", "a_shorter_lease_does_not_shorten_a_promise",

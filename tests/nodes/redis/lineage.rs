@@ -204,27 +204,47 @@ async fn keys_that_a_promoted_server_evicts_before_anyone_comes_are_a_loss_of_ev
     assert_quarantined(one(&client, LONG, acquire("k", owner())).await);
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Data {
+    Others,
+    /// A copy of these, from before the last write.
+    Copied,
+    /// These, as they were saved before the last write, in the same process.
+    Loaded,
+}
+
 #[tokio::test]
 async fn data_in_the_place_of_others_begin_a_history_each_time() {
-    for is_copy in [false, true] {
-        let server = Server::start(&[]);
+    // Redis 6.2 needs no permission, and knows no such setting.
+    let known = Server::start(&[]).cli(&["config", "get", "enable-debug-command"]);
+    let debug = if known.is_empty() { &[][..] } else { &["--enable-debug-command", "yes"][..] };
+    for data in [Data::Others, Data::Copied, Data::Loaded] {
+        let server = Server::start(debug);
         let mut client = Client::at(&server.addr());
         fence(client.acquire("before").await.0);
-        if is_copy {
-            for key in ["palisade:generation", "palisade:note"] {
-                assert_eq!(server.cli(&["copy", key, key, "db", "1"]), "1");
+        match data {
+            Data::Others => {}
+            Data::Copied => {
+                for key in ["palisade:generation", "palisade:note"] {
+                    assert_eq!(server.cli(&["copy", key, key, "db", "1"]), "1");
+                }
             }
+            Data::Loaded => assert_eq!(server.cli(&["save"]), "OK"),
         }
         fence(client.acquire("after").await.0);
         let mut generation = client.remembers.newest.generation;
         for round in 0..3 {
-            assert_eq!(server.cli(&["swapdb", "0", "1"]), "OK");
+            let put = match data {
+                Data::Others | Data::Copied => server.cli(&["swapdb", "0", "1"]),
+                Data::Loaded => server.cli(&["debug", "reload", "nosave"]),
+            };
+            assert_eq!(put, "OK", "{data:?}");
             let (reply, facts) = client.acquire(&format!("round-{round}")).await;
             assert_quarantined(reply);
             let facts = facts.expect("it was executed");
             generation += 1;
             let begun = (facts.new_history, facts.lineage.generation, facts.losses[0].from);
-            assert_eq!(begun, (true, generation, 0), "{is_copy} {round}: {facts:?}");
+            assert_eq!(begun, (true, generation, 0), "{data:?} {round}: {facts:?}");
         }
     }
 }

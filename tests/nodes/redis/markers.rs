@@ -192,22 +192,31 @@ async fn the_length_of_a_quarantine_rises_at_once_and_stays() {
     let server = Server::start(&[]);
     let node = RedisNode::new(server.url()).unwrap();
     facts(&node, TERMS).await;
-    for (age, length, asked, raised, then) in [
-        (500, 20, 30, true, 30),
-        (10, 20, 30, true, 30),
-        (500, 20, 20, false, 20),
-        (500, 20, 10, false, 20),
-        (10, 20, 10, false, 20),
+    for (age, length, asked, error, raised, then) in [
+        (500, 20, 30, 2, true, (30, 2)),
+        (10, 20, 30, 2, true, (30, 2)),
+        (500, 20, 20, 2, false, (20, 2)),
+        (500, 20, 10, 2, false, (20, 2)),
+        (10, 20, 10, 2, false, (20, 2)),
+        (500, 20, 20, 3, true, (20, 3)),
+        (10, 20, 10, 3, true, (20, 3)),
+        (500, 20, 20, 1, false, (20, 2)),
+        (10, 20, 30, 1, true, (30, 2)),
     ] {
         let since = now() - 1_000 * age;
         let text = honest(&server, since, 1_000 * length).to_string();
         server.cli(&["set", "palisade:generation", &text]);
-        let asks = Terms { max_ttl: Duration::from_secs(asked), ..TERMS };
+        let clock_error = Duration::from_secs(error);
+        let asks = Terms { max_ttl: Duration::from_secs(asked), clock_error };
         let got = facts(&node, asks).await;
-        let row = format!("{age} {length} {asked}");
+        let row = format!("{age} {length} {asked} {error}");
         assert_eq!((got.since, got.new_history), (since, false), "{row}");
-        assert_eq!((got.quarantine_len.as_secs(), got.quarantine_raised), (then, raised), "{row}");
-        assert_eq!(marker(&server).quarantine, 1_000 * then, "{row}");
+        let kept = (got.quarantine_len.as_secs(), got.clock_error.as_secs());
+        assert_eq!((kept, got.quarantine_raised), (then, raised), "{row}");
+        assert_eq!((got.quarantine_asked, got.clock_error_asked), (asks.max_ttl, clock_error));
+        let written = marker(&server);
+        let (length, error) = (1_000 * then.0, 1_000_000 * then.1);
+        assert_eq!((written.quarantine, written.clock_error), (length, error), "{row}");
     }
     // A server that has never lost anything has no length yet, so nothing disagrees.
     let new = Marker::born(0, 0, 7, marker(&server).replid);

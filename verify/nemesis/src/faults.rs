@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::client::CLOCK_ERROR;
 use crate::clients::Clients;
 use crate::cut::{Cut, cut, mend};
+use crate::detour::Detour;
 use crate::event::EventKind;
 use crate::handover::Running;
 use crate::kind::{Kind as K, Lane, PlannedFault};
@@ -34,6 +35,7 @@ enum Undo {
     Spawn(u8),
     ResumeClient(u8),
     Machine(String, Part),
+    LeadHome(Detour),
 }
 
 /// Signal that becomes true when no more faults may begin.
@@ -88,7 +90,7 @@ impl Faults {
         self.busy.borrow_mut().extend(names.iter().cloned());
         let id = *self.count.borrow() + 1;
         let mut target = names.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
-        if matches!(planned.kind, K::FlushTwo | K::EmptyTwo | K::FailoverTwo) {
+        if matches!(planned.kind, K::FlushTwo | K::EmptyTwo | K::FailoverTwo | K::Elsewhere) {
             target = format!("{target} and {}", self.next_group(planned.group).name);
         }
         // The fault is logged before it begins, so its effects come later in the log.
@@ -251,6 +253,7 @@ impl Faults {
                 }
             }
             K::Tilt => self.tilt(group, stop).await,
+            K::Elsewhere => return self.lead_elsewhere(id, planned, master).await,
             K::ClockStep => return self.machine(planned, &master.id, Part::Clock),
             K::SlowDisk => return self.machine(planned, &master.id, Part::Disk),
             other => return Err(format!("{} is not done to a master", other.name()).into()),
@@ -354,6 +357,34 @@ impl Faults {
         }
     }
 
+    /// For one client, or for all, the master's address leads to the next group's master.
+    async fn lead_elsewhere(
+        &self,
+        id: u32,
+        planned: &PlannedFault,
+        master: &Server,
+    ) -> Result<Undo, Failure> {
+        let next = (planned.group + 1) % self.world.groups.len();
+        let other = self.world.master(next).await.ok_or("the other group has no master")?;
+        let all = 1..=self.clients.count();
+        let one = (planned.pick >> 16) as usize % all.len();
+        let detour = Detour {
+            table: format!("nemesis_detour_{id}"),
+            clients: if planned.pick & 8 == 0 {
+                all.collect()
+            } else {
+                all.skip(one).take(1).collect()
+            },
+            from: master.addr.clone(),
+            to: other.addr,
+        };
+        let begun = detour.begin(&self.world).await;
+        if begun.is_err() {
+            let _ = detour.end(&self.world).await;
+        }
+        begun.map(|()| Undo::LeadHome(detour))
+    }
+
     /// Disturbs a machine until the end of the fault. Either its clock is wrong by 0.1 s to 20 s,
     /// or each flush to disk takes 0.3 s to 2.5 s longer.
     fn machine(&self, planned: &PlannedFault, id: &str, part: Part) -> Result<Undo, Failure> {
@@ -399,6 +430,7 @@ impl Faults {
                 undone = self.world.machine(of, &id, part, 0);
             }
             Undo::ResumeClient(n) => undone = self.clients.resume(n),
+            Undo::LeadHome(detour) => undone = detour.end(&self.world).await,
         }
         if let Err(e) = undone {
             println!("            fault {id} was not undone at once: {e}");

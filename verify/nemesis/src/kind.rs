@@ -34,6 +34,7 @@ names! {
         BackUp = "backup of master",
         Reset = "SENTINEL RESET",
         Tilt = "Sentinels in tilt",
+        Elsewhere = "address of another group",
         KillReplica = "kill replica",
         KillSentinel = "kill Sentinel",
         FreezeReplica = "freeze replica",
@@ -74,6 +75,7 @@ const HEAVY: &[Kind] = &[
     K::BackUp,
     K::Reset,
     K::Tilt,
+    K::Elsewhere,
 ];
 
 /// Faults of replicas and Sentinels after which a group needs no failover. Also faults of clients.
@@ -196,6 +198,6 @@ mod tests {
         assert_ne!(row(7), row(8));
         let heavy: BTreeSet<_> = row(7)[..HEAVY.len()].iter().map(|d| d.kind).collect();
         let light: BTreeSet<_> = Lane::light(7).take(LIGHT.len()).map(|d| d.kind).collect();
-        assert_eq!(heavy.len() + light.len(), 31);
+        assert_eq!(heavy.len() + light.len(), 32);
     }
 }

@@ -14,6 +14,7 @@ mod client;
 mod clients;
 mod cron;
 mod cut;
+mod detour;
 mod event;
 mod faults;
 mod groups;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::facts::Facts;
 use super::group::{Group, Stop};
 use super::verdict::{Case, Row};
+use crate::detour::Detour;
 use crate::event::{Event, Nanos, now};
 use crate::names::names;
 use crate::world::{Failure, Place, signal};
@@ -34,8 +35,12 @@ names! {
         TiltedDeath = "master dies in tilt",
         BackedUp = "backup of the master",
         Reset = "SENTINEL RESET",
+        Elsewhere = "address of another group",
     }
 }
+
+/// Time for which an address leads to another group's server: shorter than a lease.
+const DETOUR: Duration = Duration::from_secs(5);
 
 /// Times of an injected fault, and the number of writes to the old master, if they were counted.
 #[derive(Clone, Debug, Default)]
@@ -57,7 +62,11 @@ impl Fault {
     }
 
     pub(super) fn is_quiet(self) -> bool {
-        matches!(self, Self::BackedUp | Self::Reset)
+        matches!(self, Self::BackedUp | Self::Reset | Self::Elsewhere)
+    }
+
+    pub(super) fn groups(self) -> u8 {
+        if self == Self::Elsewhere { 2 } else { 1 }
     }
 
     pub(super) async fn prepare(self, group: &Group) -> Result<(), Failure> {
@@ -146,6 +155,7 @@ impl Fault {
                 }
                 stop.wait(QUIET).await?;
             }
+            Self::Elsewhere => elsewhere(group, stop).await?,
             Self::Back => {
                 group.world.break_(&["failover", group.name()]).await?;
                 group.until_named(at, stop).await?;
@@ -182,6 +192,29 @@ async fn back(group: &Group, stop: &mut Stop) -> Result<(), Failure> {
             done => return done,
         }
     }
+}
+
+/// For all clients, the master's address leads to another group's master for some seconds.
+async fn elsewhere(group: &Group, stop: &mut Stop) -> Result<(), Failure> {
+    let to = group.world.groups[1].servers[0].addr.clone();
+    let kept = || group.world.ask(&to, &["MGET", "palisade:generation", "palisade:note"]);
+    let size = || group.world.ask(&to, &["DBSIZE"]);
+    let before = (kept().await, size().await);
+    let detour = Detour {
+        table: "nemesis_detour".to_owned(),
+        clients: (1..=group.shape.clients).collect(),
+        from: group.server(0).to_owned(),
+        to: to.clone(),
+    };
+    detour.begin(&group.world).await?;
+    stop.wait(DETOUR).await?;
+    detour.end(&group.world).await?;
+    stop.wait(QUIET).await?;
+    let after = (kept().await, size().await);
+    if after != before {
+        return Err(format!("the other group had {before:?}, and has {after:?}").into());
+    }
+    Ok(())
 }
 
 /// Freezes the master for ten seconds. Then counts the writes that it executes late: they were sent
@@ -250,7 +283,7 @@ impl Fault {
         let master = facts.master().map(|(_, m)| m.clone());
         let promoted = facts.promoted_after(case.struck);
         let (changed, promotions) = match self {
-            Self::Empty | Self::BackedUp | Self::Reset => (false, 0),
+            Self::Empty | Self::BackedUp | Self::Reset | Self::Elsewhere => (false, 0),
             // The second promotion changes nothing, and the first master is named again.
             Self::Returning | Self::ReturningAlone | Self::Back | Self::HandoverBack => (false, 2),
             _ => (true, 1),
@@ -269,6 +302,10 @@ impl Fault {
         if !expire && !case.all_replicas && row.sitting < 8 {
             let doubt = format!("only {} locks were held when the new master began", row.sitting);
             row.doubts.push(doubt);
+        }
+        let gap = row.seconds_without_grants;
+        if self == Self::Elsewhere && gap < DETOUR.as_secs_f64() - 1.0 {
+            row.doubts.push(format!("only {gap} s without grants: the address led home"));
         }
         if self.is_seamless() && row.ran_out > 0 {
             row.doubts.push(format!("{} locks were lost", row.ran_out));

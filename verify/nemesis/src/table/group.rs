@@ -25,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(75);
 /// Settings of the group and the clients of one row of the failover table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
+    /// All clients use the first one.
+    pub(super) groups: u8,
     pub(super) clients: u8,
     pub(super) down_after_ms: u64,
     /// Maximum lag of a replica, in seconds.
@@ -70,8 +72,10 @@ pub(super) struct Group {
 impl Group {
     pub(super) fn up(shape: Shape, ledger: Shared) -> Result<Self, Failure> {
         let (down_after, max_lag) = (shape.down_after_ms.to_string(), shape.max_lag.to_string());
+        let groups = shape.groups.to_string();
         let max_lag = if shape.defeat { "0" } else { &max_lag };
-        let words = ["--sentinels-apart", "--down-after", &down_after, "--max-lag", max_lag];
+        let words = ["--groups", &groups, "--down-after", &down_after, "--max-lag", max_lag];
+        let words = [&words[..], &["--sentinels-apart"]].concat();
         let world = World::of(shape.clients, &words, None)?;
         let listener = UnixListener::bind(world.socket())?;
         let serving = tokio::task::spawn_local(ledger::serve(ledger.clone(), listener));

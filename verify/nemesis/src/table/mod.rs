@@ -93,6 +93,7 @@ impl Args {
 
 async fn library(args: &Args, out: &Path, stop: &mut Stop) -> Result<bool, Failure> {
     let shape = Shape {
+        groups: 1,
         clients: 4,
         down_after_ms: 3_000,
         max_lag: 1,
@@ -147,7 +148,7 @@ async fn plain_writes(args: &Args, out: &Path, stop: &mut Stop) -> Result<bool, 
 async fn row(fault: Fault, shape: Shape, out: &Path, stop: &mut Stop) -> Result<Row, Failure> {
     let file = out.join(format!("table-{}.jsonl", fault.name().replace(' ', "-")));
     let ledger = Ledger::new(&file, StdRng::seed_from_u64(1))?;
-    let mut group = Group::up(shape, ledger)?;
+    let mut group = Group::up(Shape { groups: fault.groups(), ..shape }, ledger)?;
     fault.prepare(&group).await?;
     group.clients(stop).await?;
     let struck = fault.strike(&mut group, stop).await?;

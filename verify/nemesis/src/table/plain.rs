@@ -97,6 +97,7 @@ pub(super) async fn row(
     let ledger = Ledger::new(&file, StdRng::seed_from_u64(1))?;
     let max_lag = if setting == Setting::MinReplicas { 2 } else { 0 };
     let shape = Shape {
+        groups: 1,
         clients: 0,
         down_after_ms: 5_000,
         max_lag,
