@@ -73,6 +73,8 @@ pub(crate) struct Facts {
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub(crate) name: String,
+    /// Address that names the group in a command.
+    pub(crate) url: String,
     /// What the settings require of the servers' min-replicas check, with their failover window.
     pub(crate) rule: MinReplicasRule,
     /// How a person reaches the servers of the group.
@@ -125,6 +127,8 @@ pub(crate) struct Server {
     pub(crate) hand: String,
     /// True if the server was asked by TLS.
     pub(crate) tls: bool,
+    /// Address that names a lone server in a command; empty in a group.
+    pub(crate) url: String,
     /// True if the settings accept that the server deletes keys when its memory is full.
     pub(crate) allows_eviction: bool,
     /// Failover window of a lone server by the settings; zero for a server of a group.

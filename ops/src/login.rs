@@ -11,6 +11,8 @@ use palisade::internal::Endpoint;
 pub(crate) struct Lone {
     /// Address of the server: `host:port`, or the path of a socket.
     pub(crate) at: String,
+    /// Address that names the server in a command.
+    pub(crate) url: String,
     /// Beginning of a `redis-cli` command line to the server.
     pub(crate) hand: String,
     pub(crate) target: Endpoint,

@@ -3,7 +3,6 @@
 //! [`discovery`] decides by the answers and is pure; `ask` sends the requests; `watch` repeats
 //! them, and reacts to events.
 
-pub(crate) mod address;
 pub(crate) mod ask;
 pub(crate) mod conn;
 pub(crate) mod discovery;

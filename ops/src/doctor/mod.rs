@@ -71,27 +71,23 @@ pub struct Doctor {
 }
 
 impl Doctor {
-    /// Creates a doctor for these nodes, with the library's default settings.
+    /// Creates a doctor for these nodes, with the deployment's settings.
     pub fn new(deployment: Deployment) -> Self {
-        Self {
-            deployment,
-            max_ttl: Config::default().max_ttl,
-            clock_error: None,
-            whose: None,
-            trial: true,
-        }
+        let settings = &deployment.settings;
+        let max_ttl = settings.max_ttl.or(settings.ttl).unwrap_or(Config::default().max_ttl);
+        let clock_error = settings.clock_error;
+        Self { deployment, max_ttl, clock_error, whose: None, trial: true }
     }
 
-    /// Sets the application's `max_ttl`; default 15 s, as in the library. Set it if the application
-    /// uses another value: each node stores the longest value that its clients use, and the doctor
-    /// compares the two.
+    /// Sets the application's `max_ttl`; default: that of the deployment's settings, or 15 s. Each
+    /// node stores the longest value that its clients use, and the doctor compares the two.
     pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
         self.max_ttl = max_ttl;
         self
     }
 
-    /// Sets the application's `clock_error`, the largest error of any clock. The default depends on
-    /// `max_ttl`, as in the library.
+    /// Sets the application's `clock_error`, the largest error of any clock. Default: that of the
+    /// deployment's settings, or one that depends on `max_ttl`, as in the library.
     pub fn clock_error(mut self, error: Duration) -> Self {
         self.clock_error = Some(error);
         self

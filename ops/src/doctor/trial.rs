@@ -90,7 +90,7 @@ fn handle(doctor: &Doctor, nodes: &[Arc<dyn LockNode>]) -> Result<Redlock, Confi
         .ttl(ttl)
         .max_ttl(doctor.max_ttl)
         .clock_error(doctor.error_bound())
-        .node_deadline(DEADLINE.min(doctor.deployment.within).min(ttl / 4))
+        .node_deadline(DEADLINE.min(doctor.deployment.within()).min(ttl / 4))
         .allow_even_nodes();
     nodes.iter().fold(builder, |all, node| all.node_arc(Arc::clone(node))).build()
 }

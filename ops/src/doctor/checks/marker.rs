@@ -9,7 +9,7 @@ use super::super::report::Finding;
 use super::{Answer, Check, Run};
 use crate::nodes::LOST_EVERYTHING;
 use palisade::error::NodeFault;
-use palisade::internal::{AtMost, MinReplicasRule, RETENTION, objection, until_utc};
+use palisade::internal::{AtMost, RETENTION, objection, quoted, until_utc};
 use palisade::node::spi::Loss;
 
 pub(super) const NOT_INITIALISED: Check = Check {
@@ -83,47 +83,11 @@ fn not_initialised(facts: &Facts, server: &Server) -> Answer {
 /// Returns the command-line options that name all nodes: `palisade init` and `palisade idem` have
 /// to see all of them, and `palisade settings` reckons with their failover windows.
 fn named(facts: &Facts) -> String {
-    let groups = facts.groups.iter().map(|group| {
-        let sentinels: Vec<&str> = group.heard().map(|s| s.at.as_str()).collect();
-        let (data, sentinel) = (group.servers.iter().any(|s| s.tls), group.heard().any(|s| s.tls));
-        let tls = [(data, "tls=true"), (sentinel, "sentinel_tls=true")];
-        let tls = tls.iter().filter(|(is, _)| *is).map(|(_, option)| (*option).to_owned());
-        let options = query(tls.chain(rule_options(&group.rule)));
-        format!("sentinel://{}/{}{options}", sentinels.join(","), group.name)
-    });
-    let lone = facts.nodes.iter().map(|server| {
-        let scheme = match (server.at.contains('/'), server.tls) {
-            (true, _) => "unix",
-            (false, true) => "rediss",
-            (false, false) => "redis",
-        };
-        let window = Some(server.window).filter(|window| !window.is_zero());
-        let options = query(window.map(window_option).into_iter());
-        format!("{scheme}://{}{options}", server.at)
-    });
-    let quoted = |url: String| if url.contains('&') { format!("'{url}'") } else { url };
-    let all = groups.chain(lone).map(|url| format!("--node {}", quoted(url)));
-    let count = facts.groups.len() + facts.nodes.len();
-    let even = count.is_multiple_of(2).then(|| "--allow-even-nodes".to_owned());
+    let groups = facts.groups.iter().map(|group| &group.url);
+    let urls: Vec<_> = groups.chain(facts.nodes.iter().map(|server| &server.url)).collect();
+    let even = urls.len().is_multiple_of(2).then(|| "--allow-even-nodes".to_owned());
+    let all = urls.into_iter().map(|url| format!("--node {}", quoted(url)));
     all.chain(even).collect::<Vec<_>>().join(" ")
-}
-
-fn query(options: impl Iterator<Item = String>) -> String {
-    let options: Vec<String> = options.collect();
-    if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) }
-}
-
-fn window_option(window: Duration) -> String {
-    format!("failover_window={}s", window.as_secs_f64())
-}
-
-/// Returns the options of an address that differ from the default rule.
-fn rule_options(rule: &MinReplicasRule) -> impl Iterator<Item = String> {
-    let usual = MinReplicasRule::default();
-    let (replicas, lag) = (rule.replicas, rule.max_lag);
-    let replicas = (replicas != usual.replicas).then(|| format!("min_replicas={replicas}"));
-    let lag = (lag != usual.max_lag).then(|| format!("max_lag={}s", lag.as_secs()));
-    replicas.into_iter().chain(lag).chain(rule.window.map(window_option))
 }
 
 pub(super) const DATA_LOSS: Check = Check {
@@ -223,6 +187,8 @@ fn quarantine_long(facts: &Facts, server: &Server) -> Answer {
 
 #[cfg(test)]
 mod tests {
+    use palisade::internal::MinReplicasRule;
+
     use super::super::super::facts::{Role, Unread};
     use super::super::super::report::Verdict;
     use super::super::tests::{broken, fine, good, unknown, with};
@@ -303,26 +269,16 @@ mod tests {
     }
 
     #[test]
-    fn a_printed_address_says_how_the_server_is_reached() {
+    fn a_command_names_all_nodes_by_their_addresses() {
         let mut f = good();
         let mut lone = f.groups[0].servers[0].clone();
         f.nodes.push(lone.clone());
-        lone.tls = true;
+        lone.url = "unix:///run/r.sock?db=1".into();
         f.nodes.push(lone.clone());
-        lone.at = "/run/redis.sock".into();
         f.nodes.push(lone);
-        f.groups[0].servers.iter_mut().for_each(|s| s.tls = true);
-        let group = "sentinel://10.0.0.1:26379,10.0.0.2:26379,10.0.0.3:26379/orders-a";
-        let nodes = "--node redis://10.0.0.1:6379 --node rediss://10.0.0.1:6379 \
-                     --node unix:///run/redis.sock --allow-even-nodes";
-        assert_eq!(named(&f), format!("--node {group}?tls=true {nodes}"));
-        f.groups[0].sentinels.iter_mut().for_each(|s| s.tls = true);
-        assert!(named(&f).starts_with(&format!("--node '{group}?tls=true&sentinel_tls=true'")));
-        f.groups[0].rule = long_rule();
-        f.nodes[0].window = Duration::from_millis(2_500);
-        let options = "tls=true&sentinel_tls=true&min_replicas=2&max_lag=20s&failover_window=30s";
-        let nodes = nodes.replacen(":6379", ":6379?failover_window=2.5s", 1);
-        assert_eq!(named(&f), format!("--node '{group}?{options}' {nodes}"));
+        let nodes = "--node redis://10.0.0.1:6379 --node 'unix:///run/r.sock?db=1' --node \
+                     'unix:///run/r.sock?db=1' --allow-even-nodes";
+        assert_eq!(named(&f), format!("--node {} {nodes}", f.groups[0].url));
     }
 
     #[test]
@@ -469,11 +425,12 @@ mod tests {
         let lone = |f: &mut Facts, secs| {
             let mut server = f.groups.remove(0).servers.remove(0);
             (server.marker, server.window) = (Ok(Some(marker(secs))), Duration::from_secs(5));
+            server.url += "?failover_window=5s";
             f.nodes.push(server);
         };
         with("quarantine-long", |f| lone(f, 20), |_| {});
         let found = broken("quarantine-long", |f| lone(f, 21));
-        assert!(found.fix[1].contains(":6379?failover_window=5s --yes"), "{found:?}");
+        assert!(found.fix[1].contains(":6379?failover_window=5s' --yes"), "{found:?}");
     }
 
     #[test]
