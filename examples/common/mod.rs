@@ -66,8 +66,8 @@ pub async fn ready(redlock: &Redlock) -> Result<(), Failure> {
         refused => {
             let why = refused.err().map(|e| e.to_string()).unwrap_or_default();
             println!(
-                "not yet: {why}\nwaiting; in a trial, `?trust_fresh=true` behind each address takes \
-                 servers without data for new ones."
+                "not yet: {why}\nwaiting; in a trial, `?trust_fresh=true` behind each address \
+                 takes servers without data for new ones."
             );
             trial.acquire().await?
         }

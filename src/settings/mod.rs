@@ -22,8 +22,8 @@ use crate::time::Drift;
 /// the same settings.
 ///
 /// Serde can deserialize this type from any format. A duration is a text (`250ms`, `2.5s`,
-/// `1m 30s`, `1h`) or a number of seconds. `urls` and `map` are a list, or one text with white space
-/// between the addresses. A missing setting has its default value.
+/// `1m 30s`, `1h`) or a number of seconds. `urls` and `map` are a list, or one text with white
+/// space between the addresses. A missing setting has its default value.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -65,32 +65,20 @@ pub fn checks() -> impl Iterator<Item = &'static str> {
 pub struct Doctor {
     deployment: Deployment,
     max_ttl: Duration,
-    clock_error: Option<Duration>,
+    clock_error: Duration,
     whose: Option<String>,
     trial: bool,
 }
 
 impl Doctor {
-    /// Creates a doctor for these nodes, with the deployment's settings.
+    /// Creates a doctor for these nodes. The settings of the deployment have to be those of the
+    /// application: each node stores the longest `max_ttl` and the largest `clock_error` of its
+    /// clients, and the doctor compares them.
     pub fn new(deployment: Deployment) -> Self {
         let settings = &deployment.settings;
         let max_ttl = settings.max_ttl.or(settings.ttl).unwrap_or(Config::default().max_ttl);
-        let clock_error = settings.clock_error;
+        let clock_error = settings.clock_error.unwrap_or_else(|| default_clock_error(max_ttl));
         Self { deployment, max_ttl, clock_error, whose: None, trial: true }
-    }
-
-    /// Sets the application's `max_ttl`; default: that of the deployment's settings, or 15 s. Each
-    /// node stores the longest value that its clients use, and the doctor compares the two.
-    pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
-        self.max_ttl = max_ttl;
-        self
-    }
-
-    /// Sets the application's `clock_error`, the largest error of any clock. Default: that of the
-    /// deployment's settings, or one that depends on `max_ttl`, as in the library.
-    pub fn clock_error(mut self, error: Duration) -> Self {
-        self.clock_error = Some(error);
-        self
     }
 
     /// Sets the ACL user whose rights at the data servers are checked. Set it if the doctor logs in
@@ -132,7 +120,7 @@ impl Doctor {
             groups,
             nodes,
             max_ttl: self.max_ttl,
-            clock_error: self.error_bound(),
+            clock_error: self.clock_error,
             trials: Vec::new(),
         };
         // The trial lock is taken after all facts (values of the servers) were read, so it cannot
@@ -145,11 +133,6 @@ impl Doctor {
             facts.trials = plan.run(&new).await;
         }
         Ok(Report::new(facts.any_reached(), checks::run(&facts), &access.secrets()))
-    }
-
-    /// Returns the largest error of any clock (E).
-    fn error_bound(&self) -> Duration {
-        self.clock_error.unwrap_or_else(|| default_clock_error(self.max_ttl))
     }
 
     fn check(&self) -> Result<(), ConfigError> {
