@@ -281,7 +281,9 @@ mod tests {
         let matches = command.get_matches_from([&["palisade"], args].concat());
         let args = NodesArgs::from_arg_matches(&matches).expect("good options");
         let mut settings = of_text(file).expect("good settings");
-        args.given.iter().for_each(|(name, text)| settings.set(name, text).expect("a form"));
+        for (name, text) in &args.given {
+            settings.set(name, text).expect("a form");
+        }
         settings
     }
 

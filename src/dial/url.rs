@@ -99,7 +99,7 @@ impl<'a> Url<'a> {
                 let behind = host.rsplit(']').next().unwrap_or_default();
                 let port = behind.rsplit_once(':').map_or("", |(_, port)| port);
                 let is_number = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
-                if is_number && port.parse::<u16>().map_or(true, |port| port == 0) {
+                if is_number && port.parse::<u16>().unwrap_or_default() == 0 {
                     self.refused("a port is a number from 1 to 65535")
                 } else {
                     self.odd()

@@ -169,12 +169,13 @@ impl Redlock {
     /// | `memory://[name]` | this process's memory |
     ///
     /// The login in the address of a group is for its data servers. Write the reserved characters
-    /// in a password as `%2F`, `%3F`, `%40` and so on. The address may end with a `?` and settings
-    /// of the node's builder, separated by `&`: `trust_fresh`, `allow_eviction`, `failover_window`,
-    /// `min_replicas` and `max_lag` for a server or a group; `name`, `connect_timeout` and
-    /// `replicas` only for a server; `sentinel_username`, `sentinel_password`, `tls`,
-    /// `sentinel_tls`, `sentinel_deadline`, `poll_every` and `trust_unconfirmed_master` only for a
-    /// group.
+    /// in a login as `%2F`, `%3F`, `%40` and so on, and a `%` as `%25`. The address may end with a
+    /// `?` and settings of the node's builder, separated by `&`: `trust_fresh`, `allow_eviction`,
+    /// `failover_window`, `min_replicas` and `max_lag` for a server or a group; `name`,
+    /// `connect_timeout` and `replicas` only for a server; `sentinel_username`,
+    /// `sentinel_password`, `tls`, `sentinel_tls`, `sentinel_deadline`, `poll_every` and
+    /// `trust_unconfirmed_master` only for a group. The login of a socket is `user` and `pass`, its
+    /// database `db`, as options.
     ///
     /// ```
     /// # fn main() -> Result<(), palisade::ConfigError> {
@@ -194,7 +195,7 @@ impl Redlock {
         Settings::new(urls.as_ref().split_whitespace()).build()
     }
 
-    /// Builds a handle from environment variables. [`Settings::from_env`] lists the variables.
+    /// Builds a handle from environment variables. [`Settings::from_env`] names the variables.
     ///
     /// # Errors
     /// [`ConfigError`] with the variable, its value (possible secrets are hidden) and the accepted

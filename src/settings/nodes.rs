@@ -4,7 +4,7 @@
 //! An error contains the invalid address without the login and the options, because these may be
 //! secrets.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,8 +105,12 @@ pub(super) struct Access<'a> {
     client: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-fn contents(field: &'static str, path: &PathBuf) -> Result<Vec<u8>, ConfigError> {
-    std::fs::read(path).map_err(|e| ConfigError::new(field, format!("{path:?}"), e.to_string()))
+fn contents(field: &'static str, path: &Path) -> Result<Vec<u8>, ConfigError> {
+    std::fs::read(path).map_err(|e| ConfigError::new(field, quoted(path), e.to_string()))
+}
+
+fn quoted(path: &Path) -> String {
+    Quoted(&path.to_string_lossy()).to_string()
 }
 
 fn first_line(
@@ -131,8 +135,10 @@ impl<'a> Access<'a> {
     pub(super) fn of(of: &'a Settings) -> Result<Self, ConfigError> {
         let files = [("cacert", &of.cacert), ("cert", &of.cert), ("key", &of.key)];
         #[cfg(not(feature = "tls"))]
-        if let Some((field, path)) = files.iter().find(|(_, path)| path.is_some()) {
-            return Err(ConfigError::new(*field, format!("{path:?}"), WITHOUT_TLS));
+        for (field, path) in files {
+            if let Some(path) = path {
+                return Err(ConfigError::new(field, quoted(path), WITHOUT_TLS));
+            }
         }
         #[cfg(feature = "tls")]
         let [root, cert, key] =
