@@ -1,10 +1,10 @@
 //! An election: one of many candidates leads.
 //!
 //! Without arguments, the program runs three candidates on three in-memory nodes. The candidates
-//! lead in turn, an observer prints each change, and the program ends by itself. With `--node` or
-//! `--sentinel` the program is one candidate. It prints a line of JSON for each event. It resigns
-//! at SIGTERM, at Ctrl-C, or after the line `resign` on its standard input. Start two such programs
-//! and kill one of them.
+//! lead in turn, an observer prints each change, and the program ends by itself. With `--node` the
+//! program is one candidate. It prints a line of JSON for each event. It resigns at SIGTERM, at
+//! Ctrl-C, or after the line `resign` on its standard input. Start two such programs and kill one
+//! of them.
 //!
 //! ```text
 //! cargo run -p examples --bin election

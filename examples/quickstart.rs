@@ -3,8 +3,7 @@
 //! ```text
 //! cargo run -p examples --bin quickstart
 //! cargo run -p examples --bin quickstart -- --node redis://127.0.0.1
-//! cargo run -p examples --bin quickstart -- --sentinel 10.0.0.1:26379,10.0.0.2:26379 \
-//!     --master orders-a
+//! cargo run -p examples --bin quickstart -- --node sentinel://10.0.0.1,10.0.0.2/orders-a
 //! ```
 
 mod common;

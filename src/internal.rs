@@ -38,14 +38,14 @@ pub use crate::node::sentinel::GroupAccess;
 use crate::node::{RedisNodeBuilder, SentinelNodeBuilder};
 use crate::op::{Holder, Loss, Reply};
 pub use crate::quorum::answers::attempts;
-use crate::redlock::{Redlock, RedlockBuilder};
+use crate::redlock::Redlock;
 pub use crate::safe_text::{SENTENCE_MAX, Secrets};
 pub use crate::sentinel::discovery::SENTINELS_MAX;
 use crate::settings::Settings;
+pub use crate::settings::given;
+pub use crate::settings::nodes::NodeUrl;
+pub use crate::settings::read::{SETTINGS, secret_variables, unknown_variables, variable};
 pub use crate::settings::span::{FORM as SPAN_FORM, parse as parse_span};
-pub use crate::settings::unknown_variables;
-pub use crate::settings::url::NodeUrl;
-pub use crate::settings::{SETTINGS, given};
 pub use crate::time::{AtMost, until_utc};
 use crate::tls;
 pub use crate::tls::Tls;
@@ -81,17 +81,12 @@ pub fn nodes(settings: &Settings) -> Result<Vec<NodeUrl>, ConfigError> {
     settings.nodes()
 }
 
-/// Applies all settings to a builder, except those of the nodes and their logins.
-pub fn configure(settings: &Settings, builder: RedlockBuilder) -> RedlockBuilder {
-    settings.configure(builder)
-}
-
 /// Returns the address, login and TLS settings of a server.
 ///
 /// # Errors
 /// [`ConfigError`] for the first invalid setting.
 pub fn endpoint(node: &RedisNodeBuilder) -> Result<Endpoint, ConfigError> {
-    node.endpoint()
+    node.data()
 }
 
 /// Returns the addresses, logins and TLS settings of a Sentinel group.

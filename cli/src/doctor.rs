@@ -6,8 +6,7 @@ use palisade_ops::doctor::Doctor;
 
 use crate::Done;
 use crate::codes::Fail;
-use crate::settings::Settings;
-use crate::span::Span;
+use crate::settings::NodesArgs;
 
 /// Examines a deployment. For each fault that can lose locks, prints the fault, its reason, and the
 /// command that corrects the fault.
@@ -17,7 +16,7 @@ use crate::span::Span;
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
-    settings: Settings,
+    settings: NodesArgs,
 
     /// ACL user whose rights are checked, if --username is an operator [default: --username]
     #[arg(long, value_name = "NAME", help_heading = "Login")]
@@ -37,11 +36,8 @@ pub(crate) struct DoctorArgs {
 impl DoctorArgs {
     pub(crate) async fn run(self) -> Result<Done, Fail> {
         let (json, strict) = (self.json, self.strict);
-        let settings = self.settings.with_file()?;
-        let doctor = Doctor::new(settings.deployment()?).trial(!self.no_trial);
+        let doctor = Doctor::new(self.settings.deployment()?).trial(!self.no_trial);
         let doctor = given(doctor, self.rights_of, Doctor::rights_of);
-        let doctor = given(doctor, settings.max_ttl, |doctor, Span(ttl)| doctor.max_ttl(ttl));
-        let doctor = given(doctor, settings.clock_error, |doctor, Span(e)| doctor.clock_error(e));
         let report = doctor.examine().await?;
         let text = if json { report.to_json() + "\n" } else { report.to_string() };
         Ok(Done { text, code: report.exit_code(strict) })

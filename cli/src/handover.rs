@@ -13,7 +13,7 @@ use tokio::process::Command;
 use crate::Done;
 use crate::codes::{Fail, USAGE};
 use crate::say::{escaped, plain};
-use crate::settings::Settings;
+use crate::settings::NodesArgs;
 use crate::signals::Signals;
 use crate::span::Span;
 
@@ -25,7 +25,7 @@ use crate::span::Span;
 #[derive(Debug, Args)]
 pub(crate) struct HandoverArgs {
     #[command(flatten)]
-    settings: Settings,
+    settings: NodesArgs,
 
     /// Maximum time for which the server refuses requests during the handover, if the handover does
     /// not end earlier [default: 20s for a group, 60s for a lone server]
@@ -41,14 +41,12 @@ pub(crate) struct HandoverArgs {
 
 impl HandoverArgs {
     pub(crate) async fn run(self) -> Result<Done, Fail> {
-        let settings = self.settings.with_file()?;
-        let group = settings.has_groups();
+        let deployment = self.settings.deployment()?;
+        let group = deployment.has_groups()?;
         let minute = Span(Duration::from_secs(60));
         let closed_for = self.closed_for.or((!group).then_some(minute));
-        let handover = Handover::new(settings.deployment()?);
+        let handover = Handover::new(deployment);
         let handover = given(handover, closed_for, |handover, Span(s)| handover.closed_for(s));
-        let handover =
-            given(handover, settings.clock_error, |handover, Span(e)| handover.clock_error(e));
         // The reader of standard error may have closed the stream. So an error is ignored.
         let json = self.json;
         let tell = |step: &str| {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::Done;
 use crate::codes::{Fail, USAGE};
-use crate::settings::Settings;
+use crate::settings::NodesArgs;
 use crate::verbs::idem::lines_in_memory;
 
 /// Marks the nodes of a new deployment as new. Marked nodes grant at once and have a complete
@@ -26,7 +26,7 @@ use crate::verbs::idem::lines_in_memory;
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
     #[command(flatten)]
-    settings: Settings,
+    settings: NodesArgs,
 
     /// Prefix of the application; without a prefix, any key that looks like a key of palisade leads
     /// to a refusal
@@ -54,7 +54,7 @@ impl InitArgs {
         if !self.new && !self.lost_everything {
             return Err(Fail::new(USAGE, WHICH));
         }
-        let deployment = self.settings.with_file()?.deployment()?;
+        let deployment = self.settings.deployment()?;
         let done = if self.lost_everything {
             palisade_ops::init_lost(&deployment).await?
         } else {

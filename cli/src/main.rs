@@ -50,6 +50,9 @@ fn main() -> ExitCode {
             return if e.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }
     };
+    // rustls needs a TLS provider. Only a program may choose the provider, and not a library.
+    #[cfg(feature = "tls")]
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let json = line.json;
     let say = Say::new(json, false);
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());

@@ -1,14 +1,11 @@
-//! Parses a span of time with the library's parser, so that options, variables and files have one
-//! form.
+//! Parses a span of time with the library's parser, so that all options have one form.
 
 use std::time::Duration;
 
 use palisade::internal::{SPAN_FORM, parse_span};
-use serde::Deserialize;
 
 /// A span of time: `2.5s`, `250ms`, `1m 30s`, `1h`, `1d`, or a number of seconds.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
-#[serde(try_from = "Written")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Span(pub(crate) Duration);
 
 impl std::str::FromStr for Span {
@@ -24,25 +21,6 @@ impl std::str::FromStr for Span {
 pub(crate) fn or_zero(text: &str) -> Result<Span, String> {
     let refuse = || format!("{text:?} is not a span of time; {SPAN_FORM}");
     parse_span(text).map(Span).ok_or_else(refuse)
-}
-
-/// A span of time in a settings file: a text, or a number of seconds.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Written {
-    Text(String),
-    Seconds(f64),
-}
-
-impl TryFrom<Written> for Span {
-    type Error = String;
-
-    fn try_from(written: Written) -> Result<Self, String> {
-        match written {
-            Written::Text(text) => text.parse(),
-            Written::Seconds(seconds) => seconds.to_string().parse(),
-        }
-    }
 }
 
 #[cfg(test)]

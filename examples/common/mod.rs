@@ -6,8 +6,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use palisade::node::{RedisNode, SentinelNode};
-use palisade::{MemoryNode, Redlock, RedlockBuilder, TryAcquire};
+use palisade::{Redlock, RedlockBuilder, Settings, TryAcquire};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
@@ -15,31 +14,20 @@ type Failure = Box<dyn Error + Send + Sync>;
 /// process.
 #[derive(clap::Parser, Clone, Debug)]
 pub struct Connect {
-    /// A standalone Redis, `redis://[user:password@]host[:port][/db]`; give it once per node
+    /// A node: `redis://[user:password@]host[:port][/db]`, or a group as
+    /// `sentinel://host,host,host/master`; give it once per node
     #[arg(long, value_name = "URL")]
     pub node: Vec<String>,
-
-    /// The Sentinels of a group, `host:port,host:port,…`; give it once per group
-    #[arg(long, value_name = "HOST:PORT,…")]
-    pub sentinel: Vec<String>,
-
-    /// The name of the group at its Sentinels; give it once per `--sentinel`, in the same order
-    #[arg(long, value_name = "NAME")]
-    pub master: Vec<String>,
 
     /// Lease length in milliseconds; each example has its own default
     #[arg(long, value_name = "MS")]
     pub ttl_ms: Option<u64>,
-
-    /// Treat servers without a history as new (only for tests and first runs: see `trust_fresh`)
-    #[arg(long)]
-    pub trust_fresh: bool,
 }
 
 impl Connect {
     /// Returns true if no servers were given.
     pub fn is_embedded(&self) -> bool {
-        self.node.is_empty() && self.sentinel.is_empty()
+        self.node.is_empty()
     }
 
     /// Returns the lease length from the command line, or else the default of the example.
@@ -49,24 +37,16 @@ impl Connect {
 
     /// Returns a builder of a client (`Redlock` handle) of these nodes, with this lease length.
     pub fn builder(&self, ttl: Duration) -> Result<RedlockBuilder, Failure> {
-        if self.sentinel.len() != self.master.len() {
-            return Err("each --sentinel needs its --master".into());
-        }
+        let mut settings = if self.is_embedded() {
+            Settings::new(["memory://"; 3])
+        } else {
+            Settings::new(&self.node)
+        };
+        settings.ttl = Some(ttl);
         // The deadline of a request to a node is short, so that even a short lease has time for two
         // attempts.
-        let deadline = (ttl / 5).min(Duration::from_millis(500));
-        let mut builder = Redlock::builder().ttl(ttl).node_deadline(deadline);
-        for url in &self.node {
-            builder = builder.node(RedisNode::builder(url).trust_fresh(self.trust_fresh).build()?);
-        }
-        for (addresses, name) in self.sentinel.iter().zip(&self.master) {
-            let group = SentinelNode::builder(name, addresses.split(','));
-            builder = builder.node(group.trust_fresh(self.trust_fresh).build()?);
-        }
-        if self.is_embedded() {
-            builder = (0..3).fold(builder, |b, _| b.node(MemoryNode::new()));
-        }
-        Ok(builder)
+        settings.node_deadline = Some((ttl / 5).min(Duration::from_millis(500)));
+        Ok(settings.builder()?)
     }
 }
 
@@ -86,8 +66,8 @@ pub async fn ready(redlock: &Redlock) -> Result<(), Failure> {
         refused => {
             let why = refused.err().map(|e| e.to_string()).unwrap_or_default();
             println!(
-                "not yet: {why}\nwaiting; in a trial, `--trust-fresh` takes servers without data \
-                 for new ones."
+                "not yet: {why}\nwaiting; in a trial, `?trust_fresh=true` behind each address \
+                 takes servers without data for new ones."
             );
             trial.acquire().await?
         }

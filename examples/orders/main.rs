@@ -78,7 +78,7 @@ impl Place {
             println!("starting three Sentinel groups ...");
             return Ok(Self::Groups(Groups::up().await?));
         }
-        if args.nodes.node.is_empty() && args.nodes.sentinel.is_empty() {
+        if args.nodes.is_embedded() {
             return Ok(Self::Memory((0..3).map(|_| MemoryNode::new()).collect()));
         }
         Ok(Self::Servers(args.nodes.clone()))

@@ -27,7 +27,7 @@ impl Candidate {
     /// Starts a candidate that proclaims `value`, with the further arguments `args`.
     pub(crate) fn start(value: &str, args: &[String]) -> Self {
         let mut child = Command::new(program("election"))
-            .args(["--value", value, "--trust-fresh", "--seconds", "600"])
+            .args(["--value", value, "--seconds", "600"])
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -14,19 +14,18 @@ fn servers() -> (Vec<Server>, Vec<String>) {
     let servers: Vec<_> = (0..3).map(|_| Server::start(&[])).collect();
     let mut args = vec!["--ttl-ms".into(), TTL_MS.to_string()];
     for server in &servers {
-        args.extend(["--node".into(), server.url()]);
+        args.extend(["--node".into(), format!("{}?trust_fresh=true", server.url())]);
     }
     (servers, args)
 }
 
-/// Starts a Sentinel group. Returns the group and the arguments with its addresses.
-fn group() -> (Groups, Vec<String>) {
+/// Starts a Sentinel group. Returns the group and the arguments with its address.
+fn group(ttl_ms: f64) -> (Groups, Vec<String>) {
     let groups = Groups::up(1);
     let (sentinels, master) = (groups.sentinels(0).join(","), groups.name(0));
-    let ttl = TTL_MS.to_string();
-    let args = ["--ttl-ms", &ttl, "--sentinel", &sentinels, "--master", &master];
-    let args = args.map(str::to_owned).to_vec();
-    (groups, args)
+    let url = format!("sentinel://{sentinels}/{master}?trust_fresh=true");
+    let args = ["--ttl-ms".to_owned(), ttl_ms.to_string(), "--node".to_owned(), url];
+    (groups, args.to_vec())
 }
 
 fn median(mut of: Vec<f64>) -> f64 {
@@ -79,7 +78,7 @@ fn a_resignation_is_followed_at_once() {
 
 #[test]
 fn a_resignation_is_followed_at_once_over_a_sentinel_group() {
-    let (_groups, args) = group();
+    let (_groups, args) = group(TTL_MS);
     resignation(&args);
 }
 
@@ -109,7 +108,7 @@ fn a_killed_leader_is_followed_within_its_ttl() {
 
 #[test]
 fn a_killed_leader_is_followed_within_its_ttl_over_a_sentinel_group() {
-    let (_groups, args) = group();
+    let (_groups, args) = group(TTL_MS);
     kill_three_times(&args);
 }
 
@@ -129,10 +128,7 @@ fn a_leader_without_its_servers_stops_and_leads_again_when_they_are_back() {
 
 #[test]
 fn a_sentinel_failover_does_not_end_a_term() {
-    let groups = Groups::up(1);
-    let (sentinels, master) = (groups.sentinels(0).join(","), groups.name(0));
-    let args = ["--ttl-ms", "9000", "--sentinel", &sentinels, "--master", &master];
-    let args = args.map(str::to_owned);
+    let (groups, args) = group(9_000.0);
     let mut a = Candidate::start("a", &args);
     let first = a.expect("leading");
     let b = Candidate::start("b", &args);

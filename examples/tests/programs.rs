@@ -63,9 +63,9 @@ fn everywhere(name: &str, args: &[&str], check: impl Fn(&str)) {
     check(&run(name, &args));
     for n in [1, 3] {
         let servers: Vec<_> = (0..n).map(|_| Server::start(&[])).collect();
-        let nodes = servers.iter().flat_map(|s| ["--node".to_owned(), s.url()]);
-        // The servers are new and have lost no data, so `--trust-fresh` is safe.
-        let nodes = nodes.chain(["--trust-fresh".to_owned()]);
+        // The servers are new and have lost no data, so `trust_fresh` is safe.
+        let url = |server: &Server| format!("{}?trust_fresh=true", server.url());
+        let nodes = servers.iter().flat_map(|s| ["--node".to_owned(), url(s)]);
         let args: Vec<_> = args.iter().cloned().chain(nodes).collect();
         check(&run(name, &args));
     }
@@ -133,8 +133,8 @@ fn cron_singleton() {
 #[test]
 fn a_sentinel_group_is_a_node_like_another() {
     let groups = Groups::up(1);
-    let args = ["--sentinel".to_owned(), groups.sentinels(0).join(","), "--master".to_owned()];
-    let args = [&args[..], &[groups.name(0)]].concat();
+    let url = format!("sentinel://{}/{}", groups.sentinels(0).join(","), groups.name(0));
+    let args = ["--node".to_owned(), url];
     for name in ["quickstart", "fenced_writer", "cron_singleton", "crontab_leader"] {
         run(name, &args);
     }

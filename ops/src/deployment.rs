@@ -1,8 +1,6 @@
 //! The description of a deployment: the nodes that hold an application's locks, and the logins at
 //! the servers of the nodes.
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Duration;
 
 use super::facts::is_plain;
@@ -25,36 +23,10 @@ use palisade::{ConfigError, RedlockBuilder, Settings};
 /// let lone = Deployment::of(settings);
 /// # drop((group, lone));
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[must_use = "a deployment only describes nodes"]
 pub struct Deployment {
-    settings: Settings,
-    #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "nothing to give them to"))]
-    certificates: Option<Certificates>,
-    pub(super) within: Duration,
-    map: BTreeMap<String, String>,
-    redis_cli: String,
-}
-
-/// Certificates as PEM: a root certificate that replaces the root certificates of the system, and a
-/// client certificate with its key.
-#[derive(Clone)]
-#[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "nothing to give them to"))]
-struct Certificates {
-    root: Option<Vec<u8>>,
-    client: Option<(Vec<u8>, Vec<u8>)>,
-}
-
-impl fmt::Debug for Certificates {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Certificates").finish_non_exhaustive()
-    }
-}
-
-impl Default for Deployment {
-    fn default() -> Self {
-        Self::new()
-    }
+    pub(super) settings: Settings,
 }
 
 /// Addresses and logins of all nodes.
@@ -66,6 +38,8 @@ pub(super) struct Access {
 /// A Sentinel-watched group and the logins of its servers.
 pub(super) struct GroupLogin {
     pub(super) name: String,
+    /// Address that names the group in a command.
+    pub(super) url: String,
     /// `host:port` of the Sentinels that the user named.
     pub(super) sentinels: Vec<String>,
     /// Login at the data servers.
@@ -90,19 +64,13 @@ impl Access {
 impl Deployment {
     /// Creates a deployment without nodes.
     pub fn new() -> Self {
-        Self::of(Settings::default())
+        Self::default()
     }
 
     /// Creates a deployment from an application's settings: the nodes that `settings` names, and
     /// their logins.
     pub fn of(settings: Settings) -> Self {
-        Self {
-            settings,
-            certificates: None,
-            within: Duration::from_secs(2),
-            map: BTreeMap::new(),
-            redis_cli: String::new(),
-        }
+        Self { settings }
     }
 
     /// Adds a node by its address: `redis://…` for a lone server, or
@@ -116,37 +84,12 @@ impl Deployment {
     /// time-out covers the connection and all answers. All servers and Sentinels are queried
     /// concurrently.
     pub fn timeout(mut self, within: Duration) -> Self {
-        self.within = within;
+        self.settings.timeout = Some(within);
         self
     }
 
-    /// Maps an address that Sentinels report to the address at which this process reaches the same
-    /// server. This is needed behind NAT and in container networks. Both addresses are `host:port`,
-    /// as in `SentinelNodeBuilder::map_address`.
-    pub fn map_address(mut self, reported: impl Into<String>, reached: impl Into<String>) -> Self {
-        self.map.insert(reported.into(), reached.into());
-        self
-    }
-
-    /// Sets the certificates (PEM) for all TLS connections: a root certificate that replaces the
-    /// root certificates of the system and, if given, a client certificate with its key. A
-    /// connection uses TLS if its address requests it: `rediss://…` for a lone server,
-    /// `?tls=true&sentinel_tls=true` for a group.
-    #[cfg(feature = "tls")]
-    pub fn certificates(
-        mut self,
-        root: Option<Vec<u8>>,
-        client: Option<(Vec<u8>, Vec<u8>)>,
-    ) -> Self {
-        self.certificates = Some(Certificates { root, client });
-        self
-    }
-
-    /// Sets the options that `redis-cli` needs for TLS, such as `--cacert ca.pem`. The doctor
-    /// prints commands with these options, so the options must not contain secrets.
-    pub fn redis_cli(mut self, options: &str) -> Self {
-        options.clone_into(&mut self.redis_cli);
-        self
+    pub(super) fn within(&self) -> Duration {
+        self.settings.timeout.unwrap_or(Duration::from_secs(2))
     }
 
     /// Returns a builder of a handle over these nodes, with the settings of the deployment. Each
@@ -156,47 +99,50 @@ impl Deployment {
     /// [`ConfigError`] if the deployment has no node, or an address or a login is invalid.
     pub fn handle(&self) -> Result<RedlockBuilder, ConfigError> {
         self.check()?;
-        let mut builder = palisade::Redlock::builder();
-        for node in self.nodes()? {
-            builder = builder.node_arc(node.build()?);
-        }
-        Ok(internal::configure(&self.settings, builder))
+        self.settings.builder()
     }
 
-    /// Checks that the deployment has a node, that each user name has a password, and that the
-    /// time-out is in its range.
+    /// Returns true if a Sentinel group is among the nodes.
+    ///
+    /// # Errors
+    /// As [`handle`](Self::handle).
+    pub fn has_groups(&self) -> Result<bool, ConfigError> {
+        self.check()?;
+        Ok(self.nodes()?.iter().any(|node| matches!(node, NodeUrl::Group(_))))
+    }
+
     fn check(&self) -> Result<(), ConfigError> {
-        let of = &self.settings;
-        if of.urls.is_empty() {
+        if self.settings.urls.is_empty() {
             let rule = "name a node, as redis://host or sentinel://host,host,host/master";
             return Err(ConfigError::new("node", "missing", rule));
         }
-        for (field, name, password) in [
-            ("username", &of.username, &of.password),
-            ("sentinel_username", &of.sentinel_username, &of.sentinel_password),
-        ] {
-            if let (Some(name), None) = (name, password) {
-                // Without a password a client does not log in, so the doctor would examine the user
-                // `default` and not the named user.
-                let rule = "needs its password; give an empty one if it has none";
-                return Err(ConfigError::new(field, format!("{name:?}"), rule));
-            }
-        }
         let range = Duration::from_millis(50)..=Duration::from_secs(60);
-        if !range.contains(&self.within) {
-            let value = format!("{:?}", self.within);
+        let within = self.within();
+        if !range.contains(&within) {
+            let value = format!("{within:?}");
             return Err(ConfigError::new("timeout", value, "between 50 ms and one minute"));
         }
         Ok(())
+    }
+
+    /// Returns the options that `redis-cli` needs for TLS.
+    fn redis_cli(&self) -> String {
+        let Settings { cacert, cert, key, .. } = &self.settings;
+        let options = [("--cacert", cacert), ("--cert", cert), ("--key", key)];
+        let given = options.iter().filter_map(|(option, path)| Some((option, path.as_ref()?)));
+        let given = given.map(|(option, path)| format!("{option} {}", path.display()));
+        given.collect::<Vec<_>>().join(" ")
     }
 
     /// Returns the addresses and logins of all nodes.
     pub(super) fn access(&self) -> Result<Access, ConfigError> {
         self.check()?;
         let mut access = Access { groups: Vec::new(), lone: Vec::new() };
-        let login = |like| Login { like, more: self.redis_cli.clone() };
+        let more = self.redis_cli();
+        let login = |like| Login { like, more: more.clone() };
         for node in self.nodes()? {
             let (allows_eviction, rule) = (node.allows_eviction(), node.min_replicas_rule());
+            let url = node.url()?;
             match node {
                 NodeUrl::Group(node) => {
                     let GroupAccess { name, sentinels, data, sentinel } =
@@ -210,6 +156,7 @@ impl Deployment {
                     let (data, sentinel) = (login(data), login(sentinel));
                     access.groups.push(GroupLogin {
                         name,
+                        url,
                         sentinels,
                         data,
                         sentinel,
@@ -220,9 +167,9 @@ impl Deployment {
                 NodeUrl::Lone(node) => {
                     let target = internal::endpoint(&node)?;
                     let at = target.to_string();
-                    let hand = Hand::of(&target, &self.redis_cli).to(&at);
+                    let hand = Hand::of(&target, &more).to(&at);
                     let window = rule.lone_window();
-                    access.lone.push(Lone { at, hand, target, allows_eviction, window });
+                    access.lone.push(Lone { at, url, hand, target, allows_eviction, window });
                 }
                 NodeUrl::Memory(_) => {
                     let rule = "it is in a process's memory: there is no server to look at";
@@ -240,51 +187,57 @@ impl Deployment {
 
     /// Returns the address at which this process reaches a server that Sentinels report as `at`.
     pub(super) fn reach<'a>(&'a self, at: &'a str) -> &'a str {
-        self.map.get(at).map_or(at, String::as_str)
+        let map = &self.settings.map;
+        map.iter().find(|(from, _)| from == at).map_or(at, |(_, to)| to)
     }
 
-    /// Returns the builders of all nodes, with the address map and the certificates.
     pub(super) fn nodes(&self) -> Result<Vec<NodeUrl>, ConfigError> {
-        let mapped = |node| match node {
-            NodeUrl::Group(node) => NodeUrl::Group(node.map_address(self.map.clone())),
-            other => other,
-        };
-        let nodes = internal::nodes(&self.settings)?.into_iter().map(mapped);
-        #[cfg(feature = "tls")]
-        return nodes.map(|node| self.with_certificates(node)).collect();
-        #[cfg(not(feature = "tls"))]
-        Ok(nodes.collect())
-    }
-
-    #[cfg(feature = "tls")]
-    fn with_certificates(&self, node: NodeUrl) -> Result<NodeUrl, ConfigError> {
-        let certificates = || self.certificates.clone().map(|all| (all.root, all.client));
-        Ok(match node {
-            NodeUrl::Group(mut node) => {
-                let access = internal::group_access(&node)?;
-                if let (true, Some((root, client))) = (access.data.is_tls(), certificates()) {
-                    node = node.tls(root, client);
-                }
-                if let (true, Some((root, client))) = (access.sentinel.is_tls(), certificates()) {
-                    node = node.sentinel_tls(root, client);
-                }
-                NodeUrl::Group(node)
-            }
-            NodeUrl::Lone(node) => {
-                let is_tls = internal::endpoint(&node)?.is_tls();
-                NodeUrl::Lone(match certificates().filter(|_| is_tls) {
-                    Some((root, client)) => node.tls(root, client),
-                    None => node,
-                })
-            }
-            memory @ NodeUrl::Memory(_) => memory,
-        })
+        internal::nodes(&self.settings)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_printed_address_says_how_the_server_is_reached_and_shows_no_login() {
+        for (url, printed) in [
+            ("redis://joe:s3cret@10.0.0.1/2?trust_fresh=true", "redis://10.0.0.1:6379/2"),
+            ("unix:///run/r.sock?db=1&pass=s3cret", "unix:///run/r.sock?db=1"),
+            ("redis://h?failover_window=2500ms", "redis://h:6379?failover_window=2.5s"),
+            ("sentinel://joe:s3cret@a,b:7/m?poll_every=1s", "sentinel://a:26379,b:7/m"),
+            (
+                "sentinel://a:1/m/3?min_replicas=2&max_lag=20s&failover_window=30s",
+                "sentinel://a:1/m/3?min_replicas=2&max_lag=20s&failover_window=30s",
+            ),
+        ] {
+            let access = Deployment::new().node(url).access().unwrap();
+            let urls = access.groups.iter().map(|group| &group.url);
+            let urls: Vec<_> = urls.chain(access.lone.iter().map(|lone| &lone.url)).collect();
+            assert_eq!(urls, [printed]);
+        }
+    }
+
+    #[test]
+    fn a_user_name_needs_a_password_where_an_address_has_no_login() {
+        let with = |name: &str, urls: &[&str]| {
+            let mut settings = Settings::new(urls.iter().copied());
+            settings.set(name, "joe").unwrap();
+            let built = settings.build().map(drop);
+            let access = Deployment::of(settings).access().map(drop);
+            assert_eq!(built.clone().err(), access.err());
+            built.map_err(|e| e.to_string())
+        };
+        let why = with("username", &["redis://a:b@h", "redis://h", "redis://i"]).unwrap_err();
+        assert!(why.contains("address 2") && why.contains("`username` is \"joe\": needs"), "{why}");
+        assert!(with("username", &["sentinel://h/m"]).is_err());
+        assert!(with("sentinel_username", &["sentinel://a:b@h/m"]).is_err());
+        let own = ["redis://a:b@h", "sentinel://a:b@h/m", "unix:///r.sock?user=a&pass=b"];
+        assert_eq!(with("username", &own), Ok(()));
+        let own = ["redis://h", "sentinel://h/m?sentinel_password=b", "redis://i"];
+        assert_eq!(with("sentinel_username", &own), Ok(()));
+    }
 
     #[test]
     fn the_failover_window_is_that_of_the_address() {

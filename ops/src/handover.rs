@@ -163,7 +163,8 @@ impl Handover {
     /// Creates a handover of the only node of a deployment. By default, a server stays closed for
     /// at most 20 s.
     pub fn new(deployment: Deployment) -> Self {
-        let clock_error = default_clock_error(palisade::Config::default().max_ttl);
+        let default = default_clock_error(palisade::Config::default().max_ttl);
+        let clock_error = deployment.settings.clock_error.unwrap_or(default);
         Self { deployment, closed_for: Duration::from_secs(20), clock_error, shut: Arc::default() }
     }
 
@@ -175,7 +176,7 @@ impl Handover {
     }
 
     /// Sets the largest error of any server's clock (E). Use the application's setting
-    /// `clock_error`. Default 2 s.
+    /// `clock_error`. Default: that of the deployment's settings, or 2 s.
     pub fn clock_error(mut self, error: Duration) -> Self {
         self.clock_error = error;
         self
@@ -338,7 +339,7 @@ impl Handover {
         self.shut(Some(Shut::Closed(closed.clone())));
         let wanted = master.replicas.len();
         if wanted > 0 {
-            let have = script::wait(&conn, wanted, REPLICAS.min(self.deployment.within)).await;
+            let have = script::wait(&conn, wanted, REPLICAS.min(self.deployment.within())).await;
             if have < wanted {
                 let at = &master.at;
                 let why = format!("only {have} of {wanted} replicas of {at} confirmed the closing");

@@ -1,47 +1,55 @@
-//! The logins at servers, and the `redis-cli` command lines for them, without passwords.
+//! The logins at servers, and the `redis-cli` command lines for them. Command lines contain no
+//! password.
 
 use std::time::Duration;
 
 use super::facts::{host_of, is_plain};
 use palisade::internal::Endpoint;
 
+/// A lone server and its login.
 #[derive(Clone)]
 pub(crate) struct Lone {
-    /// `host:port`, or the path of a socket.
+    /// Address of the server: `host:port`, or the path of a socket.
     pub(crate) at: String,
+    /// Address that names the server in a command.
+    pub(crate) url: String,
+    /// Beginning of a `redis-cli` command line to the server.
     pub(crate) hand: String,
     pub(crate) target: Endpoint,
+    /// True if the settings accept that the server deletes keys when its memory is full.
     pub(crate) allows_eviction: bool,
-    /// By the settings.
+    /// Failover window by the settings.
     pub(crate) window: Duration,
 }
 
-/// For servers whose addresses are found at run time.
+/// Login and TLS settings for servers whose addresses are found at run time.
 #[derive(Clone)]
 pub(crate) struct Login {
     pub(crate) like: Endpoint,
-    /// For TLS.
+    /// Further options that `redis-cli` needs for TLS.
     pub(crate) more: String,
 }
 
 impl Login {
+    /// Returns the endpoint of the server `host:port`, with this login.
     pub(crate) fn at(&self, at: &str) -> Endpoint {
         let port = at.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(0);
         Endpoint::at(host_of(at), port, &self.like)
     }
 
+    /// Returns how a person reaches these servers.
     pub(crate) fn hand(&self) -> Hand {
         Hand::of(&self.like, &self.more)
     }
 }
 
-/// Without a password: `redis-cli` prompts for it.
+/// How a person reaches servers by `redis-cli`. Without a password: `redis-cli` prompts for it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hand {
     pub(crate) user: Option<String>,
     pub(crate) has_password: bool,
     pub(crate) tls: bool,
-    /// For TLS.
+    /// Further options for TLS.
     pub(crate) more: String,
 }
 
@@ -52,6 +60,7 @@ impl Hand {
         Self { user, has_password, tls: server.is_tls(), more }
     }
 
+    /// Returns the beginning of a command line to `host:port`, or to a socket's path.
     pub(crate) fn to(&self, at: &str) -> String {
         let mut command = if at.contains('/') {
             format!("redis-cli -s {}", quoted(at))
@@ -77,6 +86,7 @@ impl Hand {
     }
 }
 
+/// Returns a word quoted for a shell.
 fn quoted(word: &str) -> String {
     if is_plain(word) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }

@@ -94,7 +94,7 @@ pub(super) async fn rewrite<T>(
         }
     };
     let wanted = master.replicas.len();
-    let have = script::wait(conn, wanted, REPLICAS.min(deployment.within)).await;
+    let have = script::wait(conn, wanted, REPLICAS.min(deployment.within())).await;
     let few = (have < wanted).then(|| format!("only {have} of its {wanted} replicas have it"));
     Ok((made, few))
 }

@@ -381,7 +381,7 @@ impl Master {
 
 /// All requests of the connection end after the deployment's time-out.
 pub(super) async fn open(target: &Endpoint, deployment: &Deployment) -> Result<Conn, String> {
-    let until = tokio::time::Instant::now() + deployment.within;
+    let until = tokio::time::Instant::now() + deployment.within();
     Conn::open(target, until).await
 }
 

@@ -241,14 +241,17 @@ impl Surveyed {
         let master = self.master.as_ref().map_err(Clone::clone)?;
         let sent = async {
             let conn = match &self.conn {
-                Some(conn) => conn.until(Instant::now() + deployment.within),
-                None => Conn::open_wide(&master.target, Instant::now() + deployment.within).await?,
+                Some(conn) => conn.until(Instant::now() + deployment.within()),
+                None => {
+                    Conn::open_wide(&master.target, Instant::now() + deployment.within()).await?
+                }
             };
             let answers = conn.execute_all(commands, what).await?;
             Ok::<_, String>((conn, answers))
         };
         let late = || Err("no answer before the deadline".to_owned());
-        let (conn, answers) = timeout(deployment.within, sent).await.unwrap_or_else(|_| late())?;
+        let (conn, answers) =
+            timeout(deployment.within(), sent).await.unwrap_or_else(|_| late())?;
         self.conn = Some(conn);
         Ok(answers.into_iter().map(|answer| answer.map_err(String::from)).collect())
     }

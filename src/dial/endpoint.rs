@@ -1,14 +1,15 @@
-//! The address of a server, with a login. No output contains the password.
+//! A server's place, login and TLS, and the connections to it. No output contains the password.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
-use redis::{
-    AsyncConnectionConfig, Cmd, ConnectionAddr, IntoConnectionInfo as _, ProtocolVersion,
-    RedisConnectionInfo, RedisResult, cmd,
-};
+use redis::{AsyncConnectionConfig, Cmd, ProtocolVersion, RedisConnectionInfo, RedisResult, cmd};
 
 use crate::dial::frames::Limits;
+#[cfg(not(feature = "tls"))]
+use crate::dial::url::WITHOUT_TLS;
+use crate::dial::url::{SERVER_PORT, Url, server_tls};
 use crate::dial::wire::Wire;
 use crate::dial::{self, Line, Place, secrets};
 use crate::error::ConfigError;
@@ -29,57 +30,45 @@ pub struct Endpoint {
 impl Endpoint {
     /// Parses `redis://`, `rediss://` (feature `tls`) and `unix://` addresses.
     pub fn parse(url: &str) -> Result<Self, ConfigError> {
-        if !cfg!(feature = "tls") && (url.starts_with("rediss://") || url.starts_with("valkeys://"))
-        {
-            let rule = "TLS needs the cargo feature `tls` of palisade";
-            return Err(ConfigError::new("url", redacted(url), rule));
+        let mut url = Url::parse(url)?;
+        let endpoint = Self::of(&mut url)?;
+        if url.options.is_empty() {
+            return Ok(endpoint);
         }
-        if url.matches("://").count() > 1 {
-            let rule = "holds several addresses: give each of them alone, or write : in a password \
-                        as %3A";
-            return Err(ConfigError::new("url", redacted(url), rule));
-        }
-        if is_ambiguous(url) {
-            let rule = "an @ comes after one of / ? #: if these belong to the password, write them \
-                        as %2F %3F %23";
-            return Err(ConfigError::new("url", redacted(url), rule));
-        }
-        if let Some(rule) = unknown_part(url) {
-            return Err(ConfigError::new("url", redacted(url), rule));
-        }
-        let (parsed, zone) = without_zone(url).unwrap_or_else(|| (url.to_owned(), String::new()));
-        let info = parsed.as_str().into_connection_info().map_err(|e| {
-            // The detail at its end quotes a part of the address.
-            let words = e.to_string();
-            let cause = e.detail().map_or(&*words, |d| words.trim_end_matches(d));
-            let cause = cause.trim_end_matches([':', ' ']);
-            let rule = if has_odd_port(url) {
-                "a port is a number from 1 to 65535".to_owned()
-            } else {
-                format!("must be redis://, rediss:// or unix:// with host or path ({cause})")
-            };
-            ConfigError::new("url", redacted(url), rule)
-        })?;
-        let (place, tls) = match info.addr() {
-            ConnectionAddr::Tcp(host, port) => {
-                (Place::Tcp(format!("{host}{zone}").into(), *port), None)
-            }
-            ConnectionAddr::TcpTls { insecure: true, host, port, .. } => {
-                let rule = "certificates are always verified; give your own CA to `tls` instead";
-                return Err(ConfigError::new("url", format!("{host}:{port} with #insecure"), rule));
-            }
-            #[cfg(feature = "tls")]
-            ConnectionAddr::TcpTls { host, port, .. } => {
-                let host = format!("{host}{zone}");
-                (Place::Tcp(host.into(), *port), Some(Tls::new("url", None, None)?))
-            }
-            ConnectionAddr::Unix(path) => (Place::Unix(path.as_path().into()), None),
-            _ => {
-                let rule = "must be redis://, rediss:// or unix:// with host or path";
-                return Err(ConfigError::new("url", redacted(url), rule));
-            }
+        let known = if url.is_path() { "db, user, pass, protocol" } else { "protocol" };
+        let place = "user and password belong before the host (redis://user:password@host)";
+        Err(url.refused(format!("after a ? only {known} may be given; {place}")))
+    }
+
+    /// Takes the options that belong to an address. The others are left.
+    pub(crate) fn of(url: &mut Url<'_>) -> Result<Self, ConfigError> {
+        let is_tls = server_tls(url.scheme).ok_or_else(|| url.odd())?;
+        // Every connection speaks RESP3, whatever the address says.
+        url.take("protocol");
+        let (place, (user, password), db) = if url.is_path() {
+            let path = url.path.filter(|path| path.starts_with('/')).ok_or_else(|| url.odd())?;
+            let path = url.decoded("path", path)?;
+            let login = (url.take("user"), url.take("pass"));
+            (Place::Unix(Path::new(&path).into()), login, url.take("db"))
+        } else {
+            let [at] = &*url.addresses(SERVER_PORT)? else { return Err(url.odd()) };
+            let db = url.path.map(|path| path.trim_matches('/').to_owned());
+            let login = url.login.clone().unwrap_or_default();
+            (Place::Tcp(at.host().into(), at.port()), login, db.filter(|db| !db.is_empty()))
         };
-        Self { place, tls, tls_name: None, login: info.redis_settings().clone() }.checked()
+        let db = db.map_or(Ok(0), |db| db.parse()).map_err(|_| url.odd())?;
+        let endpoint = Self { place, ..Self::anywhere() };
+        let endpoint = user.iter().fold(endpoint, |endpoint, user| endpoint.username(user));
+        let endpoint =
+            password.iter().fold(endpoint, |endpoint, password| endpoint.password(password));
+        let endpoint = endpoint.db(db)?;
+        if !is_tls {
+            return Ok(endpoint);
+        }
+        #[cfg(feature = "tls")]
+        return Ok(endpoint.over(Tls::new("url", None, None)?));
+        #[cfg(not(feature = "tls"))]
+        Err(url.refused(WITHOUT_TLS))
     }
 
     /// Creates an endpoint from a host and a port, for example those that a Sentinel reports. The
@@ -126,7 +115,7 @@ impl Endpoint {
         Ok(Self { tls: Some(Tls::new("tls", root, client)?), ..self })
     }
 
-    /// A template for [`at`](Self::at).
+    /// A template for [`at`](Self::at): the address is a placeholder, without login and TLS.
     pub(crate) fn anywhere() -> Self {
         let place = Place::Tcp("localhost".into(), 0);
         Self { place, tls: None, tls_name: None, login: RedisConnectionInfo::default() }
@@ -149,8 +138,12 @@ impl Endpoint {
         Self { login: self.login.set_password(password), ..self }
     }
 
-    pub(crate) fn db(self, db: u32) -> Result<Self, ConfigError> {
-        Self { login: self.login.set_db(i64::from(db)), ..self }.checked()
+    pub(crate) fn db(self, db: i64) -> Result<Self, ConfigError> {
+        if !(0..=DB_MAX).contains(&db) {
+            let rule = format!("between 0 and {DB_MAX}");
+            return Err(ConfigError::new("db", db.to_string(), rule));
+        }
+        Ok(Self { login: self.login.set_db(db), ..self })
     }
 
     /// Returns the user name, and true if there is a password.
@@ -186,8 +179,8 @@ impl Endpoint {
         self.tls.clone().map(|tls| tls.named(self.tls_name.as_ref()))
     }
 
-    /// Logs in with RESP3, whose pushes report hints and lost connections, without Nagle's delay.
-    /// The caller has to set a time-out. A dropped future closes the connection.
+    /// Connects and logs in with RESP3, whose pushes report hints and lost connections, without
+    /// Nagle's delay. The caller has to set a time-out. A dropped future closes the connection.
     pub(crate) async fn dial(
         &self,
         config: AsyncConnectionConfig,
@@ -199,16 +192,16 @@ impl Endpoint {
         dial::dial(&self.place, self.transport().as_ref(), &login, config, limits).await
     }
 
-    /// This library's name is not sent, because a Sentinel's user need not have the permission for
-    /// that.
+    /// Like [`dial`](Self::dial), with the time-outs in `config`. This library's name is not sent,
+    /// because a Sentinel's user need not have the permission for that.
     pub(crate) async fn dial_sentinel(&self, config: AsyncConnectionConfig) -> RedisResult<Line> {
         let login = self.login.clone().set_protocol(ProtocolVersion::RESP3);
         let login = login.set_skip_set_lib_name();
         dial::dial(&self.place, self.transport().as_ref(), &login, config, Limits::SENTINEL).await
     }
 
-    /// Sends no command: the caller sends [`hello`](Self::hello) and [`settle_in`](Self::settle_in)
-    /// first.
+    /// A connection for batches. It sends no command: the caller sends [`hello`](Self::hello) and
+    /// [`settle_in`](Self::settle_in) first. `load` returns the command that loads the script.
     pub(crate) async fn wire(&self, load: fn() -> Vec<u8>) -> RedisResult<Wire> {
         Ok(dial::wire(&self.place, self.transport().as_ref(), Limits::BATCHES, load).await?)
     }
@@ -223,7 +216,8 @@ impl Endpoint {
         hello
     }
 
-    /// A server may refuse the client's name and version.
+    /// After the login: they select the database, and set the client's name and version, which a
+    /// server may refuse.
     pub(crate) fn settle_in(&self) -> Vec<Cmd> {
         let info =
             |name: &str, value: &str| cmd("CLIENT").arg("SETINFO").arg(name).arg(value).take();
@@ -233,14 +227,6 @@ impl Endpoint {
             all.push(cmd("SELECT").arg(self.login.db()).take());
         }
         all
-    }
-
-    fn checked(self) -> Result<Self, ConfigError> {
-        let db = self.login.db();
-        if (0..=DB_MAX).contains(&db) {
-            return Ok(self);
-        }
-        Err(ConfigError::new("db", db.to_string(), format!("between 0 and {DB_MAX}")))
     }
 }
 
@@ -258,97 +244,6 @@ impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Endpoint({self})")
     }
-}
-
-fn unknown_part(url: &str) -> Option<String> {
-    let (scheme, rest) = url.split_once("://")?;
-    let (rest, fragment) = rest.split_once('#').map_or((rest, None), |(r, f)| (r, Some(f)));
-    if fragment.is_some_and(|f| f != "insecure") {
-        return Some("nothing may follow a #; write one in a password as %23".to_owned());
-    }
-    let (_, query) = rest.split_once('?')?;
-    let known: &[&str] =
-        if scheme.contains("unix") { &["db", "user", "pass", "protocol"] } else { &["protocol"] };
-    let names = query.split('&').map(|pair| pair.split('=').next().unwrap_or_default());
-    let unknown = names.filter(|name| !name.is_empty()).any(|name| !known.contains(&name));
-    unknown.then(|| {
-        let place = "user and password belong before the host (redis://user:password@host)";
-        format!("after a ? only {} may be given; {place}", known.join(", "))
-    })
-}
-
-/// Of `[fe80::1%eth0]` or `[fe80::1%25eth0]`: the parser of URLs knows no zones.
-fn without_zone(url: &str) -> Option<(String, String)> {
-    let (scheme, _) = url.split_once("://")?;
-    if scheme.contains("unix") {
-        return None;
-    }
-    let host = url.rfind('@').map_or(0, |at| at + 1);
-    let begin = host + url[host..].find('[')?;
-    let end = begin + url[begin..].find(']')?;
-    let at = begin + url[begin..end].find('%')?;
-    let zone = zone_of(&url[at + 1..end]);
-    let is_zone = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    let alone = format!("{}{}", &url[..at], &url[end..]);
-    (!zone.is_empty() && zone.chars().all(is_zone)).then(|| (alone, format!("%{zone}")))
-}
-
-pub(crate) fn zone_of(written: &str) -> &str {
-    let is_name = |zone: &&str| zone.starts_with(|c: char| c.is_ascii_alphabetic());
-    written.strip_prefix("25").filter(is_name).unwrap_or(written)
-}
-
-fn has_odd_port(url: &str) -> bool {
-    let (_, rest) = url.split_once("://").unwrap_or(("", url));
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    let host = authority.rsplit('@').next().unwrap_or_default();
-    let behind = host.rsplit(']').next().unwrap_or_default();
-    behind.rsplit_once(':').is_some_and(|(_, port)| {
-        port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_err()
-    })
-}
-
-/// A parser would take a part of the password for the host, which is shown.
-fn is_ambiguous(url: &str) -> bool {
-    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
-    let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    let is_path = scheme.contains("unix");
-    !is_path && !authority.contains('@') && behind.contains('@')
-}
-
-/// If it is not clear where a secret part ends, more is left out.
-fn redacted(url: &str) -> String {
-    let is_scheme = |s: &str| s.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
-    let (scheme, rest) = url.split_once("://").filter(|(s, _)| is_scheme(s)).unwrap_or(("", url));
-    let (secret, rest) = rest.rsplit_once('@').unwrap_or(("", rest));
-    let rest = rest.split(['?', '#']).next().unwrap_or_default();
-    // It may belong to a query. Then the text after it may be a part of a password.
-    let rest = if secret.contains(['?', '#']) { "…" } else { rest };
-    // Without a host, as in `redis://user:password`, the text after the colon is the password.
-    let is_port = |text: &str| {
-        let port = text.split('/').next().unwrap_or_default();
-        port.parse::<u16>().is_ok()
-    };
-    let rest = match rest.split_once(':') {
-        _ if is_v6(rest, is_port) => rest.to_owned(),
-        Some((host, port)) if host.is_empty() || !is_port(port) => format!("{host}:…"),
-        _ => rest.to_owned(),
-    };
-    let shown: String = rest.chars().take(64).collect();
-    if scheme.is_empty() {
-        format!("{shown:?}")
-    } else {
-        format!("\"{scheme}://{}\"", shown.escape_debug())
-    }
-}
-
-fn is_v6(rest: &str, is_port: impl Fn(&str) -> bool) -> bool {
-    let Some((host, behind)) = rest.strip_prefix('[').and_then(|r| r.split_once(']')) else {
-        return false;
-    };
-    let port = behind.strip_prefix(':');
-    host.parse::<std::net::Ipv6Addr>().is_ok()
-        && port.map_or_else(|| behind.is_empty() || behind.starts_with('/'), is_port)
 }
 
 #[cfg(test)]

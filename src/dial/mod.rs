@@ -1,11 +1,13 @@
 //! Opens connections: the socket, TLS, the limits on answers, and the login.
 
+pub(crate) mod address;
 pub(crate) mod endpoint;
 pub(crate) mod error_text;
 pub(crate) mod frames;
 #[cfg(test)]
 mod fuzz;
 mod limited;
+pub(crate) mod url;
 pub(crate) mod wire;
 
 use std::io;

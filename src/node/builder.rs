@@ -72,6 +72,10 @@ impl<S> NodeBuilder<S> {
         self.settings.as_ref().map(|settings| settings.rule).unwrap_or_default()
     }
 
+    pub(crate) fn data(&self) -> Result<Endpoint, ConfigError> {
+        self.settings.as_ref().map(|s| s.data.clone()).map_err(Clone::clone)
+    }
+
     pub(super) fn set(self, change: impl FnOnce(&mut NodeSettings<S>)) -> Self {
         self.try_set(|s| {
             change(s);
@@ -109,7 +113,7 @@ impl<S> NodeBuilder<S> {
     /// Sets the database index, at most 2 147 483 647. Default: the index in the address of a
     /// standalone server, or 0 if there is none. All clients of a lock must use the same index.
     pub fn db(self, db: u32) -> Self {
-        self.set_data(|data| data.db(db))
+        self.set_data(|data| data.db(i64::from(db)))
     }
 
     /// Sets the TLS server name (a host name or an IP address), if it differs from the host in the

@@ -10,10 +10,10 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{Sleep, sleep, timeout};
 
-use super::address::Address;
 use super::conn::{SentinelConn, Subscription};
 use super::discovery::{Answer, Discovery, Master, SentinelReply, Trouble, minority};
 use super::events::{EventCollector, Events};
+use crate::dial::address::Address;
 use crate::dial::endpoint::Endpoint;
 use crate::error::NodeError;
 use crate::tls;

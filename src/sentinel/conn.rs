@@ -7,10 +7,10 @@ use std::time::Duration;
 use redis::{AsyncConnectionConfig, ErrorKind, PushInfo, PushKind, RedisError, RedisResult, Value};
 use tokio::time::timeout;
 
-use super::address::Address;
 use super::discovery::{Answer, MasterFacts, Peer, SentinelReply, Trouble};
 use super::events::EventCollector;
 use crate::dial::Line;
+use crate::dial::address::Address;
 use crate::dial::endpoint::Endpoint;
 use crate::dial::error_text::{error_text, refusal};
 use crate::safe_text::{Quoted, Secrets};

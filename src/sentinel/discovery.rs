@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use super::address::Address;
+use crate::dial::address::Address;
 use crate::error::{NodeError, NodeFault};
 
 /// Largest number of known Sentinels, including the configured Sentinels.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use super::address::Address;
+use crate::dial::address::Address;
 use crate::sync::SyncMutex;
 
 const EACH: Duration = Duration::from_secs(1);

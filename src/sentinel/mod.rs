@@ -1,6 +1,5 @@
 //! Finds the present master of a Sentinel group.
 
-pub(crate) mod address;
 pub(crate) mod ask;
 pub(crate) mod conn;
 pub(crate) mod discovery;

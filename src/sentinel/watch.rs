@@ -7,10 +7,10 @@ use tokio::sync::{Mutex as AsyncMutex, watch};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::address::Address;
 use super::ask::{Asker, Inquiry, Replicas, Round};
 use super::discovery::{Master, minority};
 use super::events::Events;
+use crate::dial::address::Address;
 use crate::env::Env;
 use crate::error::NodeError;
 use crate::sync::SyncMutex;

@@ -1,23 +1,29 @@
 //! Builds a handle from the settings of a deployment: addresses, environment variables or a file.
 
+pub(crate) mod nodes;
+pub(crate) mod read;
 pub(crate) mod span;
-pub(crate) mod url;
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
 
-use self::url::NodeUrl;
+use self::nodes::{Access, NodeUrl};
+use self::read::{Written, of_environment};
 use crate::error::ConfigError;
 use crate::redlock::{Redlock, RedlockBuilder};
 use crate::time::Drift;
 
-/// Settings of a handle. A program can read them as a part of its own configuration.
+/// Settings of a handle: where its nodes are, with the logins, and its leases. A program can read
+/// them as a part of its own configuration. The doctor, the console and the program `palisade` take
+/// the same settings.
 ///
 /// Serde can deserialize this type from any format. A duration is a text (`250ms`, `2.5s`,
-/// `1m 30s`, `1h`) or a number of seconds. `urls` is a list, or one text with white space between
-/// the addresses. A missing setting has its default value.
+/// `1m 30s`, `1h`) or a number of seconds. `urls` and `map` are a list, or one text with white
+/// space between the addresses. A missing setting has its default value.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -28,19 +34,35 @@ use crate::time::Drift;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Default, Deserialize)]
-#[serde(try_from = "Written")]
+#[serde(try_from = "BTreeMap<String, Option<Written>>")]
 #[non_exhaustive]
 pub struct Settings {
     /// Addresses of the nodes. [`Redlock::from_urls`] describes the form of an address.
     pub urls: Vec<String>,
-    /// ACL user for data servers, if the address of the node has no login.
+    /// Addresses that Sentinels report, each with the address at which this process reaches the
+    /// same server: `host:port=host:port`, as in
+    /// [`SentinelNodeBuilder::map_address`](crate::node::SentinelNodeBuilder::map_address).
+    pub map: Vec<(String, String)>,
+    /// ACL user for data servers, if the address of the node has no login. It needs a password.
     pub username: Option<String>,
     /// Password for data servers, if the address of the node has no login.
     pub password: Option<String>,
-    /// ACL user for the Sentinels.
+    /// File with the password for data servers, as its first line; used without `password`.
+    pub password_file: Option<PathBuf>,
+    /// ACL user for the Sentinels. It needs a password.
     pub sentinel_username: Option<String>,
     /// Password for the Sentinels.
     pub sentinel_password: Option<String>,
+    /// File with the password for the Sentinels, as its first line; used without
+    /// `sentinel_password`.
+    pub sentinel_password_file: Option<PathBuf>,
+    /// File with the root certificate (PEM) that verifies the servers and the Sentinels, instead of
+    /// the root certificates of the system. The addresses select TLS.
+    pub cacert: Option<PathBuf>,
+    /// File with the client certificate (PEM) for servers and Sentinels with TLS. It needs `key`.
+    pub cert: Option<PathBuf>,
+    /// File with the key of the client certificate (PEM).
+    pub key: Option<PathBuf>,
     /// Lease length of a lock without a ttl of its own ([`RedlockBuilder::ttl`]).
     pub ttl: Option<Duration>,
     /// Longest lease that any client of the nodes may use ([`RedlockBuilder::max_ttl`]).
@@ -58,6 +80,9 @@ pub struct Settings {
     pub deployment: Option<String>,
     /// True if the number of nodes may be even ([`RedlockBuilder::allow_even_nodes`]).
     pub allow_even_nodes: bool,
+    /// Time-out for each server and Sentinel that the package `palisade-ops` examines or changes,
+    /// default 2 s. A handle does not use it.
+    pub timeout: Option<Duration>,
 }
 
 /// Without the passwords and the addresses, which may contain a password.
@@ -77,145 +102,12 @@ impl fmt::Debug for Settings {
     }
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Written {
-    urls: Urls,
-    username: Option<String>,
-    password: Option<String>,
-    sentinel_username: Option<String>,
-    sentinel_password: Option<String>,
-    ttl: Option<span::Written>,
-    max_ttl: Option<span::Written>,
-    node_deadline: Option<span::Written>,
-    clock_error: Option<span::Written>,
-    drift_ppm: Option<u32>,
-    prefix: Option<String>,
-    deployment: Option<String>,
-    allow_even_nodes: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "`urls` is one text or a list of texts")]
-enum Urls {
-    Text(String),
-    List(Vec<String>),
-}
-
-impl Default for Urls {
-    fn default() -> Self {
-        Self::List(Vec::new())
-    }
-}
-
-impl TryFrom<Written> for Settings {
-    type Error = ConfigError;
-
-    fn try_from(of: Written) -> Result<Self, ConfigError> {
-        let span = |field: &'static str, written: Option<span::Written>| {
-            written.map(|written| duration(field, &written.text())).transpose()
-        };
-        Ok(Self {
-            urls: match of.urls {
-                Urls::Text(text) => text.split_whitespace().map(str::to_owned).collect(),
-                Urls::List(list) => list,
-            },
-            username: of.username,
-            password: of.password,
-            sentinel_username: of.sentinel_username,
-            sentinel_password: of.sentinel_password,
-            ttl: span("ttl", of.ttl)?,
-            max_ttl: span("max_ttl", of.max_ttl)?,
-            node_deadline: span("node_deadline", of.node_deadline)?,
-            clock_error: span("clock_error", of.clock_error)?,
-            drift_ppm: of.drift_ppm,
-            prefix: of.prefix,
-            deployment: of.deployment,
-            allow_even_nodes: of.allow_even_nodes,
-        })
-    }
-}
-
 /// Sets an option of a builder to the value, if there is one.
 pub fn given<B, T>(builder: B, value: Option<T>, set: impl FnOnce(B, T) -> B) -> B {
     match value {
         Some(value) => set(builder, value),
         None => builder,
     }
-}
-
-fn duration(field: &str, text: &str) -> Result<Duration, ConfigError> {
-    let refuse = || ConfigError::new(field.to_owned(), format!("{text:?}"), span::FORM);
-    span::parse(text).ok_or_else(refuse)
-}
-
-const VARIABLES: &str = "PALISADE_";
-
-/// The settings that [`Settings::from_env`] reads.
-pub const SETTINGS: [&str; 13] = [
-    "urls",
-    "username",
-    "password",
-    "sentinel_username",
-    "sentinel_password",
-    "ttl",
-    "max_ttl",
-    "node_deadline",
-    "clock_error",
-    "drift_ppm",
-    "prefix",
-    "deployment",
-    "allow_even_nodes",
-];
-
-const PROGRAM: [&str; 18] = [
-    "attempt",
-    "backfilled",
-    "cacert",
-    "cert",
-    "config",
-    "console_act_token",
-    "console_read_token",
-    "deadline_ms",
-    "fencing_token",
-    "key",
-    "name",
-    "password_file",
-    "requested",
-    "sentinel_password_file",
-    "slot",
-    "stream_url",
-    "tick",
-    "timeout",
-];
-
-/// Returns a sentence for each variable that looks like a setting and is none, so that nothing
-/// reads it.
-pub fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<String> {
-    let known = |name: &str| {
-        let name = name.to_lowercase();
-        SETTINGS.iter().chain(&PROGRAM).any(|known| *known == name)
-    };
-    let ours = names.filter(|name| name.starts_with(VARIABLES));
-    let unknown = ours.filter(|name| !known(&name[VARIABLES.len()..]));
-    let all = SETTINGS.map(variable).join(", ");
-    unknown.map(|name| format!("{name} is no setting, so it is ignored; there are {all}")).collect()
-}
-
-fn variable(name: &str) -> String {
-    format!("{VARIABLES}{}", name.to_uppercase())
-}
-
-fn of_environment(e: ConfigError) -> ConfigError {
-    let (name, place) = match e.field() {
-        "node" => ("urls", ""),
-        "drift" => ("drift_ppm", ""),
-        name => name.split_at(name.find(',').unwrap_or(name.len())),
-    };
-    let named = format!("{}{place}", variable(name));
-    e.named(named).with_rule(|rule| {
-        rule.replace("say `allow_even_nodes()`", "set PALISADE_ALLOW_EVEN_NODES=true")
-    })
 }
 
 impl Settings {
@@ -229,90 +121,18 @@ impl Settings {
         Self { urls: urls.into_iter().map(Into::into).collect(), ..Self::default() }
     }
 
-    /// Reads settings from environment variables. The name of a variable is `PALISADE_` and the
-    /// name of the field in capital letters: `PALISADE_URLS` (required; addresses separated by
-    /// white space), `PALISADE_USERNAME`, `PALISADE_PASSWORD`, `PALISADE_SENTINEL_USERNAME`,
-    /// `PALISADE_SENTINEL_PASSWORD`, `PALISADE_TTL`, `PALISADE_MAX_TTL`, `PALISADE_NODE_DEADLINE`,
-    /// `PALISADE_CLOCK_ERROR` (durations), `PALISADE_DRIFT_PPM`, `PALISADE_PREFIX`,
-    /// `PALISADE_DEPLOYMENT` and `PALISADE_ALLOW_EVEN_NODES` (`true` or `false`).
-    ///
-    /// Another variable of this form is ignored, with a warning in the log, unless it is one of the
-    /// program `palisade`.
-    ///
-    /// # Errors
-    /// [`ConfigError`] with the variable, its value (passwords are hidden) and the accepted form.
-    pub fn from_env() -> Result<Self, ConfigError> {
-        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-        for unknown in unknown_variables(names) {
-            tracing::warn!("{unknown}");
-        }
-        Self::from_variables(|name| match std::env::var(name) {
-            Ok(text) => Ok(Some(text)),
-            Err(std::env::VarError::NotPresent) => Ok(None),
-            Err(std::env::VarError::NotUnicode(_)) => {
-                Err(ConfigError::new(name.to_owned(), "not shown", "must be UTF-8"))
-            }
-        })
-    }
-
-    fn from_variables(
-        read: impl Fn(&str) -> Result<Option<String>, ConfigError>,
-    ) -> Result<Self, ConfigError> {
-        let text = |name: &str| read(&variable(name));
-        let span = |name: &str| {
-            let written = text(name)?;
-            written.map(|text| duration(&variable(name), &text)).transpose()
-        };
-        let refuse = |name: &str, value: &str, rule: &str| {
-            Err(ConfigError::new(variable(name), format!("{value:?}"), rule))
-        };
-        let Some(urls) = text("urls")?.filter(|text| !text.trim().is_empty()) else {
-            let rule = "write the nodes' addresses, as redis://host:6379 or \
-                        sentinel://host:26379,host:26379/name-of-the-master";
-            return Err(ConfigError::new(variable("urls"), "not set", rule));
-        };
-        let drift_ppm = match text("drift_ppm")?.map(|text| (text.parse(), text)) {
-            Some((Ok(ppm), _)) => Some(ppm),
-            Some((Err(_), text)) => return refuse("drift_ppm", &text, "a whole number"),
-            None => None,
-        };
-        let allow_even_nodes = match text("allow_even_nodes")?.as_deref() {
-            Some("true") => true,
-            Some("false") | None => false,
-            Some(other) => return refuse("allow_even_nodes", other, "true or false"),
-        };
-        Ok(Self {
-            urls: urls.split_whitespace().map(str::to_owned).collect(),
-            username: text("username")?,
-            password: text("password")?,
-            sentinel_username: text("sentinel_username")?,
-            sentinel_password: text("sentinel_password")?,
-            ttl: span("ttl")?,
-            max_ttl: span("max_ttl")?,
-            node_deadline: span("node_deadline")?,
-            clock_error: span("clock_error")?,
-            drift_ppm,
-            prefix: text("prefix")?,
-            deployment: text("deployment")?,
-            allow_even_nodes,
-        })
-    }
-
     /// Returns a builder with these settings and nodes. The program can then add settings that
     /// exist only as methods of the builder.
     ///
     /// # Errors
-    /// [`ConfigError`] for the first invalid address. Possible secrets are hidden.
+    /// [`ConfigError`] for the first invalid address, and for a user name without a password where
+    /// an address has no login of its own. Possible secrets are hidden.
     pub fn builder(&self) -> Result<RedlockBuilder, ConfigError> {
         let mut builder = Redlock::builder();
-        for (n, url) in self.urls.iter().enumerate() {
-            builder = builder.node_arc(url::node(n + 1, url, self)?);
+        for ((n, url), node) in self.urls.iter().enumerate().zip(self.nodes()?) {
+            let node = node.build().map_err(|e| nodes::refused(n + 1, url, e.to_string()))?;
+            builder = builder.node_arc(node);
         }
-        Ok(self.configure(builder))
-    }
-
-    /// Except the nodes and their logins.
-    pub(crate) fn configure(&self, builder: RedlockBuilder) -> RedlockBuilder {
         let builder = given(builder, self.ttl, RedlockBuilder::ttl);
         let builder = given(builder, self.max_ttl, RedlockBuilder::max_ttl);
         let builder = given(builder, self.node_deadline, RedlockBuilder::node_deadline);
@@ -320,12 +140,13 @@ impl Settings {
         let builder = given(builder, self.drift_ppm.map(Drift::from_ppm), RedlockBuilder::drift);
         let builder = given(builder, self.prefix.as_deref(), RedlockBuilder::prefix);
         let builder = given(builder, self.deployment.as_deref(), RedlockBuilder::deployment);
-        if self.allow_even_nodes { builder.allow_even_nodes() } else { builder }
+        Ok(if self.allow_even_nodes { builder.allow_even_nodes() } else { builder })
     }
 
     pub(crate) fn nodes(&self) -> Result<Vec<NodeUrl>, ConfigError> {
+        let access = Access::of(self)?;
         let urls = self.urls.iter().enumerate();
-        urls.map(|(n, url)| url::parse(n + 1, url, self)).collect()
+        urls.map(|(n, url)| access.node(n + 1, url)).collect()
     }
 
     /// Builds the handle. This method makes no connection.
@@ -348,12 +169,13 @@ impl Redlock {
     /// | `memory://[name]` | this process's memory |
     ///
     /// The login in the address of a group is for its data servers. Write the reserved characters
-    /// in a password as `%2F`, `%3F`, `%40` and so on. The address may end with a `?` and settings
-    /// of the node's builder, separated by `&`: `trust_fresh`, `allow_eviction`, `failover_window`,
-    /// `min_replicas` and `max_lag` for a server or a group; `name`, `connect_timeout` and
-    /// `replicas` only for a server; `sentinel_username`, `sentinel_password`, `tls`,
-    /// `sentinel_tls`, `sentinel_deadline`, `poll_every` and `trust_unconfirmed_master` only for a
-    /// group.
+    /// in a login as `%2F`, `%3F`, `%40` and so on, and a `%` as `%25`. The address may end with a
+    /// `?` and settings of the node's builder, separated by `&`: `trust_fresh`, `allow_eviction`,
+    /// `failover_window`, `min_replicas` and `max_lag` for a server or a group; `name`,
+    /// `connect_timeout` and `replicas` only for a server; `sentinel_username`,
+    /// `sentinel_password`, `tls`, `sentinel_tls`, `sentinel_deadline`, `poll_every` and
+    /// `trust_unconfirmed_master` only for a group. The login of a socket is `user` and `pass`, its
+    /// database `db`, as options.
     ///
     /// ```
     /// # fn main() -> Result<(), palisade::ConfigError> {
@@ -373,7 +195,7 @@ impl Redlock {
         Settings::new(urls.as_ref().split_whitespace()).build()
     }
 
-    /// Builds a handle from environment variables. [`Settings::from_env`] lists the variables.
+    /// Builds a handle from environment variables. [`Settings::from_env`] names the variables.
     ///
     /// # Errors
     /// [`ConfigError`] with the variable, its value (possible secrets are hidden) and the accepted
@@ -382,6 +204,9 @@ impl Redlock {
         Settings::from_env()?.build().map_err(of_environment)
     }
 }
+
+#[cfg(test)]
+use self::read::{SETTINGS, unknown_variables, variable};
 
 #[cfg(test)]
 mod tests;

@@ -3,26 +3,8 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
-
 /// Rule in the error for a text that is not a duration.
 pub const FORM: &str = "write a duration as 250ms, 2.5s, 15 (seconds), 1m 30s, 1h or 1d";
-
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "a duration is a text or a number of seconds")]
-pub(super) enum Written {
-    Text(String),
-    Seconds(f64),
-}
-
-impl Written {
-    pub(super) fn text(self) -> String {
-        match self {
-            Self::Text(text) => text,
-            Self::Seconds(seconds) => seconds.to_string(),
-        }
-    }
-}
 
 /// Parses one number of seconds, or one or more numbers with units, in any order, and returns their
 /// sum. Returns `None` if the text is not a duration.

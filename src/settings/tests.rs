@@ -173,3 +173,44 @@ fn a_file_says_which_setting_is_wrong() {
         Settings { password: Some("s3cret".into()), ..Settings::new(["redis://:s3cret@h"]) };
     assert!(!format!("{secret:?}").contains("s3cret"));
 }
+
+#[test]
+fn a_password_comes_from_where_it_was_said_last() {
+    let file = std::env::temp_dir().join(format!("palisade-password-{}", std::process::id()));
+    std::fs::write(&file, "pa:ss\nother").unwrap();
+    let mut settings = Settings::new(["redis://h", "redis://own:pw@i"]);
+    let passwords = |settings: &Settings| {
+        let nodes = settings.nodes().map_err(|e| e.to_string())?;
+        let endpoint = |node: &NodeUrl| match node {
+            NodeUrl::Lone(node) => node.data().unwrap().hello().get_packed_command(),
+            other => panic!("{other:?}"),
+        };
+        let texts = nodes.iter().map(|node| String::from_utf8(endpoint(node)).unwrap());
+        Ok::<Vec<String>, String>(texts.collect())
+    };
+    settings.set("password", "first").unwrap();
+    settings.set("password_file", file.to_str().unwrap()).unwrap();
+    let texts = passwords(&settings).unwrap();
+    assert!(texts[0].contains("\r\npa:ss\r\n") && texts[1].contains("\r\npw\r\n"), "{texts:?}");
+    settings.set("password", "last").unwrap();
+    assert!(passwords(&settings).unwrap()[0].contains("\r\nlast\r\n"));
+    settings.set("password_file", "/no/such/file").unwrap();
+    let why = passwords(&settings).unwrap_err();
+    assert!(why.starts_with("`password_file` is \"/no/such/file\": "), "{why}");
+    std::fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn a_map_has_pairs_and_a_client_certificate_its_key() {
+    let mut settings = Settings::new(["sentinel://h/a"]);
+    settings.set("map", "10.0.0.1:1=h:2 10.0.0.2:1=h:3").unwrap();
+    settings.build().unwrap();
+    let text = |settings: &Settings| settings.build().map(drop).unwrap_err().to_string();
+    settings.map[1].1 = "nowhere".into();
+    assert!(text(&settings).contains("`map_address` is \"nowhere\""), "{}", text(&settings));
+    let why = settings.set("map", "10.0.0.1:1").unwrap_err().to_string();
+    assert_eq!(why, "`map` is \"10.0.0.1:1\": write host:port=host:port");
+    let settings = Settings { key: Some("/dev/null".into()), ..Settings::new(["redis://h"]) };
+    let why = text(&settings);
+    assert!(why.starts_with("`key` is "), "{why}");
+}

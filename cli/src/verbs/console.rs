@@ -157,8 +157,6 @@ impl ConsoleArgs {
         }
         if let (Some(cert), Some(key)) = (&self.tls_cert, &self.tls_key) {
             options.tls = Some((read(cert)?, read(key)?));
-            #[cfg(feature = "tls")]
-            let _ = rustls::crypto::ring::default_provider().install_default();
         }
         options.allow_actions = self.allow_actions;
         let has_login = options.tokens.read.is_some()

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::Done;
 use crate::codes::{Fail, UNAVAILABLE};
-use crate::settings::Settings;
+use crate::settings::NodesArgs;
 
 /// Prints the marker of each node: its data history, its quarantine (a time without grants), the
 /// smallest fencing token that it grants, and the writes that the node may have lost. Changes
@@ -17,7 +17,7 @@ use crate::settings::Settings;
 #[derive(Debug, Args)]
 pub(crate) struct InspectNodeArgs {
     #[command(flatten)]
-    settings: Settings,
+    settings: NodesArgs,
     /// Print JSON; times are milliseconds since 1970
     #[arg(long)]
     json: bool,
@@ -25,7 +25,7 @@ pub(crate) struct InspectNodeArgs {
 
 impl InspectNodeArgs {
     pub(crate) async fn run(self) -> Result<Done, Fail> {
-        let deployment = self.settings.with_file()?.deployment()?;
+        let deployment = self.settings.deployment()?;
         let all = nodes(&deployment).await?;
         let text = if self.json {
             let all: Vec<Value> = all.iter().map(node_json).collect();

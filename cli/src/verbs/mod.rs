@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use clap::Args;
 use palisade::error::{AcquireError, NoQuorum, NodeFault, NodeOutcome};
-use palisade::internal::given;
+use palisade::internal::{given, secret_variables};
 use palisade::{Mutex, MutexBuilder, Redlock};
 use palisade_ops::{Deployment, Records};
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 use crate::child::Command;
 use crate::codes::{Fail, NOT_ACQUIRED, UNAVAILABLE, USAGE};
 use crate::say::Say;
-use crate::settings::{HandleArgs, secret_variables};
+use crate::settings::{HandleArgs, deployment, is_embedded, redlock};
 use crate::signals::Signals;
 use crate::span::Span;
 use crate::warnings;
@@ -131,13 +131,13 @@ impl GroundArgs {
         let say = Say::new(self.say.json, self.say.verbose);
         warnings::keep(say);
         let settings = self.handle.settings()?;
-        let redlock = settings.redlock()?;
-        let servers = if settings.embedded {
+        let redlock = redlock(&settings)?;
+        let servers = if is_embedded(&settings) {
             let text = "--embedded: this protects from no other process";
             say.progress("embedded", json!({}), text);
             None
         } else {
-            Some(settings.deployment()?)
+            Some(deployment(&settings))
         };
         let secrets = secret_variables();
         Ok(Ground { redlock, servers, signals: Signals::none(), say, secrets })

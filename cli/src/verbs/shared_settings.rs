@@ -13,8 +13,7 @@ use serde_json::{Value, json};
 use crate::Done;
 use crate::codes::{Fail, REFUSED, UNAVAILABLE, USAGE};
 use crate::say::{escaped, plain};
-use crate::settings::Settings;
-use crate::span::Span;
+use crate::settings::{NodesArgs, deployment};
 
 /// Prints the settings that all clients of a node share: the length of a quarantine (the longest
 /// `max_ttl` and failover window) and the largest clock error. With --lower, lowers them to
@@ -37,7 +36,7 @@ use crate::span::Span;
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct SettingsArgs {
     #[command(flatten)]
-    settings: Settings,
+    settings: NodesArgs,
     /// Lower the settings to --max-ttl, --clock-error or both, until a client with larger ones
     /// raises them again; without --yes, only print what would be done
     #[arg(long, group = "change")]
@@ -64,8 +63,8 @@ const CONFIRM_ONE: &str = "nothing was changed: add --yes if these are all nodes
 
 impl SettingsArgs {
     pub(crate) async fn run(self) -> Result<Done, Fail> {
-        let settings = self.settings.with_file()?;
-        let deployment = settings.deployment()?;
+        let settings = self.settings.settings()?;
+        let deployment = deployment(&settings);
         let json = self.json;
         if self.one_deployment && self.yes {
             let done = one_deployment(&deployment).await?;
@@ -86,8 +85,8 @@ impl SettingsArgs {
             return Ok(unconfirmed(&shared_settings(&deployment).await?, json, CONFIRM));
         }
         let lower = Lower::new(deployment);
-        let lower = given(lower, settings.max_ttl, |lower, Span(ttl)| lower.max_ttl(ttl));
-        let lower = given(lower, settings.clock_error, |lower, Span(e)| lower.clock_error(e));
+        let lower = given(lower, settings.max_ttl, Lower::max_ttl);
+        let lower = given(lower, settings.clock_error, Lower::clock_error);
         // The reader of standard error may have closed the stream. So an error is ignored.
         let tell = |step: &str| {
             let line =

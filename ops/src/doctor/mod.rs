@@ -21,16 +21,21 @@
 //!
 //! # Structure, and adding a check
 //!
-//! `gather` queries all servers and Sentinels concurrently and returns plain values (`facts`).
-//! Checks are pure functions from facts to findings, so tests run them on made-up facts. A check
-//! looks for a fault that no client reports. A new check needs:
+//! `gather` queries all servers and Sentinels concurrently, each within a deadline, and returns
+//! plain values (`facts`). Checks are pure functions from facts to findings, so tests run them on
+//! made-up facts. `checks/` has one file for each kind of subject. A new check needs:
 //!
-//! 1. A `Check` in the file of its subject in `checks/`. If the facts are unknown, its function
-//!    returns the reason as an error. Only the check `unreachable` is called for servers that could
-//!    not be reached.
+//! 1. A `Check` in the file of its subject, with its function. The function returns
+//!    `Finding::fine(evidence)`, or `Finding::error | warning | info(message, evidence)` with
+//!    `.fix([command])`. If the facts are unknown, the function returns the reason as an error.
+//!    `by_hand` and `set` make the commands to paste. Only the check `unreachable` is called for
+//!    servers that could not be reached. A check looks for a fault that no client reports. If a
+//!    fault makes a client refuse a server, the check calls the client's own code (`refused`,
+//!    `min-replicas`, `trial`).
 //! 2. A line in `CHECKS` (`checks/mod.rs`).
 //! 3. Its tests: `fine(id)` on the good deployment, `broken(id, change)` for each fault that the
-//!    check finds, `unknown(id, close_config)` if the check reads settings (`checks/tests.rs`). In
+//!    check finds, `unknown(id, close_config)` if the check reads settings (`checks/tests.rs`). If
+//!    the check needs a setting that is not read yet, add the setting to `facts::SETTINGS`. In
 //!    `tests/doctor/`, add a real deployment with the fault; a test fails without one.
 //! 4. The id of the check in `sentinel-conf/templates`, in the comment of each line that the check
 //!    requires. A test compares the ids in the templates with the checks.
@@ -60,36 +65,20 @@ pub fn checks() -> impl Iterator<Item = &'static str> {
 pub struct Doctor {
     deployment: Deployment,
     max_ttl: Duration,
-    clock_error: Option<Duration>,
+    clock_error: Duration,
     whose: Option<String>,
     trial: bool,
 }
 
 impl Doctor {
-    /// Creates a doctor for these nodes, with the library's default settings.
+    /// Creates a doctor for these nodes. The settings of the deployment have to be those of the
+    /// application: each node stores the longest `max_ttl` and the largest `clock_error` of its
+    /// clients, and the doctor compares them.
     pub fn new(deployment: Deployment) -> Self {
-        Self {
-            deployment,
-            max_ttl: Config::default().max_ttl,
-            clock_error: None,
-            whose: None,
-            trial: true,
-        }
-    }
-
-    /// Sets the application's `max_ttl`; default 15 s, as in the library. Set it if the application
-    /// uses another value: each node stores the longest value that its clients use, and the doctor
-    /// compares the two.
-    pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
-        self.max_ttl = max_ttl;
-        self
-    }
-
-    /// Sets the application's `clock_error`, the largest error of any clock. The default depends on
-    /// `max_ttl`, as in the library.
-    pub fn clock_error(mut self, error: Duration) -> Self {
-        self.clock_error = Some(error);
-        self
+        let settings = &deployment.settings;
+        let max_ttl = settings.max_ttl.or(settings.ttl).unwrap_or(Config::default().max_ttl);
+        let clock_error = settings.clock_error.unwrap_or_else(|| default_clock_error(max_ttl));
+        Self { deployment, max_ttl, clock_error, whose: None, trial: true }
     }
 
     /// Sets the ACL user whose rights at the data servers are checked. Set it if the doctor logs in
@@ -131,22 +120,19 @@ impl Doctor {
             groups,
             nodes,
             max_ttl: self.max_ttl,
-            clock_error: self.error_bound(),
+            clock_error: self.clock_error,
             trials: Vec::new(),
         };
-        // After all facts were read, so the trial cannot change them.
+        // The trial lock is taken after all facts (values of the servers) were read, so it cannot
+        // change the facts.
         if self.trial && facts.any_reached() {
-            // After a trial lock a new node would look used, and `init` would refuse it.
+            // New nodes are skipped. After a trial lock (a test that locking works) a new node
+            // would look used, and `init` would refuse it.
             let new = facts.masters().filter(|(_, s)| s.marker == Ok(None));
             let new = new.map(|(name, _)| name).collect();
             facts.trials = plan.run(&new).await;
         }
         Ok(Report::new(facts.any_reached(), checks::run(&facts), &access.secrets()))
-    }
-
-    /// E.
-    fn error_bound(&self) -> Duration {
-        self.clock_error.unwrap_or_else(|| default_clock_error(self.max_ttl))
     }
 
     fn check(&self) -> Result<(), ConfigError> {

@@ -79,8 +79,8 @@ fn handle(doctor: &Doctor, nodes: &[Arc<dyn LockNode>]) -> Result<Redlock, Confi
     let builder = Redlock::builder()
         .ttl(ttl)
         .max_ttl(doctor.max_ttl)
-        .clock_error(doctor.error_bound())
-        .node_deadline(DEADLINE.min(doctor.deployment.within).min(ttl / 4))
+        .clock_error(doctor.clock_error)
+        .node_deadline(DEADLINE.min(doctor.deployment.within()).min(ttl / 4))
         .allow_even_nodes();
     nodes.iter().fold(builder, |all, node| all.node_arc(Arc::clone(node))).build()
 }

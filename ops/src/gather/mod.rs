@@ -44,6 +44,7 @@ async fn gather(gather: Gather<'_>, access: &Access) -> (Vec<Group>, Vec<Server>
         let (at, hand, target) = (node.at.clone(), node.hand.clone(), node.target.clone());
         let asked = server::ask(at, true, hand, target, gather.depth, until);
         asked.map(|server| Server {
+            url: node.url.clone(),
             allows_eviction: node.allows_eviction,
             window: node.window,
             ..server
@@ -66,7 +67,7 @@ struct Gather<'a> {
 
 impl Gather<'_> {
     fn until(&self) -> Instant {
-        Instant::now() + self.deployment.within
+        Instant::now() + self.deployment.within()
     }
 
     async fn group(&self, login: &GroupLogin) -> Group {
@@ -82,9 +83,10 @@ impl Gather<'_> {
         let (servers, few) = self.servers(login, &sentinels).await;
         skipped.extend(few);
         skipped.retain(|at| sentinels.iter().all(|s| s.at != *at));
-        let (name, skipped) = (login.name.clone(), skipped.into_iter().collect());
+        let (name, url) = (login.name.clone(), login.url.clone());
+        let skipped = skipped.into_iter().collect();
         let (rule, hand) = (login.rule, login.data.hand());
-        Group { name, rule, hand, sentinels, servers, skipped }
+        Group { name, url, rule, hand, sentinels, servers, skipped }
     }
 
     async fn sentinels(&self, login: &GroupLogin, at: &[String], given: bool) -> Vec<Sentinel> {

@@ -77,6 +77,7 @@ impl Server {
             given,
             hand,
             tls: false,
+            url: String::new(),
             allows_eviction: false,
             window: Duration::ZERO,
             reached: unreached().map_err(String::from),

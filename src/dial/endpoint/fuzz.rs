@@ -9,7 +9,9 @@ const MARKS: [&str; 2] = ["Sa1x", "Kb2y"];
 
 fn shown(url: &str) -> String {
     match Endpoint::parse(url) {
-        Ok(e) => format!("{e} {e:?} {:?}", e.clone().db(u32::MAX).map_err(|e| e.to_string())),
+        Ok(e) => {
+            format!("{e} {e:?} {:?}", e.clone().db(i64::from(u32::MAX)).map_err(|e| e.to_string()))
+        }
         Err(e) => format!("{e} {e:?}"),
     }
 }

@@ -60,10 +60,16 @@ impl RedisNode {
 
     /// Returns a builder of a node at this address, with the default settings.
     pub fn builder(url: impl AsRef<str>) -> RedisNodeBuilder {
+        match Endpoint::parse(url.as_ref()) {
+            Ok(data) => Self::at(data),
+            Err(e) => NodeBuilder::new(Err(e)),
+        }
+    }
+
+    pub(crate) fn at(data: Endpoint) -> RedisNodeBuilder {
         let own =
             ServerSettings { name: None, connect_timeout: Duration::from_secs(1), replicas: None };
-        let data = Endpoint::parse(url.as_ref());
-        NodeBuilder::new(data.map(|data| NodeSettings::new(data, MinReplicas::Off, own)))
+        NodeBuilder::new(Ok(NodeSettings::new(data, MinReplicas::Off, own)))
     }
 }
 
@@ -130,10 +136,6 @@ impl NodeBuilder<ServerSettings> {
     /// was down all that time.
     pub fn replicas(self, count: u32) -> Self {
         self.set(|s| s.own.replicas = Some(count))
-    }
-
-    pub(crate) fn endpoint(&self) -> Result<Endpoint, ConfigError> {
-        self.settings.as_ref().map(|s| s.data.clone()).map_err(Clone::clone)
     }
 
     /// Makes the node. The node connects at its first call.

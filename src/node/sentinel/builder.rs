@@ -44,6 +44,10 @@ impl NodeBuilder<GroupSettings> {
         })
     }
 
+    pub(crate) fn url(&self) -> Result<String, ConfigError> {
+        self.settings.as_ref().map(|s| s.own.url(&s.data)).map_err(Clone::clone)
+    }
+
     fn set_sentinel(self, change: impl FnOnce(Endpoint) -> Result<Endpoint, ConfigError>) -> Self {
         self.try_set(|s| change(s.own.sentinel.clone()).map(|sentinel| s.own.sentinel = sentinel))
     }

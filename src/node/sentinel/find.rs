@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use super::settings::GroupSettings;
 use super::status::SentinelStatus;
+use crate::dial::address::Address;
 use crate::dial::endpoint::Endpoint;
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
@@ -19,7 +20,6 @@ use crate::node::redis::barrier::replicas::{Known, Place};
 use crate::node::redis::encode::{GroupTerms, Named};
 use crate::node::redis::facts::ServerFacts;
 use crate::node::{BoxFuture, FailoverTimes, NodeSignal};
-use crate::sentinel::address::Address;
 use crate::sentinel::ask::Inquiry;
 use crate::sentinel::watch::Watch;
 use crate::sync::SyncMutex;

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::dial::address::Address;
 use crate::dial::endpoint::Endpoint;
 use crate::error::ConfigError;
 use crate::name::check_name;
-use crate::sentinel::address::Address;
 use crate::sentinel::discovery::SENTINELS_MAX;
 use crate::sentinel::watch::SHORTEST_WINDOW;
 

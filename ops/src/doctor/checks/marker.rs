@@ -1,4 +1,6 @@
-//! The doctor's checks of the marker: a new node, a loss of data, a quarantine that is too long.
+//! The doctor's checks of the marker, the key `palisade:generation` that palisade writes on each
+//! node. The checks find a new node, a loss of data, and a quarantine (a time without grants) that
+//! is too long.
 
 use std::time::Duration;
 
@@ -7,7 +9,7 @@ use super::super::report::Finding;
 use super::{Answer, Check, Run};
 use crate::nodes::LOST_EVERYTHING;
 use palisade::error::NodeFault;
-use palisade::internal::{AtMost, MinReplicasRule, RETENTION, objection, until_utc};
+use palisade::internal::{AtMost, RETENTION, objection, quoted, until_utc};
 use palisade::node::spi::Loss;
 
 pub(super) const NOT_INITIALISED: Check = Check {
@@ -20,8 +22,8 @@ pub(super) const NOT_INITIALISED: Check = Check {
     run: Run::Masters(not_initialised),
 };
 
-/// The library refuses the server for good. One that may evict keys is mended by the command of
-/// another finding, and then wants its marker.
+/// Returns true if the library refuses the server for good. One that may evict keys is mended by
+/// the command of another finding, and then wants its marker.
 fn is_refused(server: &Server) -> bool {
     let why = server.info_text().ok().and_then(|info| objection(&info, server.allows_eviction));
     why.is_some_and(|e| e.fault() != NodeFault::Eviction)
@@ -37,7 +39,8 @@ fn not_initialised(facts: &Facts, server: &Server) -> Answer {
     let init = || [format!("palisade init --new {servers}  # if it never had any data")];
     let kept = match server.marker.as_ref()? {
         Some(kept) => kept,
-        // There `palisade init` cannot write the marker.
+        // The library refuses some servers, for example a Redis Cluster, so `palisade init` cannot
+        // write the marker (`palisade:generation`) there.
         None if is_refused(server) => {
             return Err("the library refuses this server".to_owned());
         }
@@ -77,48 +80,14 @@ fn not_initialised(facts: &Facts, server: &Server) -> Answer {
     })
 }
 
-/// `palisade init` and `palisade idem` have to see all nodes.
+/// Returns the command-line options that name all nodes: `palisade init` and `palisade idem` have
+/// to see all of them, and `palisade settings` reckons with their failover windows.
 fn named(facts: &Facts) -> String {
-    let groups = facts.groups.iter().map(|group| {
-        let sentinels: Vec<&str> = group.heard().map(|s| s.at.as_str()).collect();
-        let (data, sentinel) = (group.servers.iter().any(|s| s.tls), group.heard().any(|s| s.tls));
-        let tls = [(data, "tls=true"), (sentinel, "sentinel_tls=true")];
-        let tls = tls.iter().filter(|(is, _)| *is).map(|(_, option)| (*option).to_owned());
-        let options = query(tls.chain(rule_options(&group.rule)));
-        format!("sentinel://{}/{}{options}", sentinels.join(","), group.name)
-    });
-    let lone = facts.nodes.iter().map(|server| {
-        let scheme = match (server.at.contains('/'), server.tls) {
-            (true, _) => "unix",
-            (false, true) => "rediss",
-            (false, false) => "redis",
-        };
-        let window = Some(server.window).filter(|window| !window.is_zero());
-        let options = query(window.map(window_option).into_iter());
-        format!("{scheme}://{}{options}", server.at)
-    });
-    let quoted = |url: String| if url.contains('&') { format!("'{url}'") } else { url };
-    let all = groups.chain(lone).map(|url| format!("--node {}", quoted(url)));
-    let count = facts.groups.len() + facts.nodes.len();
-    let even = count.is_multiple_of(2).then(|| "--allow-even-nodes".to_owned());
+    let groups = facts.groups.iter().map(|group| &group.url);
+    let urls: Vec<_> = groups.chain(facts.nodes.iter().map(|server| &server.url)).collect();
+    let even = urls.len().is_multiple_of(2).then(|| "--allow-even-nodes".to_owned());
+    let all = urls.into_iter().map(|url| format!("--node {}", quoted(url)));
     all.chain(even).collect::<Vec<_>>().join(" ")
-}
-
-fn query(options: impl Iterator<Item = String>) -> String {
-    let options: Vec<String> = options.collect();
-    if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) }
-}
-
-fn window_option(window: Duration) -> String {
-    format!("failover_window={}s", window.as_secs_f64())
-}
-
-fn rule_options(rule: &MinReplicasRule) -> impl Iterator<Item = String> {
-    let usual = MinReplicasRule::default();
-    let (replicas, lag) = (rule.replicas, rule.max_lag);
-    let replicas = (replicas != usual.replicas).then(|| format!("min_replicas={replicas}"));
-    let lag = (lag != usual.max_lag).then(|| format!("max_lag={}s", lag.as_secs()));
-    replicas.into_iter().chain(lag).chain(rule.window.map(window_option))
 }
 
 pub(super) const DATA_LOSS: Check = Check {
@@ -129,11 +98,13 @@ pub(super) const DATA_LOSS: Check = Check {
     run: Run::Masters(data_loss),
 };
 
-/// In seconds: a restart or a failover loses less.
+/// Longest loss (span of lost writes), in seconds, for which the finding proposes the setting
+/// `accept_loss`. A restart or a failover loses the writes of a shorter span.
 const SHORT: u128 = 60;
 
 fn data_loss(facts: &Facts, server: &Server) -> Answer {
-    // As the library does (rule idempotency 6 in docs/design).
+    // Two clocks differ by at most twice `clock_error`. So the library extends a loss (a span of
+    // lost writes) by that much (rule idempotency 6 in docs/design), and this check does the same.
     let margin = 2 * facts.clock_error;
     let Some(marker) = server.marker.as_ref()? else {
         return Ok(Finding::fine("no marker"));
@@ -145,7 +116,8 @@ fn data_loss(facts: &Facts, server: &Server) -> Answer {
         marker.history,
         marker.floor
     );
-    // The check `not-initialised` reports it.
+    // A server whose data history began without data is no finding here, because the check
+    // `not-initialised` reports it.
     let began_so = |loss: &Loss| loss.from == 0 && marker.empty_for.is_some();
     let Some((loss, left)) = marker.loss(RETENTION).filter(|(loss, _)| !began_so(loss)) else {
         return Ok(Finding::fine(evidence));
@@ -190,7 +162,8 @@ fn quarantine_long(facts: &Facts, server: &Server) -> Answer {
     let window = facts.groups.iter().find(is_its).map_or(server.window, Group::longest_window);
     let asked = facts.max_ttl.saturating_add(window);
     let evidence = format!("quarantine {quarantine:?}; max_ttl {:?}, L {window:?}", facts.max_ttl);
-    // A node rounds up to whole milliseconds.
+    // A node rounds the length of its quarantine (the time without grants after a restart) up to
+    // whole milliseconds. So a quarantine that is one millisecond too long is no finding.
     if *quarantine <= asked.saturating_add(Duration::from_millis(1)) {
         return Ok(Finding::fine(evidence));
     }
@@ -214,6 +187,8 @@ fn quarantine_long(facts: &Facts, server: &Server) -> Answer {
 
 #[cfg(test)]
 mod tests {
+    use palisade::internal::MinReplicasRule;
+
     use super::super::super::facts::{Role, Unread};
     use super::super::super::report::Verdict;
     use super::super::tests::{broken, fine, good, unknown, with};
@@ -231,7 +206,8 @@ mod tests {
         let group = format!("--node sentinel://{sentinels}/orders-a");
         let fix = format!("palisade init --new {group}  # if it never had any data");
         assert_eq!(found.fix, [fix]);
-        // A replica copies its marker from its master.
+        // A replica copies its marker (`palisade:generation`) from its master, so a replica without
+        // a marker is no finding.
         let replica = |f: &mut Facts| f.groups[0].servers[1].marker = Ok(None);
         with("not-initialised", replica, |_| {});
         let closed = |f: &mut Facts| {
@@ -240,7 +216,8 @@ mod tests {
         assert_eq!(unknown("not-initialised", closed).message, "unknown (GET not allowed)");
     }
 
-    /// Replaces the group by two lone servers.
+    /// Replaces the group in the facts (the values that a check examines) by two lone servers, each
+    /// with one of these markers (records of the data history).
     fn two(f: &mut Facts, markers: [Option<KeptData>; 2]) {
         let group = f.groups.remove(0);
         for (mut server, marker) in group.servers.into_iter().zip(markers) {
@@ -266,7 +243,8 @@ mod tests {
             assert_eq!(found.fix, [""; 0], "{second:?}");
             assert_eq!(found.message == REPLACED, second.is_none(), "{found:?}");
         }
-        // Applications connected before `init` was run.
+        // Both nodes are new. Before `init` was run, applications connected to one node or to both
+        // nodes.
         for first in [None, Some(kept(Some(5)))] {
             let found = broken("not-initialised", |f| two(f, [first, Some(kept(Some(5)))]));
             let last = found.fix.last().map(String::as_str).unwrap_or_default();
@@ -282,7 +260,8 @@ mod tests {
         assert!(found.message.contains("grants nothing for another 10s"), "{found:?}");
         let found = of(Some(60 * 60));
         assert!(found.message.contains("count as forgotten for another 23.0 h"), "{found:?}");
-        // A server that lost all data looks the same.
+        // The node began without data and has granted locks since. A server that lost all data
+        // looks the same, so the first command lists the losses of data of the server.
         assert!(found.fix[0].starts_with("palisade idem incidents"), "{found:?}");
         assert!(found.fix[1].starts_with("palisade init --new"), "{found:?}");
         let old = Some(kept(Some(25 * 60 * 60)));
@@ -290,26 +269,16 @@ mod tests {
     }
 
     #[test]
-    fn a_printed_address_says_how_the_server_is_reached() {
+    fn a_command_names_all_nodes_by_their_addresses() {
         let mut f = good();
         let mut lone = f.groups[0].servers[0].clone();
         f.nodes.push(lone.clone());
-        lone.tls = true;
+        lone.url = "unix:///run/r.sock?db=1".into();
         f.nodes.push(lone.clone());
-        lone.at = "/run/redis.sock".into();
         f.nodes.push(lone);
-        f.groups[0].servers.iter_mut().for_each(|s| s.tls = true);
-        let group = "sentinel://10.0.0.1:26379,10.0.0.2:26379,10.0.0.3:26379/orders-a";
-        let nodes = "--node redis://10.0.0.1:6379 --node rediss://10.0.0.1:6379 \
-                     --node unix:///run/redis.sock --allow-even-nodes";
-        assert_eq!(named(&f), format!("--node {group}?tls=true {nodes}"));
-        f.groups[0].sentinels.iter_mut().for_each(|s| s.tls = true);
-        assert!(named(&f).starts_with(&format!("--node '{group}?tls=true&sentinel_tls=true'")));
-        f.groups[0].rule = long_rule();
-        f.nodes[0].window = Duration::from_millis(2_500);
-        let options = "tls=true&sentinel_tls=true&min_replicas=2&max_lag=20s&failover_window=30s";
-        let nodes = nodes.replacen(":6379", ":6379?failover_window=2.5s", 1);
-        assert_eq!(named(&f), format!("--node '{group}?{options}' {nodes}"));
+        let nodes = "--node redis://10.0.0.1:6379 --node 'unix:///run/r.sock?db=1' --node \
+                     'unix:///run/r.sock?db=1' --allow-even-nodes";
+        assert_eq!(named(&f), format!("--node {} {nodes}", f.groups[0].url));
     }
 
     #[test]
@@ -340,7 +309,8 @@ mod tests {
         fine("data-loss");
         let short = found(&[(1, 2), (NOON + 100, NOON + 1_399)], NOON + 3_600_000);
         assert_eq!((short.verdict, &*short.subject), (Verdict::Info, "orders-a"));
-        // Twice `clock_error` is 4 s.
+        // The message extends the loss (the span of lost writes) by twice `clock_error`, here by 4
+        // s.
         assert_eq!(
             short.message,
             "lost at most 1.3 s of writes, 2025-11-23 14:03:20.1–14:03:21.4 UTC; keys whose \
@@ -403,10 +373,13 @@ mod tests {
         assert!(found.fix[0].starts_with("palisade doctor --max-ttl 78 "), "{found:?}");
         let lower = "palisade settings --lower --max-ttl 15 --node sentinel://10.0.0.1:26379,";
         assert!(found.fix[1].starts_with(lower), "{found:?}");
-        // A client that cannot read `min-replicas-max-lag` adds 12 s to its `max_ttl` of 15 s.
+        // A client that cannot read `min-replicas-max-lag` adds 12 s to its `max_ttl` of 15 s for a
+        // replaced master that may still grant. So a quarantine (a time without grants) of 27 s is
+        // right.
         let edge = |f: &mut Facts| f.groups[0].servers[0].marker = Ok(Some(marker(27)));
         with("quarantine-long", edge, |_| {});
-        // A `max_ttl` of 78 s, and 12 s.
+        // A quarantine (a time without grants) of 90 s is right if the application has a `max_ttl`
+        // of 78 s, because 12 s are added for a replaced master that may still grant.
         let asked = |f: &mut Facts| {
             f.groups[0].servers[0].marker = Ok(Some(marker(90)));
             f.max_ttl = Duration::from_secs(78);
@@ -414,6 +387,7 @@ mod tests {
         with("quarantine-long", asked, |_| {});
     }
 
+    /// The rule of an address with `min_replicas=2&max_lag=20s&failover_window=30s`.
     fn long_rule() -> MinReplicasRule {
         let (max_lag, window) = (Duration::from_secs(20), Some(Duration::from_secs(30)));
         MinReplicasRule { replicas: 2, max_lag, window, ..MinReplicasRule::default() }
@@ -425,8 +399,10 @@ mod tests {
             f.groups[0].servers[0].marker = Ok(Some(marker(secs)));
             f.groups[0].rule = rule;
         };
+        // A client that may not read the servers' lags takes 30 s.
         with("quarantine-long", |f| group(f, 45, long_rule()), |_| {});
         broken("quarantine-long", |f| group(f, 46, long_rule()));
+        // One that requires a lag of 3 s takes 5 s, whatever a server has.
         let max_lag = Duration::from_secs(3);
         let short = MinReplicasRule { max_lag, ..MinReplicasRule::default() };
         let lagging = |f: &mut Facts, secs| {
@@ -436,6 +412,7 @@ mod tests {
         };
         with("quarantine-long", |f| lagging(f, 20), |_| {});
         broken("quarantine-long", |f| lagging(f, 21));
+        // Two groups of one name have a rule each.
         let twice = |f: &mut Facts, secs| {
             let mut second = f.groups[0].clone();
             second.servers[0].marker = Ok(Some(marker(secs)));
@@ -448,11 +425,12 @@ mod tests {
         let lone = |f: &mut Facts, secs| {
             let mut server = f.groups.remove(0).servers.remove(0);
             (server.marker, server.window) = (Ok(Some(marker(secs))), Duration::from_secs(5));
+            server.url += "?failover_window=5s";
             f.nodes.push(server);
         };
         with("quarantine-long", |f| lone(f, 20), |_| {});
         let found = broken("quarantine-long", |f| lone(f, 21));
-        assert!(found.fix[1].contains(":6379?failover_window=5s --yes"), "{found:?}");
+        assert!(found.fix[1].contains(":6379?failover_window=5s' --yes"), "{found:?}");
     }
 
     #[test]

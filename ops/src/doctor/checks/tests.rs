@@ -18,6 +18,7 @@ pub(crate) fn good() -> Facts {
     Facts {
         groups: vec![Group {
             name: "orders-a".into(),
+            url: "sentinel://10.0.0.1:26379,10.0.0.2:26379,10.0.0.3:26379/orders-a".into(),
             rule: MinReplicasRule::default(),
             hand: Hand::default(),
             sentinels,
@@ -97,6 +98,7 @@ pub(super) fn server(n: usize) -> Server {
     let master = "10.0.0.1:6379".to_owned();
     let role = if n == 1 { Role::Master } else { Role::Replica { master } };
     Server {
+        url: format!("redis://{at}"),
         reached: Ok(()),
         role: Ok(role),
         info: Ok(info(n)),

@@ -1,9 +1,9 @@
-//! Addresses of servers, in the form of the Sentinels' reports and of the user's settings.
+//! `host:port`, in the form of the Sentinels' reports and of the user's settings.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::str::FromStr;
 
-use crate::dial::endpoint::zone_of;
 use crate::error::ConfigError;
 use crate::safe_text::is_plain;
 
@@ -32,8 +32,31 @@ impl Address {
         self.port
     }
 
+    /// With `default_port` where no port is written.
+    pub(crate) fn split(text: &str, default_port: Option<u16>) -> Option<Self> {
+        let behind = text.rfind(']').map_or(0, |end| end + 1);
+        let (host, port) = match text[behind..].rfind(':') {
+            Some(colon) => {
+                let (host, port) = text.split_at(behind + colon);
+                let is_number = port[1..].bytes().all(|b| b.is_ascii_digit());
+                (host, is_number.then(|| port[1..].parse().ok())??)
+            }
+            None => (text, default_port?),
+        };
+        let Some(v6) = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) else {
+            let is_name = !host.contains(['/', '@', '[', ']', '?', '#', ',', ':']);
+            return is_name.then(|| Self::new(host, port))?;
+        };
+        let (ip, zone) = v6.split_once('%').map_or((v6, None), |(ip, zone)| (ip, Some(zone)));
+        ip.parse::<Ipv6Addr>().ok()?;
+        let Some(zone) = zone.map(zone_of) else { return Self::new(ip, port) };
+        let is_zone = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        let is_zone = !zone.is_empty() && zone.chars().all(is_zone);
+        is_zone.then(|| Self::new(&format!("{ip}%{zone}"), port))?
+    }
+
     pub(crate) fn parse(field: &'static str, text: &str) -> Result<Self, ConfigError> {
-        split(text).ok_or_else(|| {
+        Self::split(text, None).ok_or_else(|| {
             let rule = "write host:port, with a port from 1 to 65535 ([…] around an IPv6 address), \
                         and nothing else: no scheme, no password, no path";
             ConfigError::new(field, format!("{:?}", shown(text)), rule)
@@ -56,22 +79,10 @@ fn shown(text: &str) -> String {
     rest.chars().take(64).collect()
 }
 
-fn split(text: &str) -> Option<Address> {
-    let (host, port) = text.rsplit_once(':')?;
-    let inner = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
-    let host = inner.unwrap_or(host);
-    let v6 = inner.is_some();
-    if host.contains(['/', '@', '[', ']', '?', '#', ',']) || (host.contains(':') && !v6) {
-        return None;
-    }
-    if !port.bytes().all(|b| b.is_ascii_digit()) {
-        return None;
-    }
-    let host = match host.split_once('%') {
-        Some((ip, zone)) if v6 => format!("{ip}%{}", zone_of(zone)),
-        _ => host.to_owned(),
-    };
-    Address::new(&host, port.parse().ok()?)
+/// Of a link-local address, `[fe80::1%eth0]` or `[fe80::1%25eth0]`.
+fn zone_of(written: &str) -> &str {
+    let is_name = |zone: &&str| zone.starts_with(|c: char| c.is_ascii_alphabetic());
+    written.strip_prefix("25").filter(is_name).unwrap_or(written)
 }
 
 impl FromStr for Address {
