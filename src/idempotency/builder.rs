@@ -280,7 +280,6 @@ impl IdempotencyBuilder {
     }
 
     /// Of no use where every key has a creation time, or where handlers of forgotten keys may run.
-    #[cfg(feature = "cron")]
     pub(crate) fn without_forgotten_reports(mut self) -> Self {
         self.of.reports_forgotten = false;
         self

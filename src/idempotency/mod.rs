@@ -83,8 +83,6 @@ mod step;
 mod store;
 mod unknown_past;
 
-#[cfg(feature = "cron")]
-pub(crate) use birth::millis_since_1970;
 pub use birth::{created_in_ulid, created_in_uuid_v7};
 pub use builder::{Idempotency, IdempotencyBuilder};
 pub use call::{Call, Probing};

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
-use palisade::cron::{CronError, Job, Requested, RunRequest, Tick};
+use palisade::Failed;
 use palisade::idempotency::Resolved;
-use palisade::{Cron, Failed};
+use palisade_cron::{Cron, CronError, Job, Requested, RunRequest, Tick};
 use tokio::time::sleep;
 
 use crate::SECOND;

@@ -7,9 +7,9 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::idempotency::Context;
-use crate::lock::LostSignal;
-use crate::token::FencingToken;
+use palisade::FencingToken;
+use palisade::LostSignal;
+use palisade::idempotency::Context;
 
 /// A tick of a job: one of its due times. The job's handler receives this value. A clone is cheap.
 ///

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use palisade::Failed;
-use palisade::cron::{Cancelled, End, Job, Missed, Overlap, Skipped, Tick, TickReport, TickState};
+use palisade_cron::{Cancelled, End, Job, Missed, Overlap, Skipped, Tick, TickReport, TickState};
 use tokio::time::sleep;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::support::logs::Log;
+use crate::logs::Log;
 use crate::world::{Process, World, at, every_second};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -331,7 +331,7 @@ async fn a_tick_is_not_run_again_by_a_frozen_process_with_the_schedule_of_before
 
 #[tokio::test]
 async fn a_span_without_bounds_is_refused_by_the_name_of_its_setting() {
-    let cron = palisade::cron::Cron::new(&World::new().redlock());
+    let cron = palisade_cron::Cron::new(&World::new().redlock());
     let year = Duration::from_secs(366 * 24 * 3_600);
     let longest = [Duration::MAX, Duration::from_millis(u64::MAX), year + SECOND];
     let hourly = || Job::new("job", "0 * * * *").retention(year);
@@ -412,7 +412,7 @@ async fn jobs_of_one_name_are_apart_if_the_names_of_their_crons_are() {
 #[tokio::test]
 async fn a_retention_that_is_too_short_for_the_policy_is_refused() {
     let refused = async |job: Job| {
-        let cron = palisade::cron::Cron::new(&World::new().redlock());
+        let cron = palisade_cron::Cron::new(&World::new().redlock());
         cron.upcoming(&job, 1).err().map(|e| e.to_string())
     };
     let hourly = || Job::new("job", "0 * * * *");

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::CronError;
 use super::keys::Records;
-use crate::idempotency::{Outcome, Status};
+use palisade::idempotency::{Outcome, Status};
 
 /// In seconds. Records of schedules are kept for a year.
 const QUARTER: i64 = 7_889_238;

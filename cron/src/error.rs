@@ -1,13 +1,12 @@
 //! Errors of jobs and of reads of a job's history.
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::missed::millis_of;
 use super::request::LATEST;
-use crate::error::{Advice, ConfigError, NoQuorum, advise};
-use crate::idempotency::{RunError, millis_since_1970};
-use crate::time::until_utc;
-
-advise!(CronError);
+use palisade::error::{Advice, Advise, ConfigError, NoQuorum};
+use palisade::idempotency::RunError;
+use palisade::internal::until_utc;
 
 /// Error of the operations of [`Cron`](super::Cron).
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +25,7 @@ pub enum CronError {
     #[error(
         "it is not confirmed that the request is stored: it may be stored, and the run may begin \
          until {}; do not request the job again before that, or it may run twice: {error}",
-        until_utc(millis_since_1970(*.until))
+        shown(*.until)
     )]
     #[non_exhaustive]
     NotConfirmed {
@@ -48,6 +47,17 @@ impl CronError {
             }
         }
     }
+}
+
+impl Advise for CronError {
+    fn advice(&self) -> Advice {
+        Self::advice(self)
+    }
+}
+
+fn shown(at: SystemTime) -> String {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    until_utc(millis_of(since))
 }
 
 impl From<ConfigError> for CronError {

@@ -8,8 +8,8 @@ use sha2::{Digest as _, Sha256};
 use super::missed::{LATE, millis, millis_of};
 use super::schedule::Schedule;
 use super::{HOUR, YEAR};
-use crate::error::ConfigError;
-use crate::name::check_name;
+use palisade::error::ConfigError;
+use palisade::internal::check_name;
 
 const RETENTION: Duration = Duration::from_secs(8 * 24 * 3_600);
 

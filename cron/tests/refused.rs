@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use palisade::cron::{Cron, Job, Tick};
 use palisade::error::Advice;
 use palisade::node::RedisNode;
 use palisade::{Failed, Redlock};
+use palisade_cron::{Cron, Job, Tick};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use crate::support::server::Server;
+use crate::server::Server;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

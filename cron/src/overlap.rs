@@ -1,5 +1,6 @@
 //! Finds out, from the stored records, whether a tick was due during an earlier run of the job.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use super::job::{Job, Overlap};
@@ -7,8 +8,8 @@ use super::keys::Records;
 use super::missed::{first_during, millis, was_due_during};
 use super::schedule::Schedule;
 use super::tick::{End, Run, Skipped};
-use crate::idempotency::{RunError, Status};
-use crate::sync::SyncMutex;
+use crate::locked;
+use palisade::idempotency::{RunError, Status};
 
 /// Earlier ticks without a stored result, or with a run that began later than the tick, after which
 /// the search ends.
@@ -26,7 +27,7 @@ pub(super) enum During {
 /// skipped, so a search that reaches the later tick continues at the run. Stays valid, because
 /// records never change.
 #[derive(Debug, Default)]
-pub(super) struct Overlaps(SyncMutex<Option<(i64, i64, Run)>>);
+pub(super) struct Overlaps(Mutex<Option<(i64, i64, Run)>>);
 
 impl Overlaps {
     /// Does not read the records of ticks before `since`. The caller holds the lock of the job.
@@ -69,7 +70,7 @@ impl Overlaps {
                     During::NoRun
                 };
                 if let Some(newest) = newest.filter(|_| undecided == 0) {
-                    *self.0.lock() = Some((newest, own, run));
+                    *locked(&self.0) = Some((newest, own, run));
                 }
                 return Ok(during);
             }
@@ -80,6 +81,6 @@ impl Overlaps {
     }
 
     fn known(&self) -> Option<(i64, i64, Run)> {
-        self.0.lock().clone()
+        locked(&self.0).clone()
     }
 }

@@ -8,8 +8,8 @@ use super::revision::{Revision, revise};
 use super::schedule::Schedule;
 use super::tick::Run;
 use super::{Cron, CronError};
-use crate::error::Advice;
-use crate::idempotency::Status;
+use palisade::error::Advice;
+use palisade::idempotency::Status;
 
 /// The schedule before the last edit. The times are in seconds since 1970.
 #[derive(Debug)]

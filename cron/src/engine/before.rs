@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use futures_util::stream::{self, Stream};
 
-use super::super::missed::LOOK_BACK;
-use super::super::start::Before;
 use super::Engine;
 use super::due::{NextTick, ticks_of};
 use super::look_back::{LookedBack, Ticks};
+use crate::missed::LOOK_BACK;
+use crate::start::Before;
 
 /// Seconds after an edit within which other processes may have the schedule before it.
 const BESIDE: i64 = 24 * 3_600;
@@ -113,8 +113,8 @@ impl<F> Engine<'_, F> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::schedule::Schedule;
     use super::*;
+    use crate::schedule::Schedule;
 
     const EDITED: i64 = 1_800_000_000;
 

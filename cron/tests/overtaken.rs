@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use palisade::cron::{Job, Missed};
 use palisade::idempotency::Call;
+use palisade_cron::{Job, Missed};
 use tokio::time::sleep;
 
 use crate::SECOND;

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use palisade::Moment;
-use palisade::cron::{Cron, Job, Tick};
 use palisade::node::spi::Env;
 use palisade::test_util::TokioEnv;
 use palisade::{Failed, MemoryNode, Redlock};
+use palisade_cron::{Cron, Job, Tick};
 use palisade_testing::fault::{Fault, FaultControl, Step};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;

@@ -16,9 +16,9 @@ use tokio::time::sleep;
 
 use super::keys::Records;
 use super::{Cron, CronError, NAMESPACE, Run, tick};
-use crate::error::ConfigError;
-use crate::idempotency::{Call, Context, Failed, Outcome, Resolved, RunError, Status};
-use crate::name::check_name;
+use palisade::error::ConfigError;
+use palisade::idempotency::{Call, Context, Failed, Outcome, Resolved, RunError, Status};
+use palisade::internal::{check_name, without_forgotten_reports};
 
 const LOOK: Duration = Duration::from_secs(2);
 /// Intervals `LOOK` between two reads by a process that does not lead.
@@ -162,7 +162,7 @@ impl Cron {
         let end = tokio::time::Instant::now() + wait;
         let at = self.now();
         let (by, reason) = (by.to_owned(), reason.to_owned());
-        let id = format!("{:032x}", self.core().env.random());
+        let id = format!("{:032x}", self.redlock.env().random());
         let mine = RunRequest { id, number: slot(at), at, by, reason };
         let (request, is_new) = loop {
             let resolved = records.request(mine.number).resolve(&mine).await;
@@ -205,7 +205,7 @@ impl Cron {
     }
 
     pub(super) fn requests(&self, job: &str) -> Result<Records, CronError> {
-        let records = self.redlock.idempotency(NAMESPACE).without_forgotten_reports();
+        let records = without_forgotten_reports(self.redlock.idempotency(NAMESPACE));
         let retention = Duration::from_secs(3 * DAY.unsigned_abs());
         let records = records.retention(retention).at_least_once().build()?;
         Ok(Records::new(records, self.id_of(job)))
@@ -257,7 +257,7 @@ impl Looks<'_> {
         let (now, records, job) = (self.cron.now(), self.records, self.job);
         // Two correct clocks differ by at most twice the clock error. One second more, because the
         // times are whole seconds.
-        let apart = 2 * self.cron.core().config.clock_error.as_secs().cast_signed() + 1;
+        let apart = 2 * self.cron.redlock.config().clock_error.as_secs().cast_signed() + 1;
         let (first, last) = (slot(now - LATEST - apart), slot(now + apart));
         self.found.retain(|number| *number >= first);
         let new = (first..=last).filter(|number| !self.found.contains(number));

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use palisade::cron::{Job, Missed, Tick};
+use palisade_cron::{Job, Missed, Tick};
 use tokio::time::sleep;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::support::logs::Log;
+use crate::logs::Log;
 use crate::world::{World, every_second};
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -3,12 +3,12 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use palisade::Failed;
-use palisade::cron::{End, Interrupted, Job, Overlap, Skipped, Tick, TickState};
+use palisade_cron::{End, Interrupted, Job, Overlap, Skipped, Tick, TickState};
 use tokio::time::sleep;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::SECOND;
-use crate::support::logs::Log;
+use crate::logs::Log;
 use crate::world::{Process, World};
 
 const MINUTE: Duration = Duration::from_secs(60);

@@ -3,25 +3,23 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::super::missed::millis;
-use super::super::tick::{End, Run};
 use super::{CheckResult, Engine, pause};
-use crate::error::Advice;
-use crate::idempotency::{Effect, Outcome, RunError};
-use crate::span;
-use crate::token::FencingToken;
+use crate::missed::millis;
+use crate::span::TickSpan;
+use crate::tick::{End, Run};
+use palisade::error::Advice;
+use palisade::idempotency::{Effect, Outcome, RunError};
 
 impl<F> Engine<'_, F> {
     pub(super) fn over(
         &self,
-        operation: span::Call,
+        operation: TickSpan,
         tick: i64,
         ended: &Result<Outcome<Run>, RunError>,
     ) {
         let outcome = match ended {
             Ok(Outcome::Executed { value: run, .. }) => {
-                operation.token(FencingToken::new(run.token));
-                operation.attempts(run.attempt);
+                operation.ran(run);
                 let span = |from: u64, to: u64| Duration::from_millis(to.saturating_sub(from));
                 if !matches!(run.end, End::Skipped(_)) {
                     let late = span(millis(tick), run.started);

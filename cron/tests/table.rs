@@ -5,7 +5,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use palisade::Failed;
-use palisade::cron::{Interrupted, Job, Missed, Overlap, Tick};
+use palisade_cron::{Interrupted, Job, Missed, Overlap, Tick};
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;

@@ -5,15 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::super::job::{Interrupted, Missed, Overlap};
-use super::super::missed::{
+use super::look_back::{LookedBack, Ticks};
+use super::{AGAIN, CheckResult, Engine, is_ahead};
+use crate::job::{Interrupted, Missed, Overlap};
+use crate::locked;
+use crate::missed::{
     Fate, LATE, LOOK_BACK, Ran, fate_of, fates, first_during, is_in_window, is_on_time, millis,
     millis_of, was_due_during, whole,
 };
-use super::super::schedule::Schedule;
-use super::super::tick::{End, Run};
-use super::look_back::{LookedBack, Ticks};
-use super::{AGAIN, CheckResult, Engine, is_ahead};
+use crate::schedule::Schedule;
+use crate::tick::{End, Run};
 
 const HOLD_BACK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
@@ -103,7 +104,7 @@ impl<F> Engine<'_, F> {
             "the clock went back; ticks that have run already are not run again"
         );
         // What ran by the time of before may be ahead, and supersedes nothing.
-        *self.ran.lock() = Ran::default();
+        *locked(&self.ran) = Ran::default();
         let on_time = now.saturating_sub(whole(self.job.latest().as_secs()));
         *seen = since.map_or(now, |since| since.max(on_time));
         for ((tick, requested), d) in due {
@@ -115,7 +116,7 @@ impl<F> Engine<'_, F> {
     /// In milliseconds since 1970.
     fn first_check(&self, tick: i64) -> u64 {
         let leads = self.cron.lead.term.borrow().is_some();
-        let ttl = self.cron.core().config.ttl;
+        let ttl = self.cron.redlock.config().ttl;
         let hold_back = (ttl / 8).clamp(HOLD_BACK.0, HOLD_BACK.1);
         self.job.due(tick).saturating_add(if leads { 0 } else { millis_of(hold_back) })
     }
@@ -162,7 +163,7 @@ impl<F> Engine<'_, F> {
         result: CheckResult,
     ) -> Vec<i64> {
         if !d.requested {
-            self.checking.lock().remove(&tick);
+            locked(&self.checking).remove(&tick);
         }
         let is_answer = !matches!(result, CheckResult::Wait(_));
         let is_back = is_answer && self.waits.swap(false, Ordering::Relaxed);
@@ -171,7 +172,7 @@ impl<F> Engine<'_, F> {
             CheckResult::Over(run) if !d.requested => {
                 match run {
                     Some(run) => self.has_run(due, (tick, &run), true),
-                    None => self.ran.lock().add(self.job.missed, tick, Fate::Late),
+                    None => locked(&self.ran).add(self.job.missed, tick, Fate::Late),
                 }
                 None
             }
@@ -218,7 +219,7 @@ impl<F> Engine<'_, F> {
     fn judge(&self, due: &mut DueTicks) -> Vec<i64> {
         let now = self.now();
         let (mut absent, mut left, mut retried) = (Vec::new(), Vec::new(), Vec::new());
-        let mut ran = self.ran.lock().clone();
+        let mut ran = locked(&self.ran).clone();
         let buffered = self.may_be_buffered(due);
         for ((tick, _), d) in due.iter().filter(|(_, d)| !d.requested) {
             let may_be_run = d.by == DecidedBy::Age && buffered.contains(tick);
@@ -231,7 +232,7 @@ impl<F> Engine<'_, F> {
             }
         }
         // Where runs may overlap, ticks that waited together are checked together.
-        let checking = self.checking.lock().clone();
+        let checking = locked(&self.checking).clone();
         absent.extend(checking.into_iter().filter(|tick| !due.contains_key(&(*tick, false))));
         absent.sort_unstable();
         for (tick, fate) in fates(self.job, self.schedule, &absent, &ran, now) {
@@ -271,14 +272,14 @@ impl<F> Engine<'_, F> {
         if is_on_time(self.job, self.schedule, tick, now) {
             return Some(false);
         }
-        let is_overtaken = self.job.missed == Missed::RunLatest && self.ran.lock().is_after(tick);
+        let is_overtaken = self.job.missed == Missed::RunLatest && locked(&self.ran).is_after(tick);
         let is_run = d.backfilled && !is_overtaken && is_in_window(self.job, tick, now);
         (is_run || self.is_retried_in_time(tick, d, now)).then_some(d.backfilled)
     }
 
     fn has_run(&self, due: &mut DueTicks, (own, run): (i64, &Run), is_recent: bool) {
         if !matches!(run.end, End::Skipped(_)) {
-            self.ran.lock().add(self.job.missed, own, fate_of(run));
+            locked(&self.ran).add(self.job.missed, own, fate_of(run));
         }
         for ((tick, requested), d) in due.iter_mut() {
             if !requested && was_due_during(run, *tick) {
@@ -296,7 +297,7 @@ impl<F> Engine<'_, F> {
     pub(super) fn found(&self, due: &mut DueTicks, found: LookedBack) -> Vec<i64> {
         let of = found.of;
         let is_left = self.job.interrupted == Interrupted::Leave;
-        let checking = self.checking.lock().clone();
+        let checking = locked(&self.checking).clone();
         for tick in found.begun.into_iter().filter(|tick| !checking.contains(tick)) {
             self.add(due, tick, DecidedBy::OwnRun);
         }
@@ -309,7 +310,7 @@ impl<F> Engine<'_, F> {
             self.add(due, tick, DecidedBy::OwnRun);
         }
         for tick in left.iter().chain(&found.unclear) {
-            self.ran.lock().add(self.job.missed, *tick, Fate::Late);
+            locked(&self.ran).add(self.job.missed, *tick, Fate::Late);
         }
         self.report_left(&left);
         if of == Ticks::Missed {

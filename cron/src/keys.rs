@@ -2,7 +2,7 @@
 
 use super::request::{DAY, SLOT, slot};
 use super::tick;
-use crate::idempotency::{Call, Idempotency};
+use palisade::idempotency::{Call, Idempotency};
 
 #[derive(Debug)]
 pub(super) struct Records {

@@ -1,91 +1,48 @@
-//! Singleton cron: every process calls [`Cron::run`], and only one process runs each tick of a job.
-//! By default, a tick that no process could run in time is not run later. A tick with an
-//! interrupted run is run again.
-//!
-//! ```
-//! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use palisade::cron::{Cron, Job, Tick};
-//! use palisade::{MemoryNode, Redlock};
-//! let redlock = Redlock::builder().node(MemoryNode::new()).build()?;
-//! let cron = Cron::new(&redlock);
-//! let report = Job::new("report", "* * * * * *").zone("Europe/Zurich");
-//! let run = cron.run(report, |tick: Tick| async move {
-//!     println!("run for {tick}, token {}", tick.fencing_token());
-//!     Ok::<_, std::io::Error>(())
-//! });
-//! // The job runs as long as the process lives, beside its other work:
-//! tokio::select! {
-//!     ended = run => ended?,
-//!     () = tokio::time::sleep(std::time::Duration::from_millis(1_500)) => {}
-//! }
-//! # Ok(()) }
-//! ```
-//!
-//! A job that runs once a night:
-//!
-//! ```no_run
-//! # async fn nightly(redlock: palisade::Redlock) -> Result<(), palisade::cron::CronError> {
-//! use palisade::cron::{Cron, Job, Missed};
-//!
-//! let cron = Cron::new(&redlock);
-//! let nightly = Job::new("nightly", "0 3 * * *").zone("Europe/Zurich").missed(Missed::RunLatest);
-//! cron.run(nightly, |tick| async move {
-//!     println!("the run of {tick}, attempt {}", tick.attempt());
-//!     Ok::<_, std::io::Error>(())
-//! })
-//! .await?; // returns when the handle is closed
-//! # Ok(()) }
-//! ```
-//!
-//! A tick is an instant of the schedule. A process claims and completes a tick with an
-//! [idempotency](crate::idempotency) record. The key of the record consists of the names of the
-//! [`Cron`] and of the job, and the instant. So a tick is completed once by any process, even if
-//! the leading process changes during the run. Each process computes the ticks from the schedule.
-//! No tick depends on the tick before it, so an outage does not stop later ticks.
-//!
-//! One process *leads*: this process checks each tick first, and the other processes check the tick
-//! a moment later. The order saves requests; safety does not depend on the order. An operator can
-//! take the lead from a process: call [`Election::step_down`](crate::Election::step_down)
-//! (`palisade step-down`) for the election [`<name>:lead`](Cron::name). From then on the other
-//! processes check the ticks first. The process completes its runs, and then resigns.
-//!
-//! A process can die after the effect of a job in another system and before the write of the
-//! record. No library can make the effect happen exactly once in this case. [`Job::interrupted`]
-//! decides if such a tick is run again. In a repeated run, [`Tick::attempt`] is larger than 1.
+#![doc = include_str!("../README.md")]
+#![warn(
+    clippy::allow_attributes,
+    clippy::dbg_macro,
+    clippy::iter_over_hash_type,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    clippy::todo,
+    clippy::unimplemented,
+    clippy::unwrap_used
+)]
 
 mod engine;
 mod error;
 mod job;
-pub(crate) mod keys;
+mod keys;
+mod metrics;
 mod missed;
 mod overlap;
 mod request;
 mod revision;
 mod schedule;
+mod span;
 mod start;
 mod tick;
 
 use std::future::Future;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use palisade::election::{CampaignError, Election, Leadership};
+use palisade::idempotency::{Failed, Status};
+use palisade::internal::without_forgotten_reports;
+use palisade::{FencingToken, LostSignal, Redlock};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
-use crate::client::Core;
-use crate::election::{CampaignError, Election, Leadership};
-use crate::idempotency::{Failed, Status};
-use crate::lock::LostSignal;
-use crate::redlock::Redlock;
-use crate::sync::SyncMutex;
-use crate::token::FencingToken;
-
 use keys::Records;
+use metrics::Meters;
 
 pub use error::CronError;
 pub use job::{Interrupted, Job, Missed, Overlap};
+#[doc(hidden)]
+pub use keys::cron_names;
 pub use request::{Requested, RunRequest};
 pub use tick::{Cancelled, End, Run, Skipped, Tick, TickReport, TickState};
 
@@ -95,6 +52,13 @@ const READS: usize = 32;
 const LEAVE: Duration = Duration::from_millis(500);
 const HOUR: Duration = Duration::from_secs(3_600);
 const YEAR: Duration = Duration::from_secs(366 * 24 * 3_600);
+/// Longest sleep: tokio's timers stop while the computer is suspended.
+const WATCH: Duration = Duration::from_millis(500);
+
+/// No code panics, or awaits, in the middle of a change of the data.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A runner of jobs. Among all processes with the same nodes and prefix, each tick of a job runs
 /// once. A clone is cheap. All clones together take part in the election of the leader as one
@@ -104,20 +68,21 @@ pub struct Cron {
     redlock: Redlock,
     name: Arc<str>,
     lead: Arc<Lead>,
+    meters: Arc<Meters>,
 }
 
 #[derive(Debug)]
 struct Lead {
     term: Arc<watch::Sender<Option<FencingToken>>>,
-    lost: Arc<SyncMutex<Option<LostSignal>>>,
+    lost: Arc<Mutex<Option<LostSignal>>>,
     step_down: Arc<Notify>,
     running: Arc<watch::Sender<usize>>,
-    task: SyncMutex<Option<JoinHandle<()>>>,
+    task: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Drop for Lead {
     fn drop(&mut self) {
-        if let Some(task) = self.task.lock().take() {
+        if let Some(task) = locked(&self.task).take() {
             // The task owns the leadership, so aborting it resigns.
             task.abort();
         }
@@ -132,9 +97,14 @@ impl Cron {
             lost: Arc::default(),
             step_down: Arc::default(),
             running: Arc::new(watch::Sender::new(0)),
-            task: SyncMutex::new(None),
+            task: Mutex::new(None),
         };
-        Self { redlock: redlock.clone(), name: Arc::from("cron"), lead: Arc::new(lead) }
+        Self {
+            redlock: redlock.clone(),
+            name: Arc::from("cron"),
+            lead: Arc::new(lead),
+            meters: Arc::default(),
+        }
     }
 
     /// Sets the name of a set of processes that run the same jobs. The election of the set is
@@ -156,7 +126,7 @@ impl Cron {
     /// local clock decides: after a suspend that is longer than the lease, the first call returns
     /// `None`.
     pub fn term(&self) -> Option<FencingToken> {
-        let lost = self.lead.lost.lock();
+        let lost = locked(&self.lead.lost);
         let valid = lost.as_ref().is_some_and(|lost| !lost.is_lost());
         (*self.lead.term.borrow()).filter(|_| valid)
     }
@@ -178,7 +148,7 @@ impl Cron {
     /// # Errors
     /// [`CronError::Config`] for an invalid schedule or setting. [`CronError::Record`] if every
     /// node refuses the first request because of a wrong setting, such as a wrong password
-    /// ([`Advice::Misconfigured`](crate::Advice::Misconfigured)). Other errors do not end the job.
+    /// ([`Advice::Misconfigured`](palisade::Advice::Misconfigured)). Other errors do not end the job.
     /// If a tick has to wait, the reason is logged.
     ///
     /// # Cancellation safety
@@ -235,13 +205,14 @@ impl Cron {
         Ok(seconds.map(|s| UNIX_EPOCH + Duration::from_secs(s.unsigned_abs())).collect())
     }
 
-    fn core(&self) -> &Arc<Core> {
-        &self.redlock.core
-    }
-
     /// In seconds since 1970.
     fn now(&self) -> i64 {
-        missed::whole(self.core().env.wall_micros() / 1_000_000)
+        missed::whole(self.wall_millis() / 1_000)
+    }
+
+    /// Since 1970.
+    fn wall_millis(&self) -> u64 {
+        self.redlock.env().wall_micros() / 1_000
     }
 
     fn election(&self) -> Result<Election, CronError> {
@@ -250,7 +221,7 @@ impl Cron {
 
     fn records(&self, job: &Job) -> Result<Records, CronError> {
         // Every key of a tick has a birth, and only keys without one are reported.
-        let records = self.redlock.idempotency(NAMESPACE).without_forgotten_reports();
+        let records = without_forgotten_reports(self.redlock.idempotency(NAMESPACE));
         let records = records.retention(job.retention);
         let records = match job.interrupted {
             Interrupted::Rerun => records.at_least_once(),
@@ -269,13 +240,13 @@ impl Cron {
 
     fn revisions(&self, job: &Job) -> Result<Records, CronError> {
         // A schedule's record that the nodes have lost is stored again.
-        let records = self.redlock.idempotency(NAMESPACE).without_forgotten_reports();
+        let records = without_forgotten_reports(self.redlock.idempotency(NAMESPACE));
         let records = records.retention(YEAR).at_least_once().build()?;
         Ok(Records::new(records, self.id_of(&job.name)))
     }
 
     fn campaign(&self, election: Election) {
-        let mut task = self.lead.task.lock();
+        let mut task = locked(&self.lead.task);
         if task.as_ref().is_some_and(|task| !task.is_finished()) {
             return;
         }
@@ -284,7 +255,7 @@ impl Cron {
             lost: Arc::clone(&self.lead.lost),
             step_down: Arc::clone(&self.lead.step_down),
             running: self.lead.running.subscribe(),
-            core: Arc::downgrade(self.core()),
+            redlock: self.redlock.clone(),
         };
         *task = Some(tokio::spawn(lead.run(election)));
     }
@@ -292,10 +263,10 @@ impl Cron {
 
 struct Candidate {
     term: Arc<watch::Sender<Option<FencingToken>>>,
-    lost: Arc<SyncMutex<Option<LostSignal>>>,
+    lost: Arc<Mutex<Option<LostSignal>>>,
     step_down: Arc<Notify>,
     running: watch::Receiver<usize>,
-    core: Weak<Core>,
+    redlock: Redlock,
 }
 
 impl Candidate {
@@ -305,13 +276,10 @@ impl Candidate {
         let value = format!("pid {}", std::process::id());
         let mut warned = false;
         loop {
-            let won = election.campaign(&*value).await;
-            let Some(core) = self.core.upgrade() else { return };
-            match won {
+            match election.campaign(&*value).await {
                 Ok(leadership) => {
                     warned = false;
-                    let why = self.lead(&leadership, &core).await;
-                    drop(core);
+                    let why = self.lead(&leadership).await;
                     self.term.send_replace(None);
                     let outcome = leadership.resign().await;
                     tracing::debug!(target: "palisade::cron", why, ?outcome, "no longer leads");
@@ -319,7 +287,6 @@ impl Candidate {
                 }
                 Err(CampaignError::Closed(_)) => return,
                 Err(why) => {
-                    drop(core);
                     if !warned {
                         tracing::warn!(target: "palisade::cron", %why, "cannot lead; asks again");
                     }
@@ -330,9 +297,9 @@ impl Candidate {
         }
     }
 
-    async fn lead(&mut self, leadership: &Leadership, core: &Core) -> &'static str {
+    async fn lead(&mut self, leadership: &Leadership) -> &'static str {
         let stepped = self.step_down.notified();
-        *self.lost.lock() = Some(leadership.lost_signal());
+        *locked(&self.lost) = Some(leadership.lost_signal());
         self.term.send_replace(Some(leadership.term()));
         let resign_request = async {
             let request = leadership.asked_to_resign().await;
@@ -347,7 +314,7 @@ impl Candidate {
             biased;
             () = leadership.lost() => "lost",
             () = stepped => "stepped down",
-            () = core.closing.begun() => "closed",
+            () = self.redlock.closing() => "closed",
             () = resign_request => "asked",
         }
     }

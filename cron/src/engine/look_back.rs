@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt as _};
 
-use super::super::READS;
-use super::super::tick::{End, Run};
 use super::Engine;
-use crate::idempotency::{RunError, Status};
+use crate::READS;
+use crate::tick::{End, Run};
+use palisade::idempotency::{RunError, Status};
 
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -57,7 +57,7 @@ impl<F> Engine<'_, F> {
                 Ok(Status::Running { .. } | Status::Unsettled) => found.begun.push(tick),
                 Ok(Status::Lapsed { .. }) => found.lapsed.push(tick),
                 Ok(Status::Absent | Status::Forgotten { .. }) => found.absent.push(tick),
-                Ok(Status::NotKept | Status::Mismatch) => found.unclear.push(tick),
+                Ok(_) => found.unclear.push(tick),
                 // After a step back of the clock, a tick may be in the future.
                 Err(RunError::NoQuorum { .. } | RunError::Config { .. }) => found.unread.push(tick),
                 Err(why) => {

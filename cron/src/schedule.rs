@@ -5,8 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
 
-use crate::error::ConfigError;
-use crate::safe_text::Quoted;
+use palisade::error::ConfigError;
 
 /// 2026-01-01, in seconds since 1970. Constant, so that the examination has the same result in all
 /// processes.
@@ -29,9 +28,8 @@ pub(crate) struct Schedule {
 
 impl Schedule {
     pub(crate) fn parse(text: &str, zone: &str) -> Result<Self, ConfigError> {
-        let refuse = |field, text: &str, rule: String| {
-            ConfigError::new(field, Quoted(text).to_string(), rule)
-        };
+        let refuse =
+            |field, text: &str, rule: String| ConfigError::new(field, format!("{text:?}"), rule);
         let tz: Tz = zone.parse().map_err(|_| {
             refuse("zone", zone, "must be a name as `Europe/Zurich` or `UTC`".to_owned())
         })?;

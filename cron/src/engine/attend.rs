@@ -5,14 +5,14 @@ use std::future::Future;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use super::super::job::Overlap;
-use super::super::missed::millis;
-use super::super::tick::{Cancelled, End, Tick};
 use super::Engine;
-use crate::client::WATCH;
-use crate::idempotency::{Effect, Failed};
-use crate::lock::LockGuard;
-use crate::time::Moment;
+use crate::WATCH;
+use crate::job::Overlap;
+use crate::missed::millis;
+use crate::tick::{Cancelled, End, Tick};
+use palisade::LockGuard;
+use palisade::Moment;
+use palisade::idempotency::{Effect, Failed};
 
 impl<F, Fut, E> Engine<'_, F>
 where
@@ -57,8 +57,8 @@ where
             (Ok(()), _) => Ok(End::Done),
             (Err(_), Some(why)) => Ok(End::Cancelled(why)),
             (Err(failed), None) => match failed.effect() {
-                Effect::Unknown => Ok(End::Failed(failed.to_string())),
                 Effect::None | Effect::Repeatable => Err(failed),
+                _ => Ok(End::Failed(failed.to_string())),
             },
         }
     }

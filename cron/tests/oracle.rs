@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use palisade::cron::{Interrupted, Missed, Overlap};
+use palisade_cron::{Interrupted, Missed, Overlap};
 
 /// Seconds between two ticks.
 pub(crate) const EVERY: i64 = 600;

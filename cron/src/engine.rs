@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -39,17 +39,15 @@ use super::request;
 use super::schedule::Schedule;
 use super::start::{Before, start};
 use super::tick::{End, Run, Skipped, Tick};
-use super::{Cron, CronError, Running};
-use crate::client::WATCH;
-use crate::error::{AcquireError, Advice};
-use crate::idempotency::{Call, Context, Failed, Outcome, RunError, Status};
-use crate::lock::{LockGuard, Mutex};
+use super::{Cron, CronError, Running, WATCH, locked};
 use crate::metrics::JobMeters;
-use crate::span::operation;
-use crate::sync::SyncMutex;
-use crate::time::Moment;
+use crate::span::TickSpan;
 use due::{DecidedBy, Due, DueTicks, NextTick, next_check, ready};
 use look_back::Ticks;
+use palisade::LockGuard;
+use palisade::Moment;
+use palisade::error::{AcquireError, Advice};
+use palisade::idempotency::{Call, Context, Failed, Outcome, RunError, Status};
 
 const AT_ONCE: usize = 64;
 const AGAIN: Duration = Duration::from_millis(200);
@@ -74,7 +72,7 @@ struct Engine<'a, F> {
     handler: &'a F,
     records: Records,
     requests: Option<Records>,
-    lock: Option<Mutex>,
+    lock: Option<palisade::Mutex>,
     since: i64,
     before: Option<Before>,
     /// Time at which this process began to run the job, in seconds since 1970.
@@ -82,8 +80,8 @@ struct Engine<'a, F> {
     by: String,
     meters: Arc<JobMeters>,
     overlaps: Overlaps,
-    ran: SyncMutex<Ran>,
-    checking: SyncMutex<BTreeSet<i64>>,
+    ran: Mutex<Ran>,
+    checking: Mutex<BTreeSet<i64>>,
     /// A tick has to wait and the reason was logged. The end of a tick resets it.
     waits: AtomicBool,
     /// Runs whose handler has ended and whose end is not stored yet.
@@ -110,7 +108,7 @@ where
     };
     let storing = watch::Sender::new(0);
     let closing = async {
-        cron.core().closing.begun().await;
+        cron.redlock.closing().await;
         // Without this, a run that is over would count as interrupted, and be repeated elsewhere.
         let _ = storing.subscribe().wait_for(|storing| *storing == 0).await;
     };
@@ -118,7 +116,7 @@ where
     let work = async {
         let (since, before) = start(cron, job, schedule, &records).await?;
         let by = format!("{host}:{}", std::process::id());
-        let meters = cron.core().meters.job(&job.name);
+        let meters = cron.meters.job(&job.name);
         let engine = Engine {
             cron,
             job,
@@ -133,8 +131,8 @@ where
             by,
             meters,
             overlaps: Overlaps::default(),
-            ran: SyncMutex::default(),
-            checking: SyncMutex::default(),
+            ran: Mutex::default(),
+            checking: Mutex::default(),
             waits: AtomicBool::new(false),
             storing: &storing,
         };
@@ -148,17 +146,17 @@ where
 }
 
 pub(super) fn is_ahead(cron: &Cron, instant: i64) -> bool {
-    let apart = 2 * cron.core().config.clock_error;
-    millis(instant) > cron.core().env.wall_micros() / 1_000 + millis_of(apart)
+    let apart = 2 * cron.redlock.config().clock_error;
+    millis(instant) > cron.wall_millis() + millis_of(apart)
 }
 
 impl<F> Engine<'_, F> {
     fn now(&self) -> u64 {
-        self.cron.core().env.wall_micros() / 1_000
+        self.cron.wall_millis()
     }
 
     fn moment(&self) -> Moment {
-        self.cron.core().env.now()
+        self.cron.redlock.now()
     }
 
     fn since(&self) -> Option<i64> {
@@ -199,7 +197,7 @@ where
             {
                 due.remove(&(tick, d.requested));
                 if !d.requested {
-                    self.checking.lock().insert(tick);
+                    locked(&self.checking).insert(tick);
                 }
                 running.push(async move { (tick, d, self.check(tick, d).await) });
                 continue;
@@ -298,7 +296,7 @@ where
             }
             return CheckResult::Judge { by: DecidedBy::Age };
         };
-        let operation = operation!("tick", job = %self.job.name, tick);
+        let operation = TickSpan::new(&self.job.name, tick);
         let _running = Running::begin(&self.cron.lead.running);
         let began = OnceLock::new();
         let run = self.run_once((tick, requested, backfilled), why, guard.as_ref(), &began);
@@ -375,7 +373,7 @@ where
                 Status::Stored(run) => fate_of(&run),
                 _ => Fate::Late,
             };
-            self.ran.lock().add(self.job.missed, next, fate);
+            locked(&self.ran).add(self.job.missed, next, fate);
             break;
         }
         Ok(())

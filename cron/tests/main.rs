@@ -3,25 +3,29 @@
 
 mod clocks;
 mod interrupted;
+#[path = "../../tests/support/logs.rs"]
+#[allow(dead_code, unreachable_pub, missing_docs)]
+mod logs;
 mod oracle;
 mod overtaken;
 mod policies;
 mod refused;
 mod requests;
-#[path = "../support/mod.rs"]
-mod support;
+#[path = "../../tests/support/server.rs"]
+#[allow(dead_code, unreachable_pub, missing_docs)]
+mod server;
 mod table;
 mod world;
 
 use std::time::Duration;
 
 use palisade::Failed;
-use palisade::cron::{End, Interrupted, Job, Missed, Overlap, Run, Tick, TickReport, TickState};
 use palisade::election::StepDown;
+use palisade_cron::{End, Interrupted, Job, Missed, Overlap, Run, Tick, TickReport, TickState};
 use tokio::time::sleep;
 use tracing_subscriber::filter::LevelFilter;
 
-use support::logs::Log;
+use logs::Log;
 use world::{World, every_second};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -237,7 +241,7 @@ async fn after_an_outage_or_a_death_the_newest_tick_alone_is_run() {
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_is_refused_at_once() {
     let world = World::new();
-    let cron = palisade::Cron::new(&world.redlock());
+    let cron = palisade_cron::Cron::new(&world.redlock());
     for (job, field) in [
         (Job::new("", "* * * * *"), "name"),
         (Job::new("job", "61 * * * *"), "schedule"),
@@ -250,7 +254,7 @@ async fn what_cannot_be_is_refused_at_once() {
     }
     // Closing the handle ends the cron job without an error.
     let redlock = world.redlock();
-    let cron = palisade::Cron::new(&redlock);
+    let cron = palisade_cron::Cron::new(&redlock);
     let job = Job::new("job", "* * * * *").missed(Missed::RunLatest);
     let run = cron.run(job, |_| async { Ok::<_, Failed>(()) });
     let (ended, closed) = tokio::join!(run, async {
