@@ -1,6 +1,9 @@
 //! Interface for the other packages of this workspace, which always have this package's version. It
 //! may change with every release.
 
+#[cfg(feature = "test-util")]
+pub mod made;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +20,7 @@ use crate::dial::frames::{Excess, Limits};
 use crate::election::{Leader, Metadata};
 use crate::error::{Commands, ConfigError, NodeError};
 pub use crate::idempotency::operator_decision::Record;
+pub use crate::idempotency::waiting::Waits;
 use crate::idempotency::{
     Call, Decided, Decision, Idempotency, IdempotencyBuilder, KeyName, RunError, lossless,
 };

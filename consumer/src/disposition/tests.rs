@@ -4,17 +4,11 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::durability::Achieved;
-use crate::durability::Durability;
-use crate::error::{Commands, ConfigError, NoQuorum, NodeError, NodeFault, NodeOutcome};
-use crate::idempotency::{CodecError, Failed, KeyName, NotRecorded, Parked};
-use crate::token::FencingToken;
+use palisade::Failed;
+use palisade::error::{Commands, ConfigError, NoQuorum, NodeError, NodeFault, NodeOutcome};
+use palisade::internal::made;
 
 type CallResult = Result<Outcome<u32>, RunError>;
-
-fn key() -> KeyName {
-    KeyName::new(&"orders".into(), &"536365".into())
-}
 
 fn nodes(fault: NodeFault) -> NoQuorum {
     let failed = NodeOutcome::Failed(NodeError::not_executed(fault, "it said so"));
@@ -29,28 +23,14 @@ fn nodes(fault: NodeFault) -> NoQuorum {
 
 #[expect(clippy::unnecessary_wraps, reason = "as all that can come of a call")]
 fn parked(reason: ParkedReason) -> CallResult {
-    let (forgotten_for, losses) = (Duration::ZERO, Vec::new());
-    let undecided = false;
-    let commands = Commands::default();
-    Ok(Outcome::Parked(Parked {
-        key: key(),
-        attempt: 1,
-        reason,
-        forgotten_for,
-        losses,
-        undecided,
-        commands,
-        unheard: Vec::new(),
-    }))
+    Ok(Outcome::Parked(made::parked(reason, &[], false)))
 }
 
 /// Returns the outcome for a forgotten key (too few nodes can exclude an earlier use), before an
 /// operator has decided about such keys.
+#[expect(clippy::unnecessary_wraps, reason = "as all that can come of a call")]
 fn undecided() -> CallResult {
-    parked(ParkedReason::Forgotten).map(|outcome| match outcome {
-        Outcome::Parked(parked) => Outcome::Parked(Parked { undecided: true, ..parked }),
-        other => other,
-    })
+    Ok(Outcome::Parked(made::parked(ParkedReason::Forgotten, &[], true)))
 }
 
 #[test]
@@ -64,24 +44,16 @@ fn failed(failed: Failed) -> CallResult {
 }
 
 fn failed_in(attempt: u32, failed: Failed) -> CallResult {
-    Err(RunError::Handler { key: key(), attempt, failed, overtaken: false })
+    Err(made::failed(attempt, failed, false))
 }
 
 /// The claim was lost before the handler failed.
 fn overtaken(failed: Failed) -> CallResult {
-    Err(RunError::Handler { key: key(), attempt: 1, failed, overtaken: true })
-}
-
-fn codec() -> CodecError {
-    let cause = serde_json::from_str::<u32>("{").unwrap_err();
-    CodecError::new("the result cannot be stored as JSON", &cause)
+    Err(made::failed(1, failed, true))
 }
 
 fn not_recorded(overtaken: bool) -> CallResult {
-    let token = FencingToken::new(7);
-    let nodes = nodes(NodeFault::Timeout);
-    let not = NotRecorded { key: key(), attempt: 1, token, overtaken, nodes };
-    Err(RunError::NotRecorded(Box::new(not)))
+    Err(made::not_recorded(nodes(NodeFault::Timeout), overtaken))
 }
 
 /// Formats a disposition as a short text, for example `ack`, `retry 500`, `park mismatch` or
@@ -97,12 +69,10 @@ fn short(disposition: &Disposition) -> String {
 
 #[test]
 fn every_outcome_and_every_error_has_one_disposition() {
-    let executed = |kept| {
-        let durability = Achieved::at_least(Durability::Primary);
-        Ok(Outcome::Executed { value: 1, attempt: 1, durability, kept })
-    };
+    let executed = |kept| Ok(made::executed(1, kept));
     let in_flight = |ms| Ok(Outcome::InFlight { retry_after: Duration::from_millis(ms) });
-    let no_quorum = |fault| Err(RunError::NoQuorum { key: key(), error: nodes(fault) });
+    let no_quorum = |fault| Err(made::no_quorum(nodes(fault)));
+    let codec = serde_json::from_str::<u32>("{").unwrap_err();
     let config = ConfigError::new("key", "\"\"", "not empty");
     let table: Vec<(&str, CallResult, &str)> = vec![
         ("executed", executed(true), "ack"),
@@ -116,17 +86,9 @@ fn every_outcome_and_every_error_has_one_disposition() {
         ("lapsed", parked(ParkedReason::Lapsed), "park lapsed"),
         ("forgotten, decided", parked(ParkedReason::Forgotten), "park forgotten"),
         ("forgotten, undecided", undecided(), "retry 250"),
-        (
-            "not initialised",
-            Err(RunError::NotInitialised {
-                key: key(),
-                nodes: vec!["a".into()],
-                commands: Commands::default(),
-            }),
-            "retry 5000",
-        ),
-        ("bad key", Err(RunError::Config { key: key(), error: config }), "park unreadable"),
-        ("codec", Err(RunError::Codec { key: key(), error: codec() }), "park codec"),
+        ("not initialised", Err(made::not_initialised()), "retry 5000"),
+        ("bad key", Err(made::config(config)), "park unreadable"),
+        ("codec", Err(made::codec(&codec)), "park codec"),
         ("failed without effect", failed(Failed::no_effect("x")), "retry 250"),
         ("failed, may be repeated", failed(Failed::retry("x")), "retry 250"),
         ("failed, effect unknown", failed(Failed::unknown("x")), "retry 250"),
@@ -165,7 +127,7 @@ fn failures_wait_longer_each_time_and_end_as_a_dead_letter() {
         ["retry 100", "retry 200", "retry 400", "retry 800", "retry 1000", parked, parked]
     );
     // The handler did not cause this error, so the message never becomes a dead letter.
-    let silent = Err(RunError::NoQuorum { key: key(), error: nodes(NodeFault::Timeout) });
+    let silent = Err(made::no_quorum(nodes(NodeFault::Timeout)));
     assert_eq!(short(&rules.disposition::<u32>(&silent, u32::MAX)), "retry 500");
     assert_eq!(after(u32::MAX), parked);
 }

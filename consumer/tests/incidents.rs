@@ -5,8 +5,8 @@
 use std::time::{Duration, SystemTime};
 
 use palisade::idempotency::Decision;
-use palisade::idempotency::consumer::{Consumer, DeadLetterReason, Rules};
 use palisade::{Idempotency, RedisNode, Redlock, RedlockBuilder, SentinelNode};
+use palisade_consumer::{Consumer, DeadLetterReason, Rules};
 use palisade_ops::{Audit, incidents};
 use tokio::task::block_in_place;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::idempotency::{Context, Failed, Probed};
+use palisade::idempotency::{Context, Failed, Probed};
 
 /// A handler of messages of the type `M`.
 ///
@@ -36,7 +36,7 @@ pub trait Handler<M>: Send + Sync + 'static {
 
     /// Reports if an earlier attempt took effect; see [`Call::probe`].
     ///
-    /// [`Call::probe`]: crate::idempotency::Call::probe
+    /// [`Call::probe`]: palisade::idempotency::Call::probe
     fn probe(
         &self,
         cx: Context,

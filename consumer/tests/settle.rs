@@ -6,9 +6,7 @@ use std::sync::{Arc, Mutex};
 use palisade::Failed;
 use palisade::error::ConfigError;
 use palisade::idempotency::Context;
-use palisade::idempotency::consumer::{
-    self, BrokerError, Consumer, DeadLetterReason, Disposition, Rules, Terms,
-};
+use palisade_consumer::{BrokerError, Consumer, DeadLetterReason, Disposition, Rules, Terms};
 use tokio::time::{sleep, timeout};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -58,7 +56,7 @@ async fn put_aside_is_logged_when_it_has_happened() {
 #[derive(Clone, Debug, Default)]
 struct Roll(Arc<Mutex<Vec<Arc<str>>>>);
 
-impl consumer::Broker for Roll {
+impl palisade_consumer::Broker for Roll {
     type Session = Connection;
     type Delivery = Handed;
 

@@ -9,9 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use palisade::error::ConfigError;
-use palisade::idempotency::consumer::{
-    self, BrokerError, DeadLetterReason, Delivery, Disposition, Session, Terms,
-};
+use palisade_consumer::{BrokerError, DeadLetterReason, Delivery, Disposition, Session, Terms};
 use tokio::time::{Instant, sleep};
 
 /// Longest time without an acknowledgement. After this time the message is delivered again.
@@ -163,7 +161,7 @@ impl fmt::Debug for Connection {
     }
 }
 
-impl consumer::Broker for Connection {
+impl palisade_consumer::Broker for Connection {
     type Session = Self;
     type Delivery = Handed;
 

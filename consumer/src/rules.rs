@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use crate::error::ConfigError;
+use palisade::error::ConfigError;
 
 /// Rules of a consumer: the number of messages that it handles at the same time, and the steps
 /// after failures.
 ///
 /// ```
-/// use palisade::idempotency::consumer::Rules;
+/// use palisade_consumer::Rules;
 /// let rules = Rules::default().concurrency(32).max_failures(5);
 /// ```
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ impl Rules {
     /// Sets the pause of the broker before the next delivery of a message after a failure of its
     /// handler. The pause is `first` after the first failure, and doubles with each further failure
     /// up to `longest`. A handler can choose another pause by
-    /// [`Failed::after`](crate::Failed::after). Default 250 ms and 60 s.
+    /// [`Failed::after`](palisade::Failed::after). Default 250 ms and 60 s.
     pub fn retry(mut self, first: Duration, longest: Duration) -> Self {
         (self.first_retry, self.longest_retry) = (first, longest);
         self
@@ -61,7 +61,7 @@ impl Rules {
     /// can count.
     ///
     /// An attempt whose process ended in the handler counts, too, with every broker: the nodes have
-    /// the number of [attempts](crate::idempotency::Context::attempt) that left no result. After
+    /// the number of [attempts](palisade::idempotency::Context::attempt) that left no result. After
     /// `failures` of them the handler does not begin, and the message becomes a dead letter. Its
     /// key keeps that number for the retention, so a copy of it with the same key needs a larger
     /// `failures`.

@@ -5,8 +5,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::Rules;
-use crate::error::Advice;
-use crate::idempotency::{Outcome, Parked, ParkedReason, RunError};
+use palisade::error::Advice;
+use palisade::idempotency::{Outcome, Parked, ParkedReason, RunError};
 
 /// The action to take with a delivered message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub enum DeadLetterReason {
     /// such messages become dead letters, or [`Rules::park_forgotten`] is set.
     Forgotten,
     /// The handler permanently refused the message
-    /// ([`Failed::permanent`](crate::Failed::permanent)).
+    /// ([`Failed::permanent`](palisade::Failed::permanent)).
     Refused,
     /// The handler failed [`Rules::max_failures`] times for this message, or that many attempts
     /// left no result because their processes ended in the handler.
@@ -129,11 +129,13 @@ impl Rules {
             Ok(Outcome::Parked(why)) if self.holds(why) => Disposition::Retry(self.first_retry),
             Ok(Outcome::Parked(why)) => {
                 let reason = match why.reason {
-                    ParkedReason::Lapsed => R::Lapsed,
                     ParkedReason::Forgotten => R::Forgotten,
+                    _ => R::Lapsed,
                 };
                 Disposition::park(reason, why.to_string())
             }
+            // An outcome of a later version of the library, which the broker's next delivery has again.
+            Ok(_) => Disposition::Retry(self.first_retry),
             Err(e) => self.after_error(e, failures),
         }
     }
@@ -175,15 +177,10 @@ impl Rules {
                 self.after_failure(failures, failed.retry_after(), &format!("{e}: {failed}"))
             }
             // The key is another attempt's now. So is the message (consumers 5).
-            RunError::Handler { overtaken: true, .. }
-            | RunError::NoQuorum { .. }
-            | RunError::NotInitialised { .. }
-            | RunError::NotRecorded(_) => match e.advice() {
+            _ => match e.advice() {
                 Advice::RetryAfter(wait) => Disposition::Retry(wait.max(self.first_retry)),
                 // Every other message would fail the same way, so the consumer stops.
-                Advice::GiveUp | Advice::Rebuild | Advice::Misconfigured => {
-                    Disposition::Stop(e.to_string())
-                }
+                _ => Disposition::Stop(e.to_string()),
             },
         }
     }

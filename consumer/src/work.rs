@@ -1,6 +1,7 @@
 //! The loop of a consumer. It fetches messages up to the limit, runs each message's handler under
 //! the key of the message, and settles each message at the broker.
 
+use std::any::Any;
 use std::convert::Infallible;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -20,9 +21,8 @@ use super::{
     Broker, BrokerError, ConsumeError, Consumer, ConsumerReport, DeadLetter, DeadLetterReason,
     Delivery, Disposition, Handler, Rules,
 };
-use crate::idempotency::detached::panic_text;
-use crate::idempotency::{Call, Context, Failed, Outcome, RunError};
-use crate::name::check_name;
+use palisade::idempotency::{Call, Context, Failed, Outcome, RunError};
+use palisade::internal::{Waits, check_name};
 
 /// Without the broker's confirmation in this time the message counts as unsettled, and the broker
 /// delivers it again.
@@ -53,15 +53,15 @@ pub(super) struct Work<'a, B: Broker, H> {
 
 impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
     pub(super) fn new(consumer: &'a Consumer<B>, handler: H) -> Self {
-        let holding = Arc::new(Holding::new(&consumer.of));
-        consumer.of.holdings.add(&holding);
+        let waits = Waits::new(&consumer.of);
+        let holding = Arc::new(Holding::new(&consumer.of, &waits));
         Self {
             consumer,
             handler: Arc::new(handler),
             sessions: Sessions::new(&consumer.broker, &consumer.terms),
             tasks: JoinSet::new(),
             ended: ConsumerReport::default(),
-            gate: Gate::shown_by(&holding.shut),
+            gate: Gate::new(waits),
             holding,
         }
     }
@@ -224,14 +224,14 @@ impl<D: Delivery, H: Handler<D>> Task<D, H> {
     }
 
     async fn judged(&self, before: u32) -> (Disposition, u32, Deployment) {
-        let call = match self.call() {
+        let (key, call) = match self.call() {
             Ok(call) => call,
             Err(why) => {
                 let why = DeadLetter::new(DeadLetterReason::Unreadable, why);
                 return (Disposition::Park(why), before, Deployment::Unknown);
             }
         };
-        let (rules, holding, key) = (&self.rules, &self.holding, Arc::clone(&call.key));
+        let (rules, holding) = (&self.rules, &self.holding);
         let outcome = tokio::select! {
             biased;
             outcome = self.run(call) => outcome,
@@ -253,22 +253,23 @@ impl<D: Delivery, H: Handler<D>> Task<D, H> {
         (disposition, before.saturating_add(u32::from(failed)), Deployment::of(&outcome))
     }
 
-    fn call(&self) -> Result<Call, String> {
+    fn call(&self) -> Result<(Arc<str>, Call), String> {
         let (of, delivery) = (&self.holding.of, &*self.delivery);
-        let mut call = match &self.key_of {
-            None => of.key(delivery.key()?),
+        let key = match &self.key_of {
+            None => delivery.key()?,
             Some(key_of) => {
                 let none = "the consumer's `key` finds no key in the message";
-                of.key(key_of(delivery).ok_or_else(|| none.to_owned())?)
+                key_of(delivery).ok_or_else(|| none.to_owned())?.into()
             }
         };
+        let mut call = of.key(&*key);
         if let Some(created) = delivery.created_at() {
             call = call.created_at(created);
         }
         if self.rules.body_matters {
             call = call.fingerprint_bytes(delivery.body());
         }
-        Ok(call)
+        Ok((key.into(), call))
     }
 
     async fn run(&self, call: Call) -> Result<Outcome<H::Value>, RunError> {
@@ -287,6 +288,11 @@ impl<D: Delivery, H: Handler<D>> Task<D, H> {
         let probe = move |cx| async move { handler.probe(cx, message).await };
         call.probe(probe).detached().run(handle).await
     }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a text")
 }
 
 /// Without heartbeats a broker would deliver the message to a second consumer during the handler.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{Broker, BrokerError, Session as _, Terms};
-use crate::env::{self, Env as _, SystemEnv};
+use palisade::node::spi::{Env as _, SystemEnv};
 
 /// Long, because a busy broker declares queues slowly.
 const OPEN: Duration = Duration::from_secs(30);
@@ -21,7 +21,9 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 /// minute. Up to half of the pause is subtracted at random, so that consumers do not retry at the
 /// same time.
 pub fn pause(failures: u32) -> Duration {
-    env::pause(SystemEnv.random(), failures, PAUSE)
+    let full = PAUSE.0.saturating_mul(1 << failures.min(30)).min(PAUSE.1);
+    let share = f64::from(SystemEnv.random() as u16) / f64::from(u16::MAX);
+    full / 2 + (full / 2).mul_f64(share)
 }
 
 /// After each broken session there is a pause, which grows until a session has lasted longer than

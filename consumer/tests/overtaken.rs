@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use palisade::idempotency::Context;
-use palisade::idempotency::consumer::{Consumer, Disposition, Rules, probed};
 use palisade::{Failed, Idempotency, Probed, Redlock};
+use palisade_consumer::{Consumer, Disposition, Rules, probed};
 use palisade_testing::fault::FaultControl;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use super::work::Work;
 use super::{Broker, BrokerError, Handler, Rules, Terms};
-use crate::error::{Advice, ConfigError, advise};
-use crate::idempotency::Idempotency;
+use palisade::Idempotency;
+use palisade::error::{Advice, Advise, ConfigError};
+use palisade::node::spi::{Env as _, SystemEnv};
 
 pub(super) type KeyOf<D> = Arc<dyn Fn(&D) -> Option<String> + Send + Sync>;
 
@@ -59,10 +60,10 @@ impl<B: Broker> ConsumerBuilder<B> {
         let Self { broker, of, rules, key_of } = self;
         rules.check()?;
         let terms = Terms {
-            lease: of.lease,
+            lease: of.lease(),
             concurrency: rules.concurrency,
             longest_retry: rules.longest_retry,
-            name: Arc::from(of.incarnation()),
+            name: Arc::from(format!("{:032x}", SystemEnv.random())),
         };
         broker.check(&terms)?;
         Ok(Consumer { broker, of, rules, key_of, terms })
@@ -162,7 +163,11 @@ pub enum ConsumeError {
     },
 }
 
-advise!(ConsumeError);
+impl Advise for ConsumeError {
+    fn advice(&self) -> Advice {
+        Self::advice(self)
+    }
+}
 
 impl ConsumeError {
     /// Returns the next step after the error. For `Broker` it is the advice of the broker's error;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use palisade::Failed;
 use palisade::idempotency::Decision;
-use palisade::idempotency::consumer::{Consumer, DeadLetterReason, Rules};
+use palisade_consumer::{Consumer, DeadLetterReason, Rules};
 use palisade_ops::{Audit, incidents};
 use tokio::time::sleep;
 use tracing_subscriber::filter::LevelFilter;

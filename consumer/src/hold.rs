@@ -3,17 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use palisade::internal::Waits;
+use palisade::node::Loss;
+use palisade::node::spi::{Env as _, SystemEnv};
+use palisade::{Idempotency, Parked};
 use tokio::time::{Instant, sleep};
-
-use super::gate::Shut;
-use crate::health::Waiting;
-use crate::idempotency::metrics::Counters;
-use crate::idempotency::{Idempotency, Parked};
-use crate::op::Loss;
-use crate::sync::SyncMutex;
 
 /// Shortest and longest pause before the next delivery. A random part is subtracted later.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
@@ -26,25 +23,8 @@ const MOST: usize = 100_000;
 #[derive(Debug)]
 pub(crate) struct Holding {
     pub(super) of: Idempotency,
-    state: SyncMutex<State>,
-    pub(super) shut: Shut,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Holdings(SyncMutex<Vec<Weak<Holding>>>);
-
-impl Holdings {
-    pub(super) fn add(&self, holding: &Arc<Holding>) {
-        let mut all = self.0.lock();
-        all.retain(|one| one.strong_count() > 0);
-        all.push(Arc::downgrade(holding));
-    }
-
-    /// What operators have to do before these consumers go on, and for how long they have waited.
-    pub(crate) fn waiting(&self) -> Vec<Waiting> {
-        let all = self.0.lock().clone();
-        all.iter().filter_map(Weak::upgrade).flat_map(|one| one.waiting()).collect()
-    }
+    state: Mutex<State>,
+    waits: Arc<Waits>,
 }
 
 #[derive(Debug, Default)]
@@ -60,27 +40,20 @@ struct State {
 }
 
 impl Holding {
-    pub(super) fn new(of: &Idempotency) -> Self {
-        Self { of: of.clone(), state: SyncMutex::default(), shut: Shut::default() }
+    pub(super) fn new(of: &Idempotency, waits: &Arc<Waits>) -> Self {
+        Self { of: of.clone(), state: Mutex::default(), waits: Arc::clone(waits) }
     }
 
-    fn waiting(&self) -> Vec<Waiting> {
-        let shut = self.shut.read().map(|(since, why)| (0, since, why));
-        let state = self.state.lock();
-        let held = state.since.map(|since| (state.held.len() as u64, since, state.why.clone()));
-        let waiting = |(messages, since, why): (_, Instant, _)| Waiting {
-            messages,
-            waited: since.elapsed(),
-            why,
-        };
-        shut.into_iter().chain(held).map(waiting).collect()
+    /// No code panics, or awaits, in the middle of a change of the state.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the pause before its next delivery: the time for which messages have been held so
     /// far, within `PAUSES`, minus a random part of at most a quarter.
     pub(super) fn hold(&self, key: &Arc<str>, parked: &Parked) -> Duration {
         let now = Instant::now();
-        let mut state = self.state.lock();
+        let mut state = self.state();
         for loss in &parked.losses {
             // A client with a longer failover window may be told a later end of the same loss.
             let same = |known: &&mut Loss| (known.from, known.began) == (loss.from, loss.began);
@@ -90,8 +63,7 @@ impl Holding {
             }
         }
         if state.held.len() < MOST || state.held.contains_key(key) {
-            let new = state.held.insert(Arc::clone(key), now).is_none();
-            self.counters().holds(i64::from(new));
+            state.held.insert(Arc::clone(key), now);
         }
         // This message may be held because of another loss than the earlier ones.
         state.why = parked.to_string();
@@ -102,17 +74,18 @@ impl Holding {
                 "messages are held until an operator decides"
             );
         }
+        self.report(&state);
         let held_for = state.since.map_or(Duration::ZERO, |since| now - since);
         let pause = held_for.clamp(PAUSES.0, PAUSES.1);
-        let random = u32::try_from(self.of.core.env.random() % 1_000).unwrap_or_default();
+        let random = u32::try_from(SystemEnv.random() % 1_000).unwrap_or_default();
         pause.saturating_sub(pause / 4_000 * random)
     }
 
     pub(super) fn release(&self, key: &Arc<str>) {
-        let mut state = self.state.lock();
+        let mut state = self.state();
         if state.held.remove(key).is_some() {
-            self.counters().holds(-1);
             self.end(&mut state);
+            self.report(&state);
         }
     }
 
@@ -122,12 +95,10 @@ impl Holding {
         loop {
             sleep(REPORT).await;
             let now = Instant::now();
-            let mut state = self.state.lock();
-            let before = state.held.len();
+            let mut state = self.state();
             state.held.retain(|_, last| now < *last + GONE);
-            let gone = before - state.held.len();
-            self.counters().holds(-i64::try_from(gone).unwrap_or_default());
             self.end(&mut state);
+            self.report(&state);
             if let Some(since) = state.since {
                 let losses = state.losses.iter().map(|loss| format!("{}: {loss}", loss.number()));
                 let losses = losses.collect::<Vec<_>>().join("; ");
@@ -154,55 +125,46 @@ impl Holding {
         }
     }
 
-    fn counters(&self) -> &Counters {
-        &self.of.counters
-    }
-}
-
-impl Drop for Holding {
-    fn drop(&mut self) {
-        let held = self.state.lock().held.len();
-        self.counters().holds(-i64::try_from(held).unwrap_or_default());
+    fn report(&self, state: &State) {
+        let cause = state.since.map(|since| (since, state.why.clone()));
+        self.waits.holds(state.held.len() as u64, cause);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::idempotency::ParkedReason;
-    use crate::{MemoryNode, Redlock};
+    use palisade::idempotency::ParkedReason;
+    use palisade::internal::made;
+    use palisade::{MemoryNode, Redlock};
 
     fn holding() -> Holding {
         let redlock = Redlock::builder().node(MemoryNode::new()).build().unwrap();
-        Holding::new(&redlock.idempotency("orders").at_most_once().build().unwrap())
+        let orders = redlock.idempotency("orders").at_most_once().build().unwrap();
+        Holding::new(&orders, &Waits::new(&orders))
     }
 
     fn hold(holding: &Holding, losses: &[Loss]) {
-        holding.hold(&Arc::from("order-7"), &parked(holding, losses));
+        holding.hold(&Arc::from("order-7"), &parked(losses));
     }
 
-    fn parked(holding: &Holding, losses: &[Loss]) -> Parked {
-        Parked {
-            key: holding.of.key("order-7").name(),
-            attempt: 0,
-            reason: ParkedReason::Forgotten,
-            forgotten_for: Duration::ZERO,
-            losses: losses.to_vec(),
-            undecided: true,
-            commands: holding.of.core.commands.clone(),
-            unheard: Vec::new(),
-        }
+    fn parked(losses: &[Loss]) -> Parked {
+        made::parked(ParkedReason::Forgotten, losses, true)
+    }
+
+    fn between(from: u64, to: u64) -> Loss {
+        Loss { from, began: to, to }
     }
 
     #[tokio::test]
     async fn a_hundred_thousand_held_messages_are_counted_at_most() {
         let holding = holding();
-        let parked = parked(&holding, &[]);
+        let parked = parked(&[]);
         let key = |n: u32| Arc::from(format!("order-{n}"));
         for n in 0..=100_000 {
             holding.hold(&key(n), &parked);
         }
-        let counted = || holding.waiting()[0].messages;
+        let counted = || holding.waits.read()[0].messages;
         assert_eq!(counted(), 100_000);
         // A repeated delivery of a counted message does not change the count. A further message is
         // counted only after the release of another one.
@@ -217,7 +179,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn pauses_grow_up_to_a_minute_and_are_spread_over_their_last_quarter() {
         let holding = holding();
-        let parked = parked(&holding, &[]);
+        let parked = parked(&[]);
         for (later, longest) in [(0, 5_000), (20, 20_000), (600, 60_000)] {
             tokio::time::advance(Duration::from_secs(later)).await;
             let hold = |n| holding.hold(&Arc::from(format!("order-{n}")), &parked);
@@ -235,20 +197,20 @@ mod tests {
 
     #[tokio::test]
     async fn a_loss_whose_end_moves_is_reported_once() {
-        let (holding, long_ago) = (holding(), Loss::between(0, 1_000));
+        let (holding, long_ago) = (holding(), between(0, 1_000));
         for window in [0, 3_000, 12_000, 3_000] {
-            let latest = Loss { to: 5_000 + window, ..Loss::between(2_000, 5_000) };
+            let latest = Loss { to: 5_000 + window, ..between(2_000, 5_000) };
             hold(&holding, &[long_ago, latest]);
         }
-        let longest = Loss { to: 17_000, ..Loss::between(2_000, 5_000) };
-        assert_eq!(holding.state.lock().losses, [long_ago, longest]);
+        let longest = Loss { to: 17_000, ..between(2_000, 5_000) };
+        assert_eq!(holding.state().losses, [long_ago, longest]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_said_follows_from_the_loss_that_is_undecided_now() {
         let (holding, minute) = (holding(), Duration::from_secs(61));
-        let (first, second) = (Loss::between(0, 1_000), Loss::between(70_000, 75_000));
-        let why = || holding.waiting()[0].why.clone();
+        let (first, second) = (between(0, 1_000), between(70_000, 75_000));
+        let why = || holding.waits.read()[0].why.clone();
         hold(&holding, &[first]);
         assert!(why().contains(&first.number()), "{}", why());
         // This part imitates an operator's decision about the first loss of data, followed by a
@@ -256,7 +218,7 @@ mod tests {
         let _ = tokio::time::timeout(minute, holding.watch()).await;
         hold(&holding, &[second]);
         assert!(why().contains(&second.number()) && !why().contains(&first.number()), "{}", why());
-        assert_eq!(holding.state.lock().losses, [second]);
-        assert_eq!(holding.waiting()[0].waited, minute);
+        assert_eq!(holding.state().losses, [second]);
+        assert_eq!(holding.waits.read()[0].waited, minute);
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::idempotency::{Outcome, RunError};
-use crate::sync::SyncMutex;
+use palisade::idempotency::{Outcome, RunError};
+use palisade::internal::Waits;
 
 pub(super) const EVERY: Duration = Duration::from_secs(5);
 const REPORT: Duration = Duration::from_secs(60);
@@ -24,42 +24,27 @@ impl Deployment {
     pub(super) fn of<T>(outcome: &Result<Outcome<T>, RunError>) -> Self {
         match outcome {
             Err(e @ RunError::NotInitialised { .. }) => Self::Uninitialised(e.to_string()),
-            Err(
-                RunError::Config { .. }
-                | RunError::Codec { .. }
-                | RunError::NoQuorum { .. }
-                | RunError::NotRecorded(_),
-            )
-            | Ok(Outcome::InFlight { .. }) => Self::Unknown,
+            Ok(Outcome::InFlight { .. }) => Self::Unknown,
             Ok(_) | Err(RunError::Handler { .. }) => Self::Initialised,
+            Err(_) => Self::Unknown,
         }
     }
 }
 
 /// Shut while the nodes are not initialised.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Gate {
     /// Time at which the consumer may fetch one message again; `None` while the gate is open.
     again: Option<Instant>,
     reported: Option<Instant>,
     /// The log has a warning that the gate is shut, and no later line that it is open.
     is_end_due: bool,
-    shut: Shut,
-}
-
-/// Since when and why the gate is shut; `None` while it is open. Shared with `Idempotency::health`.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Shut(Arc<SyncMutex<Option<(Instant, String)>>>);
-
-impl Shut {
-    pub(super) fn read(&self) -> Option<(Instant, String)> {
-        self.0.lock().clone()
-    }
+    waits: Arc<Waits>,
 }
 
 impl Gate {
-    pub(super) fn shown_by(shut: &Shut) -> Self {
-        Self { shut: shut.clone(), ..Self::default() }
+    pub(super) fn new(waits: Arc<Waits>) -> Self {
+        Self { again: None, reported: None, is_end_due: false, waits }
     }
 
     pub(super) fn closed_until(&self) -> Option<Instant> {
@@ -89,8 +74,9 @@ impl Gate {
 
     fn shut(&mut self, why: &str) {
         let now = Instant::now();
-        self.again = Some(now + EVERY);
-        self.shut.0.lock().get_or_insert_with(|| (now, why.to_owned()));
+        if self.again.replace(now + EVERY).is_none() {
+            self.waits.takes_none(Some((now, why.to_owned())));
+        }
         if self.reported.is_none_or(|reported| now >= reported + REPORT) {
             self.reported = Some(now);
             self.is_end_due = true;
@@ -102,10 +88,11 @@ impl Gate {
     }
 
     fn open(&mut self) {
-        if self.again.is_some() {
-            *self.shut.0.lock() = None;
+        if self.again.take().is_none() {
+            return;
         }
-        if self.again.take().is_some() && std::mem::take(&mut self.is_end_due) {
+        self.waits.takes_none(None);
+        if std::mem::take(&mut self.is_end_due) {
             tracing::info!(target: "palisade::consumer", "messages are taken again");
         }
     }

@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 use serde::de::DeserializeOwned;
 
 use super::Disposition;
-use crate::error::{Advice, ConfigError, advise};
-use crate::idempotency::Failed;
+use palisade::error::{Advice, Advise, ConfigError};
+use palisade::idempotency::Failed;
 
 /// A broker, with one queue, topic or stream of it. The implementing type contains the address of
 /// the broker, the name of the queue, topic or stream, and the settings that only this kind of
@@ -182,7 +182,11 @@ impl BrokerError {
     }
 }
 
-advise!(BrokerError);
+impl Advise for BrokerError {
+    fn advice(&self) -> Advice {
+        Self::advice(self)
+    }
+}
 
 impl BrokerError {
     /// Returns the advised next step after the error.

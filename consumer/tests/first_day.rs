@@ -20,7 +20,7 @@ const CLOSED: [&str; 2] = ["no messages are taken", "palisade init"];
 struct Running {
     booked: Arc<AtomicUsize>,
     stop: Arc<Notify>,
-    task: tokio::task::JoinHandle<palisade::idempotency::consumer::ConsumerReport>,
+    task: tokio::task::JoinHandle<palisade_consumer::ConsumerReport>,
 }
 
 fn running(orders: &Idempotency, broker: &Broker) -> Running {

@@ -8,7 +8,7 @@ mod held;
 mod incidents;
 mod overtaken;
 mod settle;
-#[path = "../support/mod.rs"]
+#[path = "../../tests/support/mod.rs"]
 mod support;
 
 use std::collections::BTreeMap;
@@ -19,11 +19,9 @@ use std::time::Duration;
 
 use broker::{ACK_WAIT, Broker, Connection, Handed};
 use futures_util::future::BoxFuture;
-use palisade::idempotency::consumer::{
-    ConsumeError, Consumer, DeadLetterReason, Disposition, Rules, probed,
-};
 use palisade::idempotency::{Context, Status};
 use palisade::{Failed, Idempotency, Probed, Redlock};
+use palisade_consumer::{ConsumeError, Consumer, DeadLetterReason, Disposition, Rules, probed};
 use palisade_testing::delivery::{CrashPoint, CrashPoints, Passing};
 use support::idem::{World, secs};
 use tokio::sync::Notify;
