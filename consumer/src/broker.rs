@@ -7,11 +7,11 @@ use std::future::{Future, ready};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use palisade::error::{Advice, Advise, ConfigError};
+use palisade::idempotency::Failed;
 use serde::de::DeserializeOwned;
 
 use super::Disposition;
-use palisade::error::{Advice, Advise, ConfigError};
-use palisade::idempotency::Failed;
 
 /// A broker, with one queue, topic or stream of it. The implementing type contains the address of
 /// the broker, the name of the queue, topic or stream, and the settings that only this kind of

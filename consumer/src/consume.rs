@@ -4,11 +4,12 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
-use super::work::Work;
-use super::{Broker, BrokerError, Handler, Rules, Terms};
 use palisade::Idempotency;
 use palisade::error::{Advice, Advise, ConfigError};
 use palisade::node::spi::{Env as _, SystemEnv};
+
+use super::work::Work;
+use super::{Broker, BrokerError, Handler, Rules, Terms};
 
 pub(super) type KeyOf<D> = Arc<dyn Fn(&D) -> Option<String> + Send + Sync>;
 

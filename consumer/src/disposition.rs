@@ -4,9 +4,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::Rules;
 use palisade::error::Advice;
 use palisade::idempotency::{Outcome, Parked, ParkedReason, RunError};
+
+use super::Rules;
 
 /// The action to take with a delivered message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,7 +135,7 @@ impl Rules {
                 };
                 Disposition::park(reason, why.to_string())
             }
-            // An outcome of a later version of the library, which the broker's next delivery has again.
+            // There is no other outcome. Another delivery would lose nothing.
             Ok(_) => Disposition::Retry(self.first_retry),
             Err(e) => self.after_error(e, failures),
         }

@@ -4,10 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use palisade::idempotency::{Outcome, RunError};
 use palisade::internal::Waits;
+use tokio::time::Instant;
 
 pub(super) const EVERY: Duration = Duration::from_secs(5);
 const REPORT: Duration = Duration::from_secs(60);

@@ -4,10 +4,9 @@
 use std::future::{Future, ready};
 use std::sync::Arc;
 
+use palisade::idempotency::{Context, Failed, Probed};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-
-use palisade::idempotency::{Context, Failed, Probed};
 
 /// A handler of messages of the type `M`.
 ///

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
+use palisade::node::spi::{Env as _, SystemEnv};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{Broker, BrokerError, Session as _, Terms};
-use palisade::node::spi::{Env as _, SystemEnv};
 
 /// Long, because a busy broker declares queues slowly.
 const OPEN: Duration = Duration::from_secs(30);

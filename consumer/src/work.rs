@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use palisade::idempotency::{Call, Context, Failed, Outcome, RunError};
+use palisade::internal::{Waits, check_name};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -21,8 +23,6 @@ use super::{
     Broker, BrokerError, ConsumeError, Consumer, ConsumerReport, DeadLetter, DeadLetterReason,
     Delivery, Disposition, Handler, Rules,
 };
-use palisade::idempotency::{Call, Context, Failed, Outcome, RunError};
-use palisade::internal::{Waits, check_name};
 
 /// Without the broker's confirmation in this time the message counts as unsettled, and the broker
 /// delivers it again.

@@ -28,6 +28,9 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use palisade::error::{AcquireError, Advice};
+use palisade::idempotency::{Call, Context, Failed, Outcome, RunError, Status};
+use palisade::{LockGuard, Moment};
 use tokio::sync::watch;
 use tracing::Instrument as _;
 
@@ -44,10 +47,6 @@ use crate::metrics::JobMeters;
 use crate::span::TickSpan;
 use due::{DecidedBy, Due, DueTicks, NextTick, next_check, ready};
 use look_back::Ticks;
-use palisade::LockGuard;
-use palisade::Moment;
-use palisade::error::{AcquireError, Advice};
-use palisade::idempotency::{Call, Context, Failed, Outcome, RunError, Status};
 
 const AT_ONCE: usize = 64;
 const AGAIN: Duration = Duration::from_millis(200);

@@ -2,11 +2,12 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::missed::millis_of;
-use super::request::LATEST;
 use palisade::error::{Advice, Advise, ConfigError, NoQuorum};
 use palisade::idempotency::RunError;
 use palisade::internal::until_utc;
+
+use super::missed::millis_of;
+use super::request::LATEST;
 
 /// Error of the operations of [`Cron`](super::Cron).
 #[derive(Debug, thiserror::Error)]

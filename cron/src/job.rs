@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use palisade::error::ConfigError;
+use palisade::internal::check_name;
 use sha2::{Digest as _, Sha256};
 
 use super::missed::{LATE, millis, millis_of};
 use super::schedule::Schedule;
 use super::{HOUR, YEAR};
-use palisade::error::ConfigError;
-use palisade::internal::check_name;
 
 const RETENTION: Duration = Duration::from_secs(8 * 24 * 3_600);
 

@@ -1,8 +1,9 @@
 //! How a job's records and its lock are called. Nothing else spells them.
 
+use palisade::idempotency::{Call, Idempotency};
+
 use super::request::{DAY, SLOT, slot};
 use super::tick;
-use palisade::idempotency::{Call, Idempotency};
 
 #[derive(Debug)]
 pub(super) struct Records {

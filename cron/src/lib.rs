@@ -148,8 +148,8 @@ impl Cron {
     /// # Errors
     /// [`CronError::Config`] for an invalid schedule or setting. [`CronError::Record`] if every
     /// node refuses the first request because of a wrong setting, such as a wrong password
-    /// ([`Advice::Misconfigured`](palisade::Advice::Misconfigured)). Other errors do not end the job.
-    /// If a tick has to wait, the reason is logged.
+    /// ([`Advice::Misconfigured`](palisade::Advice::Misconfigured)). Other errors do not end the
+    /// job. If a tick has to wait, the reason is logged.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the run under way is dropped too, and counts as

@@ -3,13 +3,14 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
+use palisade::idempotency::{RunError, Status};
+
 use super::job::{Job, Overlap};
 use super::keys::Records;
 use super::missed::{first_during, millis, was_due_during};
 use super::schedule::Schedule;
 use super::tick::{End, Run, Skipped};
 use crate::locked;
-use palisade::idempotency::{RunError, Status};
 
 /// Earlier ticks without a stored result, or with a run that began later than the tick, after which
 /// the search ends.

@@ -10,15 +10,15 @@ use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
 use futures_util::stream::{Stream, unfold};
+use palisade::error::ConfigError;
+use palisade::idempotency::{Call, Context, Failed, Outcome, Resolved, RunError, Status};
+use palisade::internal::{check_name, without_forgotten_reports};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
 use super::keys::Records;
 use super::{Cron, CronError, NAMESPACE, Run, tick};
-use palisade::error::ConfigError;
-use palisade::idempotency::{Call, Context, Failed, Outcome, Resolved, RunError, Status};
-use palisade::internal::{check_name, without_forgotten_reports};
 
 const LOOK: Duration = Duration::from_secs(2);
 /// Intervals `LOOK` between two reads by a process that does not lead.

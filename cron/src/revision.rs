@@ -4,11 +4,11 @@
 //! see the same list. A list cannot be read after its first record has expired. So each quarter of
 //! a year has its own, and the first process in a new quarter copies the last revision.
 
+use palisade::idempotency::{Outcome, Status};
 use serde::{Deserialize, Serialize};
 
 use super::CronError;
 use super::keys::Records;
-use palisade::idempotency::{Outcome, Status};
 
 /// In seconds. Records of schedules are kept for a year.
 const QUARTER: i64 = 7_889_238;

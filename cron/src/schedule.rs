@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
-
 use palisade::error::ConfigError;
 
 /// 2026-01-01, in seconds since 1970. Constant, so that the examination has the same result in all

@@ -1,5 +1,8 @@
 //! Reads, before the first tick, the time since which the job has its schedule.
 
+use palisade::error::Advice;
+use palisade::idempotency::Status;
+
 use super::engine::{is_ahead, pause};
 use super::job::Job;
 use super::keys::Records;
@@ -8,8 +11,6 @@ use super::revision::{Revision, revise};
 use super::schedule::Schedule;
 use super::tick::Run;
 use super::{Cron, CronError};
-use palisade::error::Advice;
-use palisade::idempotency::Status;
 
 /// The schedule before the last edit. The times are in seconds since 1970.
 #[derive(Debug)]

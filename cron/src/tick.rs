@@ -4,12 +4,11 @@ use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use chrono::{DateTime, SecondsFormat, Utc};
-use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
-
 use palisade::FencingToken;
 use palisade::LostSignal;
 use palisade::idempotency::Context;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
 /// A tick of a job: one of its due times. The job's handler receives this value. A clone is cheap.
 ///

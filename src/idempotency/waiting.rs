@@ -1,5 +1,5 @@
-//! What consumers leave at their brokers until an operator has acted, for the health and the metrics
-//! of a namespace.
+//! What consumers leave at their brokers until an operator has acted, for the health and the
+//! metrics of a namespace.
 
 use std::sync::{Arc, Weak};
 

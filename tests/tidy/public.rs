@@ -1,6 +1,6 @@
-//! The file `docs/public-api.txt` lists the public interfaces of the library and of the two packages
-//! right above it, with their signatures and auto traits. A test compares the list with rustdoc's
-//! output, so each change of an interface must change the list.
+//! The file `docs/public-api.txt` lists the public interfaces of the library and of the two
+//! packages right above it, with their signatures and auto traits. A test compares the list with
+//! rustdoc's output, so each change of an interface must change the list.
 
 use std::collections::BTreeSet;
 use std::fs;

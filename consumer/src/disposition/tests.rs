@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use super::*;
 use palisade::Failed;
 use palisade::error::{Commands, ConfigError, NoQuorum, NodeError, NodeFault, NodeOutcome};
 use palisade::internal::made;
+
+use super::*;
 
 type CallResult = Result<Outcome<u32>, RunError>;
 

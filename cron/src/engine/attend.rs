@@ -5,14 +5,14 @@ use std::future::Future;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use palisade::idempotency::{Effect, Failed};
+use palisade::{LockGuard, Moment};
+
 use super::Engine;
 use crate::WATCH;
 use crate::job::Overlap;
 use crate::missed::millis;
 use crate::tick::{Cancelled, End, Tick};
-use palisade::LockGuard;
-use palisade::Moment;
-use palisade::idempotency::{Effect, Failed};
 
 impl<F, Fut, E> Engine<'_, F>
 where

@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt as _};
+use palisade::idempotency::{RunError, Status};
 
 use super::Engine;
 use crate::READS;
 use crate::tick::{End, Run};
-use palisade::idempotency::{RunError, Status};
 
 const AGAIN: Duration = Duration::from_secs(1);
 

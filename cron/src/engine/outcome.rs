@@ -3,12 +3,13 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use palisade::error::Advice;
+use palisade::idempotency::{Effect, Outcome, RunError};
+
 use super::{CheckResult, Engine, pause};
 use crate::missed::millis;
 use crate::span::TickSpan;
 use crate::tick::{End, Run};
-use palisade::error::Advice;
-use palisade::idempotency::{Effect, Outcome, RunError};
 
 impl<F> Engine<'_, F> {
     pub(super) fn over(
