@@ -81,7 +81,7 @@ FIGURES = more first browser attacks
 BROKERS = palisade-kafka palisade-lapin palisade-nats palisade-streams
 ADAPTERS = $(BROKERS) palisade-sqlx palisade-tower broker-demo
 # Packages that are published.
-PUBLISHED = palisade palisade-ops palisade-console palisade-cli palisade-testing $(ADAPTERS:broker-demo=)
+PUBLISHED = palisade palisade-consumer palisade-cron palisade-ops palisade-console palisade-cli palisade-testing $(ADAPTERS:broker-demo=)
 # The packages that `make test` builds. `make test-faults` asks for the same ones, so that cargo does
 # not build their dependencies a second time with other features. The tests of the packages hostile
 # and nemesis take minutes; their manifests say `test = false`, so that they run only by name.

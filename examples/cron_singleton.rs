@@ -16,8 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use clap::Parser as _;
-use palisade::Cron;
-use palisade::cron::{Job, Overlap, Tick};
+use palisade_cron::{Cron, Job, Overlap, Tick};
 use tokio::time::{sleep, timeout};
 
 type Failure = Box<dyn Error + Send + Sync>;

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use clap::Parser;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
-use palisade::cron::{Cron, Job};
 use palisade::{Failed, Redlock};
+use palisade_cron::{Cron, Job};
 use tokio::time::sleep;
 
 /// Buckets of the histograms of times, in seconds.

@@ -1,6 +1,9 @@
 //! Interface for the other packages of this workspace, which always have this package's version. It
 //! may change with every release.
 
+#[cfg(feature = "test-util")]
+pub mod made;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,8 +12,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use crate::config::{RETENTION, default_clock_error, lasts};
-#[cfg(feature = "cron")]
-pub use crate::cron::keys::cron_names;
 pub use crate::dial::Line;
 pub use crate::dial::endpoint::Endpoint;
 pub use crate::dial::error_text::error_text;
@@ -19,7 +20,10 @@ use crate::dial::frames::{Excess, Limits};
 use crate::election::{Leader, Metadata};
 use crate::error::{Commands, ConfigError, NodeError};
 pub use crate::idempotency::operator_decision::Record;
-use crate::idempotency::{Call, Decided, Decision, Idempotency, KeyName, RunError, lossless};
+pub use crate::idempotency::waiting::Waits;
+use crate::idempotency::{
+    Call, Decided, Decision, Idempotency, IdempotencyBuilder, KeyName, RunError, lossless,
+};
 pub use crate::lock::digest;
 /// The rules of a server's marker.
 pub mod lineage {
@@ -71,6 +75,12 @@ pub fn opening_text(e: &RedisError, at: &Endpoint) -> String {
 /// may use it. `info` is the server's reply to `INFO`.
 pub fn unsupported(info: &str) -> Option<NodeError> {
     crate::node::redis::facts::kind_and_version(info, &Secrets::default()).err()
+}
+
+/// Keeps the keys of a namespace out of the reports of forgotten keys, because no operator has to
+/// decide about them.
+pub fn without_forgotten_reports(keys: IdempotencyBuilder) -> IdempotencyBuilder {
+    keys.without_forgotten_reports()
 }
 
 /// Returns the addresses and settings of the nodes in `settings`. The nodes are not built yet.

@@ -89,9 +89,6 @@ mod settings;
 pub mod idempotency;
 // Elections: one leader for each name.
 pub mod election;
-// Cron jobs: one run for each tick.
-#[cfg(feature = "cron")]
-pub mod cron;
 // Interface for the other packages of this workspace.
 #[doc(hidden)]
 pub mod internal;
@@ -127,10 +124,6 @@ pub use token::FencingToken;
 
 // Elections. See also module `election`.
 pub use election::{Election, ElectionBuilder, Leadership};
-
-// Cron jobs. See also module `cron`.
-#[cfg(feature = "cron")]
-pub use cron::Cron;
 
 // Idempotency keys. See also module `idempotency`.
 pub use idempotency::{

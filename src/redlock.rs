@@ -184,6 +184,22 @@ impl Redlock {
         self.core.close(within).await
     }
 
+    /// Resolves when [`close`](Self::close) has been called on this handle or a clone. Work that
+    /// goes on for as long as the handle is used can end itself then.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time. The method may be called again.
+    pub async fn closing(&self) {
+        self.core.closing.begun().await;
+    }
+
+    /// Returns the clocks and the source of randomness of this handle, which
+    /// [`RedlockBuilder::env`] sets. A library above this one that uses them, too, runs in the
+    /// simulator of its user.
+    pub fn env(&self) -> &dyn Env {
+        &*self.core.env
+    }
+
     /// Returns the present moment on the clock by which this handle's deadlines are measured, such
     /// as [`LockGuard::valid_until`](crate::LockGuard::valid_until). The clock is monotonic and
     /// continues while the machine is suspended. The clock of an `Instant` stops during a suspend

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use palisade::FencingToken;
-use palisade::cron::{Cron, CronError, Requested};
 use palisade::election::StepDown;
 use palisade::error::AcquireError;
 use palisade::idempotency::{Decision, Resolved};
-use palisade::internal::cron_names;
+use palisade_cron::cron_names;
+use palisade_cron::{Cron, CronError, Requested};
 use palisade_ops::{Audit, Change, KeyFacts, Records, incidents, resolve, run_now};
 use serde::Deserialize;
 use serde_json::{Value, json};

@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use palisade::cron::{RunRequest, TickReport, TickState};
 use palisade::election::{Candidate, Leader};
 use palisade::node::Loss;
 use palisade::{Ability, Inspection, SemaphoreInspection};
+use palisade_cron::{RunRequest, TickReport, TickState};
 use palisade_ops::doctor::Report;
 use palisade_ops::{KeyFacts, NodeData, Waiter};
 

@@ -5,9 +5,9 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{Events, SOON, World};
-use palisade::cron::{Cron, Job, Tick};
 use palisade::{Failed, RwLock};
 use palisade_console::Options;
+use palisade_cron::{Cron, Job, Tick};
 use serde_json::{Value, json};
 
 fn found<'a>(page: &'a Value, list: &str, field: &str, name: &str) -> Option<&'a Value> {

@@ -322,7 +322,7 @@ fn found<'a>(page: &'a Value, job: &str) -> &'a Value {
 async fn a_job_runs_now_once_for_each_request_although_its_leader_goes() {
     use std::sync::{Arc, Mutex};
 
-    use palisade::cron::{Cron, Job, Tick};
+    use palisade_cron::{Cron, Job, Tick};
     const SECOND: Duration = Duration::from_secs(1);
 
     let world = World::with(3, "app:", acting()).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use palisade::cron::{Cron, CronError, Requested};
+use palisade_cron::{Cron, CronError, Requested};
 
 use super::Audit;
 

@@ -57,7 +57,7 @@ fn after_1970(ms: u64) -> SystemTime {
 }
 
 /// A time before 1970 becomes zero.
-pub(crate) fn millis_since_1970(at: SystemTime) -> u64 {
+pub(super) fn millis_since_1970(at: SystemTime) -> u64 {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

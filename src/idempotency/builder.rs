@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::birth::{check_past, millis_since_1970};
-use super::consumer::Holdings;
 use super::in_flight::InFlight;
 use super::metrics::Counters;
 use super::operator_decision::{Decision, Decisions};
 use super::policy::Policy;
+use super::waiting::AllWaits;
 use super::{Call, Forgotten, IdempotencyMetrics, Lapsed};
 use crate::client::Core;
 use crate::client::claim::DataLossTerms;
@@ -42,7 +42,7 @@ pub struct Idempotency {
     pub(super) counters: Arc<Counters>,
     pub(super) decisions: Arc<Decisions>,
     pub(super) in_flight: Arc<InFlight>,
-    pub(super) holdings: Arc<Holdings>,
+    pub(super) waits: Arc<AllWaits>,
 }
 
 /// Settings of an [`Idempotency`], made by [`Redlock::idempotency`]. A policy is required: call
@@ -82,7 +82,7 @@ impl Redlock {
             counters: Arc::default(),
             decisions: Arc::default(),
             in_flight: Arc::default(),
-            holdings: Arc::default(),
+            waits: Arc::default(),
         };
         IdempotencyBuilder { of, preset: None, on_lapsed: None, on_forgotten: None }
     }
@@ -113,9 +113,10 @@ impl Idempotency {
         self.policy.lapsed
     }
 
-    /// No other process and no later run of this process has the same name.
-    pub(crate) fn incarnation(&self) -> String {
-        format!("{:032x}", self.core.env.random())
+    /// Returns the lease of a claim. If a process dies while it runs a handler, other callers wait
+    /// for at most this time.
+    pub fn lease(&self) -> Duration {
+        self.lease
     }
 
     /// Returns the state of the nodes, like [`Redlock::health`]. For [`Health::new_keys`] this
@@ -129,7 +130,7 @@ impl Idempotency {
     pub async fn health(&self) -> Health {
         let redlock = Redlock { core: Arc::clone(&self.core) };
         let loss = DataLossTerms { born: self.in_use_since, accepted: self.accepted_loss };
-        let waiting = self.holdings.waiting();
+        let waiting = self.waits.read();
         let commands = self.core.commands.with_retention(self.retention);
         let (mut health, causes) = health(&redlock, self.retention, loss).await;
         for (node, losses) in health.nodes.iter_mut().zip(causes) {
@@ -271,7 +272,6 @@ impl IdempotencyBuilder {
     }
 
     /// Of no use where every key has a creation time, or where handlers of forgotten keys may run.
-    #[cfg(feature = "cron")]
     pub(crate) fn without_forgotten_reports(mut self) -> Self {
         self.of.reports_forgotten = false;
         self
@@ -312,7 +312,7 @@ impl IdempotencyBuilder {
         }
         i.decisions = Arc::default();
         i.in_flight = Arc::default();
-        i.holdings = Arc::default();
+        i.waits = Arc::default();
         // Even if several handles are built from clones of one builder.
         i.counters = Arc::new(Counters::new(&i.core.meters.namespace(&i.namespace)));
         Ok(i)

@@ -23,7 +23,7 @@ pub struct CodecError {
 }
 
 impl CodecError {
-    pub(super) fn new(what: &'static str, cause: &serde_json::Error) -> Self {
+    pub(crate) fn new(what: &'static str, cause: &serde_json::Error) -> Self {
         // Cut, because the message of `serde_json` contains the input, and a result may be long.
         Self { what, detail: cause.to_string().chars().take(200).collect::<String>().into() }
     }

@@ -61,8 +61,8 @@ impl Failed {
     }
 
     /// Makes the error of a handler that had no effect and would fail at every try, because the
-    /// request is invalid. The claim is released. A [consumer](super::consumer) moves the message
-    /// to the dead letters.
+    /// request is invalid. The claim is released. A consumer (package `palisade-consumer`) moves
+    /// the message to the dead letters.
     pub fn permanent(error: impl Into<BoxError>) -> Self {
         Self { permanent: true, ..Self::no_effect(error) }
     }

@@ -14,7 +14,7 @@ pub struct KeyName {
 }
 
 impl KeyName {
-    pub(super) fn new(namespace: &Arc<str>, key: &Arc<str>) -> Self {
+    pub(crate) fn new(namespace: &Arc<str>, key: &Arc<str>) -> Self {
         Self { namespace: Arc::clone(namespace), key: Arc::clone(key) }
     }
 

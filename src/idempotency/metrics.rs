@@ -50,7 +50,7 @@ pub struct IdempotencyMetrics {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(crate) struct Counters {
     executed: Tally,
     replayed: Tally,
     in_flight: Tally,

@@ -66,7 +66,6 @@ mod builder;
 mod call;
 mod canonical;
 mod claim;
-pub mod consumer;
 mod context;
 mod detached;
 mod error;
@@ -82,9 +81,8 @@ mod run;
 mod step;
 mod store;
 mod unknown_past;
+pub(crate) mod waiting;
 
-#[cfg(feature = "cron")]
-pub(crate) use birth::millis_since_1970;
 pub use birth::{created_in_ulid, created_in_uuid_v7};
 pub use builder::{Idempotency, IdempotencyBuilder};
 pub use call::{Call, Probing};

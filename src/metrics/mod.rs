@@ -21,14 +21,14 @@ pub use self::node::NodeMetrics;
 pub(crate) use self::table::Metric;
 use self::table::{
     ACQUIRE_WAIT, ACQUIRES, CLAIMS, CLAIMS_HELD, DEGRADED, LEADERLESS, LEADING, LEASES_LOST,
-    LOCKS_DEGRADED, LOCKS_HELD, LOST_MARGIN, RENEWAL, RENEWAL_MARGIN, RENEWAL_RATIO, RENEWALS, RUN,
-    TERMS, TICK_LATENESS, TICKS, TICKS_MISSED, VACANCY,
+    LOCKS_DEGRADED, LOCKS_HELD, LOST_MARGIN, RENEWAL, RENEWAL_MARGIN, RENEWAL_RATIO, RENEWALS,
+    TERMS, VACANCY,
 };
 pub(crate) use self::table::{IDEMPOTENCY, NODE, READY};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Of one kind (locks, elections, jobs, namespaces). All further ones share the label [`OTHER`].
+/// Of one kind (locks, elections, namespaces). All further ones share the label [`OTHER`].
 const NAMES_MAX: usize = 256;
 /// A lock of this name is improbable, because of the parentheses.
 const OTHER: &str = "(other)";
@@ -104,7 +104,6 @@ pub(crate) struct Meters {
     all_locks: Arc<LockMeters>,
     locks: Family<LockMeters>,
     elections: Family<ElectionMeters>,
-    jobs: Family<JobMeters>,
     namespaces: Family<String>,
     pub(crate) claimed: Arc<LeaseMeters>,
     pub(crate) claims: Outcomes,
@@ -126,7 +125,6 @@ impl Meters {
             all_locks: Arc::new(LockMeters::new("")),
             locks: Family::default(),
             elections: Family::default(),
-            jobs: Family::default(),
             namespaces: Family::default(),
             claimed: Arc::new(LeaseMeters::new("claim", "", &CLAIMS_HELD)),
             claims: Outcomes::new(&CLAIMS, ("", ""), &claims),
@@ -148,11 +146,6 @@ impl Meters {
 
     pub(crate) fn namespace(&self, name: &str) -> Arc<String> {
         self.namespaces.of(name, ToOwned::to_owned)
-    }
-
-    #[cfg_attr(not(feature = "cron"), expect(dead_code, reason = "for ticks"))]
-    pub(crate) fn job(&self, name: &str) -> Arc<JobMeters> {
-        self.jobs.of(name, JobMeters::new)
     }
 }
 
@@ -309,41 +302,6 @@ impl Drop for Vacancy {
     fn drop(&mut self) {
         // The gauge would keep its last value after the end of the observer.
         self.leaderless.set(0.0);
-    }
-}
-
-#[derive(Debug)]
-pub(crate) struct JobMeters {
-    ticks: Outcomes,
-    missed: Counter,
-    lateness: Histogram,
-    run: Histogram,
-}
-
-#[cfg_attr(not(feature = "cron"), expect(dead_code, reason = "for ticks"))]
-impl JobMeters {
-    fn new(name: &str) -> Self {
-        let outcomes = ["done", "failed", "skipped", "cancelled", "again", "parked"];
-        Self {
-            ticks: Outcomes::new(&TICKS, ("name", name), &outcomes),
-            missed: Counter::new(&TICKS_MISSED, &[("name", name)]),
-            lateness: Histogram::new(&TICK_LATENESS, &[("name", name)]),
-            run: Histogram::new(&RUN, &[("name", name)]),
-        }
-    }
-
-    pub(crate) fn tick(&self, outcome: &str) {
-        self.ticks.add(outcome, 1);
-    }
-
-    pub(crate) fn missed(&self, n: u64) {
-        self.missed.add(n);
-    }
-
-    /// The run began `late` after its tick, and lasted `took`.
-    pub(crate) fn ran(&self, late: Duration, took: Duration) {
-        self.lateness.record(late.as_secs_f64());
-        self.run.record(took.as_secs_f64());
     }
 }
 

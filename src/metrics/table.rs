@@ -84,20 +84,6 @@ pub(super) const VACANCY: Metric = metric(
     Unit::Seconds,
     "How long there was no leader, for each time that an observer saw it begin and end",
 );
-pub(super) const TICKS: Metric =
-    counter("palisade_cron_ticks_total", "Ticks that this process came to, by outcome");
-pub(super) const TICKS_MISSED: Metric = counter(
-    "palisade_cron_ticks_missed_total",
-    "Ticks since this process began that it left out because no process was there in time",
-);
-pub(super) const TICK_LATENESS: Metric = metric(
-    "palisade_cron_tick_lateness_seconds",
-    Unit::Seconds,
-    "How long after its time a tick's run began",
-);
-pub(super) const RUN: Metric =
-    metric("palisade_cron_run_seconds", Unit::Seconds, "How long a tick's run took");
-
 pub(crate) const READY: Metric = metric(
     "palisade_ready",
     Unit::Count,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use palisade::error::ConfigError;
-use palisade::idempotency::consumer::{Broker, BrokerError, Delivery, Disposition, Session, Terms};
+use palisade_consumer::{Broker, BrokerError, Delivery, Disposition, Session, Terms};
 
 /// A point in the handling of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,7 +1,7 @@
 //! Tests of the values of the metrics after known events, in virtual time.
 
-use palisade::cron::{Cron, Job};
 use palisade::{Failed, OnUnavailable, Outcome, Redlock, TryAcquire};
+use palisade_cron::{Cron, Job};
 use tokio::time::sleep;
 
 use crate::recorder::Kept;
@@ -222,7 +222,7 @@ async fn ticks_are_counted_by_what_became_of_them() {
     };
     let over = history.history(&Job::new("job", "* * * * * *").late(S), 30).await.unwrap();
     let of = |end: &str| {
-        let text = |report: &palisade::cron::TickReport| format!("{:?}", report.state);
+        let text = |report: &palisade_cron::TickReport| format!("{:?}", report.state);
         over.iter().filter(|report| text(report).contains(end)).count() as f64
     };
     assert!(ticks("done") >= 4.0 && ticks("failed") >= 4.0);

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Once;
 
-use palisade::cron::{Cron, Job};
 use palisade::{Failed, Outcome};
+use palisade_cron::{Cron, Job};
 use tracing::field::{Field, Visit};
 use tracing::span;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};

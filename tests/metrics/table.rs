@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use palisade::cron::{Cron, Job};
 use palisade::{Failed, Redlock};
+use palisade_cron::{Cron, Job};
 
 use crate::recorder::Kept;
 use crate::world::{S, World};

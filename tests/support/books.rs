@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use palisade::idempotency::Context;
-use palisade::idempotency::consumer::{Broker, ConsumerBuilder, ConsumerReport};
 use palisade::{Failed, Idempotency, MemoryNode, Redlock};
+use palisade_consumer::{Broker, ConsumerBuilder, ConsumerReport};
 use tokio::time::{sleep, timeout};
 
 pub(crate) const LEASE: Duration = Duration::from_secs(2);

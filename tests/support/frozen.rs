@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
 use palisade::idempotency::Context;
-use palisade::idempotency::consumer::{Broker, ConsumerBuilder, ConsumerReport, Rules};
 use palisade::{Failed, Idempotency, MemoryNode, Redlock};
+use palisade_consumer::{Broker, ConsumerBuilder, ConsumerReport, Rules};
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::time::timeout;

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use palisade::idempotency::consumer::{Broker, ConsumerBuilder, ConsumerReport, Rules};
 use palisade::idempotency::{Context, Decision};
 use palisade::{Failed, Idempotency, MemoryNode, Redlock};
+use palisade_consumer::{Broker, ConsumerBuilder, ConsumerReport, Rules};
 use palisade_ops::{Audit, incidents};
 use tokio::time::{sleep, timeout};
 

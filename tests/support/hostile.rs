@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use palisade::idempotency::Context;
-use palisade::idempotency::consumer::{Broker, Consumer, ConsumerBuilder, Rules};
 use palisade::{Failed, MemoryNode, Redlock};
+use palisade_consumer::{Broker, Consumer, ConsumerBuilder, Rules};
 use tokio::time::timeout;
 
 /// Time limit for a whole run. Only a run that hangs exceeds it.

@@ -48,8 +48,10 @@ fn cited(line: &str, topic: &str) -> Vec<usize> {
 fn each_rule_that_is_cited_exists() {
     let rules = rules();
     let (mut found, mut seen) = (Vec::new(), 0);
-    let rooms =
-        ["src", "ops", "docs", "testing", "tests", "verify", "examples", "benches", "scripts"];
+    let rooms = [
+        "src", "consumer", "cron", "ops", "docs", "testing", "tests", "verify", "examples",
+        "benches", "scripts",
+    ];
     let pages = ["ARCHITECTURE.md", "README.md", "SECURITY.md", "CONTRIBUTING.md"];
     let below = |room: &&str| match root().join(room) {
         file if file.is_file() => vec![file],
@@ -169,7 +171,8 @@ fn a_dangling_link_is_seen() {
 #[test]
 fn each_test_that_the_documents_name_exists() {
     let mut code = String::new();
-    for room in ["src", "ops", "cli", "testing", "tests", "verify", "examples"] {
+    for room in ["src", "consumer", "cron", "ops", "cli", "testing", "tests", "verify", "examples"]
+    {
         for path in files_below(&root().join(room)) {
             if path.extension().is_some_and(|e| e == "rs") {
                 code += &fs::read_to_string(&path).expect("text");
@@ -229,7 +232,10 @@ fn places(text: &str) -> Vec<(&str, &str)> {
 fn what_a_rule_says_is_in_a_file_is_there() {
     let sample = "`a::b` in `src/x.rs`, `c`, `d` in\n`y.lua`; `e` in the `f`";
     assert_eq!(places(sample), [("b", "src/x.rs"), ("d", "y.lua"), ("c", "y.lua")]);
-    let sources = ["src", "ops", "cli", "adapters", "testing", "tests", "verify", "examples"];
+    let sources = [
+        "src", "consumer", "cron", "ops", "cli", "adapters", "testing", "tests", "verify",
+        "examples",
+    ];
     let sources: Vec<PathBuf> = sources.iter().flat_map(|s| files_below(&root().join(s))).collect();
     let manual = files_below(&root().join("src/manual"));
     let (mut missing, mut seen) = (Vec::new(), 0);

@@ -4,7 +4,7 @@ use crate::rules::Finding;
 
 /// The top modules, the lowest layer first. A module may import modules of lower layers. Modules of
 /// the same layer may import each other only if `TOGETHER` permits it.
-const LAYERS: [&[&str]; 13] = [
+const LAYERS: [&[&str]; 12] = [
     &[
         "name",
         "token",
@@ -26,7 +26,6 @@ const LAYERS: [&[&str]; 13] = [
     &["health", "settings"],
     &["idempotency"],
     &["election"],
-    &["cron"],
     &["internal", "test_util"],
     &["lib", "manual"],
 ];

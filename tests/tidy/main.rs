@@ -14,8 +14,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Folders that contain code.
-const FOLDERS: [&str; 10] = [
-    "src", "ops", "adapters", "cli", "console", "examples", "testing", "tests", "benches", "verify",
+const FOLDERS: [&str; 12] = [
+    "src", "ops", "adapters", "cli", "console", "consumer", "cron", "examples", "testing", "tests",
+    "benches", "verify",
 ];
 
 #[test]

@@ -1,6 +1,6 @@
-//! The file `docs/public-api.txt` lists the public interface with its signatures and auto traits. A
-//! test compares the list with rustdoc's output, so each change of the interface must change the
-//! list.
+//! The file `docs/public-api.txt` lists the public interfaces of the library and of the two
+//! packages right above it, with their signatures and auto traits. A test compares the list with
+//! rustdoc's output, so each change of an interface must change the list.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,6 +10,8 @@ use std::process::Command;
 use super::root;
 
 const LIST: &str = "docs/public-api.txt";
+
+const PACKAGES: [&str; 3] = ["palisade", "palisade-consumer", "palisade-cron"];
 
 /// Version of rustdoc's JSON format that the dev-dependency `public-api` reads. Rust 1.95 writes
 /// this version.
@@ -26,10 +28,10 @@ const USUAL: [&str; 3] =
     ["impl core::marker::Send for", "impl core::marker::Sync for", "impl core::marker::Unpin for"];
 
 /// Runs rustdoc with JSON output. Returns the path of the output.
-fn json() -> PathBuf {
+fn json(package: &str) -> PathBuf {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let done = Command::new(cargo)
-        .args(["rustdoc", "--lib", "--all-features", "--package", "palisade", "--"])
+        .args(["rustdoc", "--lib", "--all-features", "--package", package, "--"])
         .args(["-Z", "unstable-options", "--output-format", "json"])
         .env("RUSTDOC", root().join("scripts/rustdoc-json"))
         .current_dir(root())
@@ -38,12 +40,13 @@ fn json() -> PathBuf {
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    target.join("doc/palisade.json")
+    target.join(format!("doc/{}.json", package.replace('-', "_")))
 }
 
-/// Returns the current public interface as text. Each line is an item or an implementation.
-fn listed() -> String {
-    let path = json();
+/// Returns the current public interface of a package as text. Each line is an item or an
+/// implementation.
+fn listed(package: &str) -> String {
+    let path = json(package);
     let text = fs::read_to_string(&path).expect("what rustdoc wrote");
     let format = serde_json::from_str::<serde_json::Value>(&text).expect("JSON")["format_version"]
         .as_u64()
@@ -66,7 +69,7 @@ fn shown(items: impl Iterator<Item = String>) -> String {
     for item in items {
         if let Some(rest) = item.strip_prefix("impl") {
             let of = rest.rsplit_once(" for ").map(|(left, _)| left.rsplit(' ').next().unwrap());
-            implied = of.is_some_and(|of| !of.starts_with("palisade::"));
+            implied = of.is_some_and(|of| !of.starts_with("palisade"));
             let name = of.and_then(|of| of.rsplit("::").next()).unwrap_or_default();
             if UNASKED.contains(&name) || USUAL.iter().any(|usual| item.starts_with(usual)) {
                 continue;
@@ -94,7 +97,7 @@ fn the_public_interface_is_the_one_that_is_listed() {
     if std::env::var_os("PALISADE_PUBLIC").is_none() {
         return;
     }
-    let (path, now) = (root().join(LIST), listed());
+    let (path, now) = (root().join(LIST), PACKAGES.map(listed).concat());
     if std::env::var_os("PALISADE_BLESS").is_some() {
         fs::write(&path, &now).expect("the list is written");
     }

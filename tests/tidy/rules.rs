@@ -24,7 +24,8 @@ pub(crate) fn broken(path: &str, text: &str) -> Vec<String> {
         found.extend(layers::imports(path, &shipped));
         found.extend(layers::pure(path, &shipped));
     }
-    let is_library = |name: &str| ["src/", "ops/src/"].iter().any(|at| name.starts_with(at));
+    let libraries = ["src/", "consumer/src/", "cron/src/", "ops/src/"];
+    let is_library = |name: &str| libraries.iter().any(|at| name.starts_with(at));
     if name.is_some_and(|name| is_library(name) && !is_test(name)) {
         let shipped = shipped(&lines);
         found.extend(biased(&shipped));

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use palisade::idempotency::Context;
-use palisade::idempotency::consumer::{Broker, Consumer, Delivery as _, Rules, json, probed};
 use palisade::{Failed, Idempotency, Probed, Redlock, SentinelNode};
+use palisade_consumer::{Broker, Consumer, Delivery as _, Rules, json, probed};
 use palisade_testing::delivery::{CrashPoint, CrashPoints, Passing};
 use tokio::signal::unix::{SignalKind, signal};
 

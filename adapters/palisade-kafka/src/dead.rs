@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use palisade::idempotency::consumer::headers::KEY;
-use palisade::idempotency::consumer::{BrokerError, DeadLetter};
+use palisade_consumer::headers::KEY;
+use palisade_consumer::{BrokerError, DeadLetter};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::message::{Header, Message as _, OwnedHeaders, OwnedMessage};

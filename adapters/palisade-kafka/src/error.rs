@@ -1,6 +1,6 @@
 //! Converts errors of librdkafka into the consumer's error type, [`BrokerError`].
 
-use palisade::idempotency::consumer::BrokerError;
+use palisade_consumer::BrokerError;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 /// Converts librdkafka's error of a failed request. `what` is the name of the request, for example

@@ -12,6 +12,6 @@ mod topic;
 
 pub use dead::dead_letters;
 pub use message::Message;
-pub use palisade::idempotency::consumer::{BrokerError, Consumer};
+pub use palisade_consumer::{BrokerError, Consumer};
 pub use publisher::Publisher;
 pub use topic::Topic;

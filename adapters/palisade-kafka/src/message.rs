@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use palisade::Failed;
-use palisade::idempotency::consumer::headers::{CREATED, KEY};
-use palisade::idempotency::consumer::{BrokerError, Delivery, Disposition, json, pause};
+use palisade_consumer::headers::{CREATED, KEY};
+use palisade_consumer::{BrokerError, Delivery, Disposition, json, pause};
 use rdkafka::message::{Message as _, OwnedMessage};
 use serde::de::DeserializeOwned;
 

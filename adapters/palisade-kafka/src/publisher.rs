@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use palisade::idempotency::consumer::BrokerError;
-use palisade::idempotency::consumer::headers::{CREATED, KEY};
+use palisade_consumer::BrokerError;
+use palisade_consumer::headers::{CREATED, KEY};
 use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};

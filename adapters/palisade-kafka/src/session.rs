@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use palisade::idempotency::consumer::{self, BrokerError, Terms};
+use palisade_consumer::{BrokerError, Terms};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use tokio::sync::oneshot;
@@ -60,7 +60,7 @@ impl Session {
     }
 }
 
-impl consumer::Session for Session {
+impl palisade_consumer::Session for Session {
     type Delivery = Message;
 
     async fn next(&mut self, room: usize) -> Result<Vec<Message>, BrokerError> {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use palisade::error::ConfigError;
-use palisade::idempotency::consumer::{Broker, BrokerError, Terms};
+use palisade_consumer::{Broker, BrokerError, Terms};
 use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
 

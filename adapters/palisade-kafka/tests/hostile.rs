@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hostile::{Letter, consume, consumer, letters, promised};
-use palisade::idempotency::consumer::headers::{CREATED, KEY, LEFT_OUT, ORIGIN, REASON};
+use palisade_consumer::headers::{CREATED, KEY, LEFT_OUT, ORIGIN, REASON};
 use palisade_kafka::{Topic, dead_letters};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders};

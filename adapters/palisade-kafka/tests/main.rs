@@ -19,9 +19,9 @@ use std::time::{Duration, SystemTime};
 
 use books::{HANG, LEASE, Ledger, handle, judge, repeatable, run};
 use palisade::idempotency::Context;
-use palisade::idempotency::consumer::headers::{DETAIL, KEY, ORIGIN, REASON};
-use palisade::idempotency::consumer::{ConsumerBuilder, ConsumerReport, Rules};
 use palisade::{Failed, MemoryNode, Redlock};
+use palisade_consumer::headers::{DETAIL, KEY, ORIGIN, REASON};
+use palisade_consumer::{ConsumerBuilder, ConsumerReport, Rules};
 use palisade_kafka::{Consumer, Message, Publisher, Topic, dead_letters};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Headers as _, Message as _};

@@ -2,7 +2,7 @@
 
 use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
 use lapin::{Error, ErrorKind};
-use palisade::idempotency::consumer::BrokerError;
+use palisade_consumer::BrokerError;
 
 /// Converts lapin's error of a session that broke or could not be opened to a [`BrokerError`].
 pub(crate) fn refused(e: Error) -> BrokerError {

@@ -8,7 +8,7 @@ mod session;
 mod topology;
 
 pub use message::Message;
-pub use palisade::idempotency::consumer::{BrokerError, Consumer};
+pub use palisade_consumer::{BrokerError, Consumer};
 pub use publisher::Publisher;
 pub use queue::Queue;
 pub use topology::{dead_letters, retry_queue};

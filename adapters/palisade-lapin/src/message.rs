@@ -11,8 +11,8 @@ use lapin::message::Delivery as Raw;
 use lapin::options::{BasicAckOptions, BasicNackOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use palisade::Failed;
-use palisade::idempotency::consumer::headers::FAILURES;
-use palisade::idempotency::consumer::{
+use palisade_consumer::headers::FAILURES;
+use palisade_consumer::{
     BrokerError, DeadLetter, DeadLetterReason, Delivery, Disposition, json, pause,
 };
 use serde::de::DeserializeOwned;

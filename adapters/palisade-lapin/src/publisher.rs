@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use lapin::options::ConfirmSelectOptions;
 use lapin::types::ShortString;
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Error};
-use palisade::idempotency::consumer::BrokerError;
+use palisade_consumer::BrokerError;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 

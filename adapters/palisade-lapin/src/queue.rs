@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lapin::ConnectionProperties;
 use palisade::error::ConfigError;
-use palisade::idempotency::consumer::{Broker, BrokerError, Terms};
+use palisade_consumer::{Broker, BrokerError, Terms};
 
 use crate::message::Message;
 use crate::session::Session;

@@ -14,7 +14,7 @@ use lapin::options::{
 };
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Channel, Connection, Error};
-use palisade::idempotency::consumer::{self, BrokerError, Terms};
+use palisade_consumer::{BrokerError, Terms};
 use tokio::time::timeout;
 
 use crate::error::Unconfirmed;
@@ -92,7 +92,7 @@ impl Session {
     }
 }
 
-impl consumer::Session for Session {
+impl palisade_consumer::Session for Session {
     type Delivery = Message;
 
     fn is_broken(&self) -> bool {

@@ -15,8 +15,8 @@ use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOpti
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel};
 use palisade::idempotency::Context;
-use palisade::idempotency::consumer::headers::{FAILURES, LEFT_OUT, ORIGIN, REASON};
 use palisade::{Failed, MemoryNode, Redlock};
+use palisade_consumer::headers::{FAILURES, LEFT_OUT, ORIGIN, REASON};
 use palisade_lapin::{Consumer, Message, dead_letters};
 use server::Queue;
 use tokio::sync::Notify;

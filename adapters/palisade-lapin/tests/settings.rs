@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::idempotency::Context;
-use palisade::idempotency::consumer::{ConsumerBuilder, Rules};
 use palisade::{MemoryNode, Redlock};
+use palisade_consumer::{ConsumerBuilder, Rules};
 use palisade_lapin::{Consumer, Message, Queue};
 
 fn queue(name: &str) -> Queue {

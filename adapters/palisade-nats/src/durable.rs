@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_nats::Client;
 use palisade::error::ConfigError;
-use palisade::idempotency::consumer::{Broker, BrokerError, Terms};
+use palisade_consumer::{Broker, BrokerError, Terms};
 
 use crate::message::Message;
 use crate::session::{Failures, Session};

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use palisade::idempotency::consumer::BrokerError;
+use palisade_consumer::BrokerError;
 
 /// Converts the error of a failed request. `what` is the name of the request, for example `a dead
 /// letter`. The text of the result begins with this name.

@@ -8,6 +8,6 @@ mod session;
 
 pub use durable::Durable;
 pub use message::Message;
-pub use palisade::idempotency::consumer::{BrokerError, Consumer};
+pub use palisade_consumer::{BrokerError, Consumer};
 pub use publisher::Publisher;
 pub use session::dead_letters;

@@ -11,8 +11,8 @@ use async_nats::header::{HeaderMap, HeaderValue, NATS_MESSAGE_ID};
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::{self, AckKind, ErrorCode};
 use palisade::Failed;
-use palisade::idempotency::consumer::headers::CREATED;
-use palisade::idempotency::consumer::{BrokerError, DeadLetter, Delivery, Disposition, json};
+use palisade_consumer::headers::CREATED;
+use palisade_consumer::{BrokerError, DeadLetter, Delivery, Disposition, json};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout};
 

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_nats::header::{HeaderMap, HeaderValue, NATS_MESSAGE_ID};
 use async_nats::{Client, jetstream};
-use palisade::idempotency::consumer::BrokerError;
-use palisade::idempotency::consumer::headers::CREATED;
+use palisade_consumer::BrokerError;
+use palisade_consumer::headers::CREATED;
 use tokio::time::timeout;
 
 use crate::error::{failed, no_answer};

@@ -11,7 +11,7 @@ use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamErrorKind};
 use async_nats::jetstream::stream::{self, Stream};
 use async_nats::jetstream::{Context, ErrorCode};
 use futures_util::StreamExt as _;
-use palisade::idempotency::consumer::{self, BrokerError, Terms};
+use palisade_consumer::{BrokerError, Terms};
 use tokio::time::{Instant, timeout};
 
 use crate::durable::Durable;
@@ -131,7 +131,7 @@ impl Session {
     }
 }
 
-impl consumer::Session for Session {
+impl palisade_consumer::Session for Session {
     type Delivery = Message;
 
     async fn next(&mut self, room: usize) -> Result<Vec<Message>, BrokerError> {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use async_nats::header::{HeaderMap, HeaderName, HeaderValue};
 use hostile::{Letter, consume, consumer, letters, promised};
-use palisade::idempotency::consumer::headers::{CREATED, LEFT_OUT, ORIGIN, REASON};
+use palisade_consumer::headers::{CREATED, LEFT_OUT, ORIGIN, REASON};
 use palisade_nats::Message;
 use server::{Nats, STREAM};
 

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use palisade::idempotency::Context;
-use palisade::idempotency::consumer::{ConsumerReport, probed};
 use palisade::{Idempotency, Redlock};
+use palisade_consumer::{ConsumerReport, probed};
 use palisade_sqlx::inbox;
 use palisade_streams::{Consumer, Message, Publisher, Stream};
 use sqlx::PgPool;

@@ -1,8 +1,8 @@
 //! Converts errors of Redis into the consumer's error type, [`BrokerError`].
 
 use palisade::error::ConfigError;
-use palisade::idempotency::consumer::BrokerError;
 use palisade::internal::{Secrets, sentence};
+use palisade_consumer::BrokerError;
 use redis::{ErrorKind, RedisError};
 
 /// Error codes of a Redis server that refuses a login or a command. The user may not run the

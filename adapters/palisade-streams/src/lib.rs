@@ -8,7 +8,7 @@ mod session;
 mod stream;
 
 pub use message::Message;
-pub use palisade::idempotency::consumer::{BrokerError, Consumer};
+pub use palisade_consumer::{BrokerError, Consumer};
 pub use publisher::Publisher;
 pub use redrive::{Redriven, redrive};
 pub use session::dead_letters;

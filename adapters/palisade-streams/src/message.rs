@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use palisade::Failed;
-use palisade::idempotency::consumer::{BrokerError, DeadLetter, Delivery, Disposition, json};
+use palisade_consumer::{BrokerError, DeadLetter, Delivery, Disposition, json};
 use serde::de::DeserializeOwned;
 
 use crate::session::{ENTRY_MAX, Entry, Link};

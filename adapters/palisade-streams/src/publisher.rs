@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use palisade::error::ConfigError;
-use palisade::idempotency::consumer::BrokerError;
 use palisade::internal::{Endpoint, Line};
+use palisade_consumer::BrokerError;
 use tokio::sync::Mutex;
 
 use crate::error::{address, failed};

@@ -2,8 +2,8 @@
 //! with the idempotency records lost data, so it was unknown if the messages had been handled. An
 //! operator has decided about this loss.
 
-use palisade::idempotency::consumer::BrokerError;
 use palisade::internal::{Endpoint, Line};
+use palisade_consumer::BrokerError;
 use redis::{RedisError, Script};
 
 use crate::error::{address, failed};
@@ -25,7 +25,7 @@ pub struct Redriven {
 
 /// Moves dead letters back into `stream`, with the fields that their producer set. Only dead
 /// letters with the reason
-/// [`Forgotten`](palisade::idempotency::consumer::DeadLetterReason::Forgotten) are moved. This
+/// [`Forgotten`](palisade_consumer::DeadLetterReason::Forgotten) are moved. This
 /// reason means that nodes lost data. So it was unknown if the message had been handled before.
 /// Dead letters that are added during the call are not moved.
 ///

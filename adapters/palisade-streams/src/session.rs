@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use palisade::idempotency::consumer::{self, BrokerError, Terms};
 use palisade::internal::{Endpoint, Line, open_wide};
+use palisade_consumer::{BrokerError, Terms};
 use redis::{RedisError, RedisResult, Script, ScriptInvocation};
 use tokio::time::timeout;
 
@@ -189,7 +189,7 @@ impl Session {
     }
 }
 
-impl consumer::Session for Session {
+impl palisade_consumer::Session for Session {
     type Delivery = Message;
 
     fn is_broken(&self) -> bool {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::error::ConfigError;
-use palisade::idempotency::consumer::{Broker, BrokerError, Terms};
 use palisade::internal::Endpoint;
+use palisade_consumer::{Broker, BrokerError, Terms};
 
 use crate::message::Message;
 use crate::session::Session;

@@ -5,12 +5,12 @@ use std::rc::Rc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use clap::{Args, ValueEnum};
-use palisade::cron::{
+use palisade::internal::given;
+use palisade::{Failed, RunError};
+use palisade_cron::{
     Cancelled, Cron, CronError, End, Interrupted, Job, Missed, Overlap, Run, Tick, TickReport,
     TickState,
 };
-use palisade::internal::given;
-use palisade::{Failed, RunError};
 use serde_json::{Value, json};
 
 use super::lock::environment;

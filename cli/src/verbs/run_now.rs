@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use palisade::RunError;
-use palisade::cron::{Cron, CronError, End, Requested, Run, RunRequest};
+use palisade_cron::{Cron, CronError, End, Requested, Run, RunRequest};
 use palisade_ops::run_now;
 use serde_json::json;
 
@@ -133,8 +133,8 @@ fn ended(run: &Run) -> String {
 
 #[cfg(test)]
 mod tests {
-    use palisade::cron::Job;
     use palisade::{MemoryNode, Redlock};
+    use palisade_cron::Job;
     use palisade_testing::fault::{Fault, Step};
 
     use super::*;

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::{join, join_all};
-use palisade::cron::{Cron, End, Job, Run, RunRequest, TickReport, TickState};
 use palisade::idempotency::Status;
-use palisade::internal::cron_names;
+use palisade_cron::cron_names;
+use palisade_cron::{Cron, End, Job, Run, RunRequest, TickReport, TickState};
 use serde::Deserialize;
 
 use crate::history::{Entry, Level, millis, now_ms};

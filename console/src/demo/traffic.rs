@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use palisade::cron::{Cron, Job, Tick};
 use palisade::{Failed, LockGuard, Redlock, RwLock};
+use palisade_cron::{Cron, Job, Tick};
 use tokio::time::sleep;
 
 /// Runs all traffic of the demo until the future is dropped.

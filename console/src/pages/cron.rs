@@ -1,7 +1,7 @@
 //! The page `cron`: for each cron job the next tick, and the results of the last ticks.
 
-use palisade::cron::{Cancelled, End, Run, RunRequest, Skipped, TickState};
-use palisade::internal::cron_names;
+use palisade_cron::cron_names;
+use palisade_cron::{Cancelled, End, Run, RunRequest, Skipped, TickState};
 use serde_json::{Value, json};
 
 use super::elections::leader_json;

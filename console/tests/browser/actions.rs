@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use palisade::Failed;
-use palisade::cron::{Cron, Job, Tick};
 use palisade_console::Options;
+use palisade_cron::{Cron, Job, Tick};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use palisade::Failed;
-use palisade::cron::{Cron, Job};
 use palisade_console::Options;
+use palisade_cron::{Cron, Job};
 
 use crate::chrome::{Chrome, Tab, quoted};
 use crate::world::{MAX_TTL, World};

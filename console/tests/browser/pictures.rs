@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use palisade::cron::{Cron, Job};
 use palisade::{Failed, Redlock};
+use palisade_cron::{Cron, Job};
 use tokio::task::JoinHandle;
 
 use crate::SOON;
@@ -109,7 +109,7 @@ async fn seed(world: &World) -> Busy {
     ] {
         let redlock = redlock.clone();
         busy.task(async move {
-            let work = |tick: palisade::cron::Tick| async move {
+            let work = |tick: palisade_cron::Tick| async move {
                 tokio::time::sleep(Duration::from_millis(400)).await;
                 let fails = name == "cleanup" && tick.unix_seconds() % 45 == 0;
                 if fails { Err(Failed::from("the archive is full")) } else { Ok(()) }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::Failed;
-use palisade::cron::{Cron, Job, Overlap, Tick};
+use palisade_cron::{Cron, Job, Overlap, Tick};
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use tokio::net::UnixListener;

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use palisade::cron::{Interrupted, Job, Overlap, Tick};
-use palisade::{Cron, Failed};
+use palisade::Failed;
+use palisade_cron::{Cron, Interrupted, Job, Overlap, Tick};
 use tokio::time::{sleep, timeout};
 
 use crate::client::Actor;

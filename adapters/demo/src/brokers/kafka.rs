@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use palisade::idempotency::consumer::headers::{DETAIL, KEY, REASON};
+use palisade_consumer::headers::{DETAIL, KEY, REASON};
 use palisade_kafka::{Publisher, Topic, dead_letters};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Headers as _, Message as _, OwnedMessage};

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use clap::ValueEnum;
 use palisade::Idempotency;
-use palisade::idempotency::consumer::Rules;
+use palisade_consumer::Rules;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 

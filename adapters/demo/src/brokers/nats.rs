@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use async_nats::jetstream::{self, consumer, stream};
-use palisade::idempotency::consumer::headers::{DETAIL, KEY, REASON};
+use palisade_consumer::headers::{DETAIL, KEY, REASON};
 use palisade_nats::{Durable, Publisher, dead_letters};
 use tokio::time::{Instant, sleep};
 

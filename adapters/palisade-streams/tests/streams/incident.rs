@@ -6,9 +6,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use palisade::idempotency::consumer::Rules;
 use palisade::idempotency::{Context, Decision};
 use palisade::{Failed, MemoryNode, Redlock};
+use palisade_consumer::Rules;
 use palisade_ops::{Audit, incidents};
 use palisade_streams::{Consumer, Message, Publisher, redrive};
 use tokio::sync::oneshot;

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use palisade::Failed;
 use palisade::idempotency::Context;
-use palisade::idempotency::consumer::{ConsumerReport, Rules};
+use palisade_consumer::{ConsumerReport, Rules};
 use palisade_streams::{Consumer, Message, Publisher};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};

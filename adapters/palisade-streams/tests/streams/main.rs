@@ -32,8 +32,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use palisade::idempotency::Context;
-use palisade::idempotency::consumer::Rules;
 use palisade::{Failed, Idempotency, MemoryNode, Redlock};
+use palisade_consumer::Rules;
 use palisade_streams::{Consumer, Message, Publisher, Stream, redrive};
 use tokio::time::{sleep, timeout};
 use tracing_subscriber::filter::LevelFilter;
@@ -133,7 +133,7 @@ async fn a_dead_letter_has_the_entry_and_its_reason() {
         seen.fetch_add(u32::from(fails), SeqCst);
         async move { if fails { Err(Failed::no_effect("the bank is closed")) } else { Ok(()) } }
     };
-    let rules = palisade::idempotency::consumer::Rules::default().max_failures(2);
+    let rules = palisade_consumer::Rules::default().max_failures(2);
     let builder = Consumer::builder(stream(&server), of.clone());
     let consumer = builder.rules(rules).build().unwrap();
     let ended = consumer.run(handler, drained(&server, 2)).await.unwrap();
