@@ -61,7 +61,7 @@ async fn nodes_that_were_not_asked_are_not_known() {
     let world = World::new(3);
     let redlock = world.process();
     for (fault, said) in [(NodeFault::Busy, "not known"), (NodeFault::NoReplicas, "no;")] {
-        [0, 1].map(|node| world.set_error(node, fault));
+        [0, 1].into_iter().for_each(|node| world.set_error(node, fault));
         let health = redlock.health().await;
         assert!(health.to_string().starts_with(&format!("locks: {said}")), "{health}");
     }
