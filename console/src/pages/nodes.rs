@@ -112,9 +112,7 @@ pub(crate) fn examine(shared: &Arc<Shared>) -> Result<(), Refusal> {
     }
     let shared = Arc::clone(shared);
     tokio::spawn(async move {
-        let config = shared.redlock.config();
         let doctor = Doctor::new(shared.deployment.clone()).trial(false);
-        let doctor = doctor.max_ttl(config.max_ttl).clock_error(config.clock_error);
         let examined = tokio::time::timeout(Duration::from_secs(30), doctor.examine()).await;
         let report = match examined {
             Ok(Ok(report)) => Ok(report),
