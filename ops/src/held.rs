@@ -12,6 +12,7 @@ use super::Deployment;
 use super::gather::conn::Conn;
 use super::masters::{Master, find_masters};
 use super::scan::{Scan, escaped};
+use super::script;
 use palisade::FencingToken;
 use palisade::election::Leader;
 use palisade::error::{ConfigError, Resource};
@@ -19,7 +20,6 @@ use palisade::internal::digest;
 use palisade::internal::{self, check_prefix, is_ownerless, of_key};
 use palisade::node::spi::{Holder, LockKeys, OwnerToken};
 
-const READ: &str = include_str!("lua/held.lua");
 /// Number of names in one request. The metadata that the holders of these names have stored fit
 /// into one answer.
 const PAGE: usize = 64;
@@ -186,7 +186,7 @@ async fn read(
 /// Reads the grants of each key in `page`. The keys are those of locks, or all of semaphores.
 async fn grants(conn: &Conn, page: &[String], is_semaphore: u8) -> Result<Vec<Vec<Value>>, String> {
     let mut command = redis::cmd("EVAL");
-    command.arg(READ).arg(3 * page.len());
+    command.arg(script::HELD).arg(3 * page.len());
     for key in page {
         let keys = LockKeys::new(key);
         command.arg(keys.lock()).arg(keys.fence()).arg(keys.meta());

@@ -156,7 +156,7 @@ impl Promotion<'_> {
         ];
         let mut last = Value::Nil;
         for step in &steps {
-            last = conn.execute(step, "REPLICAOF").await.map_err(|why| doubt(why.into()))?;
+            last = conn.needed(step).await.map_err(doubt)?;
         }
         let mark = match &last {
             Value::Array(answers) => answers.first().and_then(raw),
