@@ -41,6 +41,7 @@ use crate::op::{Holder, Loss, Reply};
 pub use crate::quorum::answers::attempts;
 use crate::redlock::{Redlock, RedlockBuilder};
 pub use crate::safe_text::{SENTENCE_MAX, Secrets};
+pub use crate::sentinel::conn::not_monitored;
 pub use crate::sentinel::discovery::SENTINELS_MAX;
 use crate::settings::Settings;
 pub use crate::settings::span::{FORM as SPAN_FORM, parse as parse_span};

@@ -215,8 +215,9 @@ fn of_group(group: &Group) -> Result<&Server, Absent> {
     }
     let known = known(group);
     let Some(at) = group.master_at() else {
-        let why = match heard.iter().find_map(|s| s.master.as_ref().err()) {
-            Some(why) => format!("no Sentinel names a master: {why}"),
+        let unread = heard.iter().find_map(|s| Some((&s.at, s.master.as_ref().err()?)));
+        let why = match unread {
+            Some((at, why)) => format!("no Sentinel names a master: {at}: {why}"),
             None => "no master is named by a majority of the Sentinels".to_owned(),
         };
         return Err(Absent::Refused(why));

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use palisade::error::{AcquireError, NodeOutcome};
 use palisade::{Failed, Outcome, RedisNode, Redlock, RunError, SentinelNode, TryAcquire};
-use palisade_ops::{Init, Initialised, init, init_lost};
+use palisade_ops::doctor::Doctor;
+use palisade_ops::{HandedOver, Handover, Init, Initialised, init, init_lost};
 use tracing_subscriber::filter::LevelFilter;
 
 use super::support::group::cli;
@@ -392,6 +393,27 @@ async fn what_is_not_new_is_refused_and_the_key_is_named() {
     assert!(refused.to_string().contains("\"users:7\""), "{refused}");
     let done = begun(&lone(&server), "orders:").await;
     assert!(done.is_done(), "another application's keys are none of ours: {done}");
+}
+
+/// A group's name is a matter of capital letters, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_that_no_sentinel_monitors_is_quoted_beside_those_that_are() {
+    let (master, sentinel) =
+        (Server::start(&[]), Server::start_program("redis-sentinel", &["sentinel.conf"]));
+    let monitor = ["SENTINEL", "MONITOR", "a", "127.0.0.1", &master.port().to_string(), "1"];
+    assert_eq!(sentinel.cli(&monitor), "OK");
+    let url = format!("sentinel://{}/A", sentinel.addr());
+    let sentence = "monitors no master \"A\", but \"a\"";
+    let deployment = Deployment::new().node(&*url).timeout(SOON);
+    let refused = begun(&deployment, "").await;
+    assert_eq!(refused.exit_code(), 2, "{refused}");
+    assert!(refused.to_string().contains(sentence), "{refused}");
+    let kept = Handover::new(deployment.clone()).group(|_| ()).await.unwrap();
+    assert!(matches!(&kept, HandedOver::Refused(why) if why.contains(sentence)), "{kept}");
+    let report = Doctor::new(deployment).trial(false).examine().await.unwrap();
+    let unreachable = report.findings.iter().filter(|f| f.check == "unreachable");
+    let evidence: Vec<_> = unreachable.map(|f| &*f.evidence).collect();
+    assert!(evidence.iter().any(|evidence| evidence.contains(sentence)), "{evidence:?}");
 }
 
 #[tokio::test]

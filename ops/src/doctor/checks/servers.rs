@@ -47,7 +47,10 @@ fn unreachable(facts: &Facts) -> Vec<Finding> {
         if group.servers.is_empty() && group.skipped.is_empty() && group.heard().next().is_some() {
             let message = format!("no Sentinel names a master for {:?}", group.name);
             let ask = group.heard().map(|s| s.by_hand("SENTINEL MASTERS"));
-            found.push(Finding::error(message, "SENTINEL MASTER").fix(ask).on(&group.name));
+            let unread = group.heard().find_map(|s| Some((&s.at, s.master.as_ref().err()?)));
+            let evidence = unread
+                .map_or("SENTINEL MASTER".to_owned(), |(at, why)| format!("Sentinel {at}: {why}"));
+            found.push(Finding::error(message, evidence).fix(ask).on(&group.name));
         }
     }
     let servers = facts.servers();
