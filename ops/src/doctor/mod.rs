@@ -135,6 +135,7 @@ impl Doctor {
         let mut facts = Facts {
             groups,
             nodes,
+            deployment: self.deployment.id()?,
             max_ttl: self.max_ttl,
             clock_error: self.error_bound(),
             trials: Vec::new(),

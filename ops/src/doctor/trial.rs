@@ -92,6 +92,10 @@ fn handle(doctor: &Doctor, nodes: &[Arc<dyn LockNode>]) -> Result<Redlock, Confi
         .clock_error(doctor.error_bound())
         .node_deadline(DEADLINE.min(doctor.deployment.within).min(ttl / 4))
         .allow_even_nodes();
+    let builder = match doctor.deployment.id()? {
+        Some(id) => builder.deployment(format!("{id:016x}")),
+        None => builder,
+    };
     nodes.iter().fold(builder, |all, node| all.node_arc(Arc::clone(node))).build()
 }
 

@@ -27,6 +27,7 @@ pub(crate) fn good() -> Facts {
             skipped: BTreeSet::new(),
         }],
         nodes: Vec::new(),
+        deployment: None,
         max_ttl: Duration::from_secs(15),
         clock_error: Duration::from_secs(2),
         trials: vec![Trial {
