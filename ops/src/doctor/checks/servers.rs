@@ -129,16 +129,19 @@ fn persistence(_: &Facts, server: &Server) -> Answer {
         let sync = server.setting("appendfsync");
         let evidence =
             format!("aof_enabled:1; appendfsync {}", sync.as_deref().unwrap_or("unknown"));
+        let is_late = sync.as_deref() == Ok("no");
+        let often = is_late.then(|| server.set("appendfsync", "everysec")).into_iter().flatten();
         return Ok(if ok("aof_last_write_status") {
             let message = "the append-only file cannot be written: this server takes no writes";
             Finding::error(message, evidence).fix(disk())
         } else if ok("aof_last_bgrewrite_status") {
             let message = "the append-only file could not be rewritten: it grows until the disk is \
                            full";
-            Finding::warning(message, evidence).fix(disk()).fix([server.by_hand("BGREWRITEAOF")])
+            let rewrite = server.by_hand("BGREWRITEAOF");
+            Finding::warning(message, evidence).fix(disk()).fix([rewrite]).fix(often)
         } else if sync? == "no" {
             let message = "the kernel decides when grants and results reach the disk";
-            Finding::warning(message, evidence).fix(server.set("appendfsync", "everysec"))
+            Finding::warning(message, evidence).fix(often)
         } else {
             Finding::fine(evidence)
         });
