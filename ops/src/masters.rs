@@ -428,4 +428,16 @@ mod tests {
             assert_eq!(agreed_epoch(&epochs, known), agreed, "{epochs:?} of {known}");
         }
     }
+
+    #[test]
+    fn a_replica_that_announces_port_0_is_told_what_it_lacks() {
+        let line = "ip=10.0.0.2,port=0,state=online,offset=1000,lag=0";
+        let info = [("slave0".to_owned(), line.to_owned())].into();
+        let master = Server::unreached("10.0.0.1:6379".to_owned(), true, String::new());
+        let master = Server { info: Ok(info), ..master };
+        let refused = following(&master, &BTreeSet::new()).unwrap_err();
+        let why = "10.0.0.1:6379: its replica 10.0.0.2 announces port 0: it listens by TLS only \
+                   and lacks `tls-replication yes`; set that there";
+        assert_eq!(refused, Absent::Refused(why.to_owned()));
+    }
 }

@@ -77,15 +77,10 @@ impl Promotion<'_> {
         Ok(able)
     }
 
-    /// Makes one of these Sentinels promote a replica. Returns the address of the replica as soon
-    /// as the replica reports the role of a master.
-    pub(super) async fn promoted(
-        &self,
-        able: &[String],
-        closed: &Closed,
-    ) -> Result<String, String> {
+    /// Makes one of these Sentinels promote a replica before `until`. Returns the address of the
+    /// replica as soon as the replica reports the role of a master.
+    pub(super) async fn promoted(&self, able: &[String], until: Instant) -> Result<String, String> {
         let asked = self.ask_for_failover(able).await?;
-        let until = self.of.until(closed);
         loop {
             for at in &self.master.replicas {
                 let opened = masters::open(&self.target(at), &self.of.deployment).await;
