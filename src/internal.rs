@@ -38,12 +38,14 @@ pub use crate::name::{
 pub use crate::node::min_replicas_rule::{
     ADVISED_DOWN_AFTER, ADVISED_LAG, Checked, LAG_SLACK, MinReplicasFacts, MinReplicasRule,
 };
+pub use crate::node::redis::faults::missing_right;
 pub use crate::node::sentinel::GroupAccess;
 use crate::node::{RedisNodeBuilder, SentinelNodeBuilder};
 use crate::op::{Holder, Loss, Reply};
 pub use crate::quorum::answers::attempts;
 use crate::redlock::Redlock;
 pub use crate::safe_text::{SENTENCE_MAX, Secrets};
+pub use crate::sentinel::conn::not_monitored;
 pub use crate::sentinel::discovery::SENTINELS_MAX;
 use crate::settings::Settings;
 pub use crate::settings::given;

@@ -13,6 +13,7 @@ const NOT_SETTINGS: &[&str] = &[
     "clock-skew",
     "data-loss",
     "not-initialised",
+    "other-deployment",
     "permissions",
     "trial",
     "quarantine-long",

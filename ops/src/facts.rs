@@ -60,6 +60,8 @@ pub(crate) struct Facts {
     pub(crate) groups: Vec<Group>,
     /// The lone servers. Each server is one node.
     pub(crate) nodes: Vec<Server>,
+    /// The id that the settings give the deployment.
+    pub(crate) deployment: Option<u64>,
     /// The application's `max_ttl`: the longest lease.
     pub(crate) max_ttl: Duration,
     /// The application's `clock_error` (E): the largest error of any clock.

@@ -213,7 +213,7 @@ impl Handover {
             Err(why) => return Ok(HandedOver::Refused(why)),
         };
         tell(&format!("{} is closed, and all its replicas confirmed it", master.at));
-        let new = match promotion.promoted(&able, &closed).await {
+        let new = match promotion.promoted(&able, self.until(&closed)).await {
             Ok(new) => new,
             Err(why) => return Ok(self.open(&master, &closed, why).await),
         };

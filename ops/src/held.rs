@@ -11,6 +11,7 @@ use super::Deployment;
 use super::gather::conn::Conn;
 use super::masters::{Master, find_masters};
 use super::scan::{Scan, escaped};
+use super::script;
 use palisade::FencingToken;
 use palisade::election::Leader;
 use palisade::error::{ConfigError, Resource};
@@ -18,8 +19,8 @@ use palisade::internal::digest;
 use palisade::internal::{self, check_prefix, is_ownerless, of_key};
 use palisade::node::spi::{Holder, LockKeys, OwnerToken};
 
-const READ: &str = include_str!("lua/held.lua");
-/// In one request. The metadata of these names' holders fit into one answer.
+/// Number of names in one request. The metadata that the holders of these names have stored fit
+/// into one answer.
 const PAGE: usize = 64;
 /// Smaller than `PAGE`, because a semaphore has up to 256 permits.
 const SEMAPHORES: usize = 16;
@@ -177,7 +178,7 @@ async fn read(
 /// The keys are those of locks, or all of semaphores.
 async fn grants(conn: &Conn, page: &[String], is_semaphore: u8) -> Result<Vec<Vec<Value>>, String> {
     let mut command = redis::cmd("EVAL");
-    command.arg(READ).arg(3 * page.len());
+    command.arg(script::HELD).arg(3 * page.len());
     for key in page {
         let keys = LockKeys::new(key);
         command.arg(keys.lock()).arg(keys.fence()).arg(keys.meta());

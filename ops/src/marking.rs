@@ -100,7 +100,7 @@ pub(super) async fn rewrite<T>(
 }
 
 async fn run(conn: &Conn, command: &redis::Cmd) -> Result<Vec<Value>, Refusal> {
-    let answer = conn.execute(command, "EVAL").await.map_err(Refusal::failed)?;
+    let answer = conn.needed(command).await.map_err(Refusal::failed)?;
     let Value::Array(parts) = answer else {
         return Err(Refusal::failed("EVAL: answer not understood"));
     };

@@ -205,8 +205,9 @@ fn of_group(group: &Group) -> Result<&Server, Absent> {
     }
     let known = known(group);
     let Some(at) = group.master_at() else {
-        let why = match heard.iter().find_map(|s| s.master.as_ref().err()) {
-            Some(why) => format!("no Sentinel names a master: {why}"),
+        let unread = heard.iter().find_map(|s| Some((&s.at, s.master.as_ref().err()?)));
+        let why = match unread {
+            Some((at, why)) => format!("no Sentinel names a master: {at}: {why}"),
             None => "no master is named by a majority of the Sentinels".to_owned(),
         };
         return Err(Absent::Refused(why));
@@ -404,5 +405,17 @@ mod tests {
         ] {
             assert_eq!(agreed_epoch(&epochs, known), agreed, "{epochs:?} of {known}");
         }
+    }
+
+    #[test]
+    fn a_replica_that_announces_port_0_is_told_what_it_lacks() {
+        let line = "ip=10.0.0.2,port=0,state=online,offset=1000,lag=0";
+        let info = [("slave0".to_owned(), line.to_owned())].into();
+        let master = Server::unreached("10.0.0.1:6379".to_owned(), true, String::new());
+        let master = Server { info: Ok(info), ..master };
+        let refused = following(&master, &BTreeSet::new()).unwrap_err();
+        let why = "10.0.0.1:6379: its replica 10.0.0.2 announces port 0: it listens by TLS only \
+                   and lacks `tls-replication yes`; set that there";
+        assert_eq!(refused, Absent::Refused(why.to_owned()));
     }
 }

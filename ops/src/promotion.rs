@@ -72,13 +72,10 @@ impl Promotion<'_> {
         Ok(able)
     }
 
-    pub(super) async fn promoted(
-        &self,
-        able: &[String],
-        closed: &Closed,
-    ) -> Result<String, String> {
+    /// Makes one of these Sentinels promote a replica before `until`. Returns the address of the
+    /// replica as soon as the replica reports the role of a master.
+    pub(super) async fn promoted(&self, able: &[String], until: Instant) -> Result<String, String> {
         let asked = self.ask_for_failover(able).await?;
-        let until = self.of.until(closed);
         loop {
             for at in &self.master.replicas {
                 let opened = masters::open(&self.target(at), &self.of.deployment).await;
@@ -146,7 +143,7 @@ impl Promotion<'_> {
         ];
         let mut last = Value::Nil;
         for step in &steps {
-            last = conn.execute(step, "REPLICAOF").await.map_err(|why| doubt(why.into()))?;
+            last = conn.needed(step).await.map_err(doubt)?;
         }
         let mark = match &last {
             Value::Array(answers) => answers.first().and_then(raw),

@@ -2,7 +2,18 @@
 
 use super::gather::conn::Conn;
 
-pub(super) const OLDER: &str = include_str!("lua/older.lua");
+/// The script of a file that uses `read` of `lua/read.lua`.
+macro_rules! reading {
+    ($file:literal) => {
+        concat!(include_str!("lua/read.lua"), include_str!(concat!("lua/", $file)))
+    };
+}
+
+pub(super) const OLDER: &str = reading!("older.lua");
+pub(super) const HELD: &str = reading!("held.lua");
+pub(super) const QUEUES: &str = reading!("queues.lua");
+pub(super) const RECORDS: &str = reading!("records.lua");
+pub(super) const CHANGE: &str = reading!("change.lua");
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {

@@ -11,11 +11,11 @@ use super::Deployment;
 use super::gather::conn::Conn;
 use super::masters::{Master, find_masters};
 use super::records::{KeyFacts, NodeRecords, Records, records_of};
+use super::script;
 use palisade::ConfigError;
 use palisade::node::spi::LockKeys;
 
-const QUEUES: &str = include_str!("lua/queues.lua");
-/// A search costs many requests.
+/// Shortest time between two searches for the masters, which cost many requests.
 const SEARCH: Duration = Duration::from_secs(2);
 /// The login, `ROLE` and `INFO`.
 const SEARCH_REQUESTS: u64 = 3;
@@ -195,26 +195,26 @@ impl Surveyed {
     /// Within the deployment's time-out. If a part fails, the next request finds the master again.
     async fn request(&mut self, deployment: &Deployment, ask: &Ask<'_>) -> Parts {
         let mut commands = redis::pipe();
-        let mut what = Vec::new();
-        if let Some(count) = ask.scan {
-            commands.cmd("SCAN").arg(&self.cursor).arg("COUNT").arg(count);
-            what.push("SCAN");
+        let mut count = 0;
+        if let Some(keys) = ask.scan {
+            commands.cmd("SCAN").arg(&self.cursor).arg("COUNT").arg(keys);
+            count += 1;
         }
         if !ask.locks.is_empty() {
-            commands.cmd("EVAL").arg(QUEUES).arg(2 * ask.locks.len());
+            commands.cmd("EVAL").arg(script::QUEUES).arg(2 * ask.locks.len());
             for lock in ask.locks {
                 let keys = LockKeys::new(lock);
                 commands.arg(keys.lock()).arg(keys.queue());
             }
-            what.push("EVAL");
+            count += 1;
         }
         if let Some((records, keys)) = ask.keys {
             commands.add_command(records.read_command(keys));
-            what.push("EVAL");
+            count += 1;
         }
-        let mut answers = match self.send(deployment, &commands, &what).await {
+        let mut answers = match self.send(deployment, &commands, count).await {
             Ok(answers) => answers.into_iter(),
-            Err(why) => vec![Err(why); what.len()].into_iter(),
+            Err(why) => vec![Err(why); count].into_iter(),
         };
         let mut next = || answers.next().unwrap_or_else(|| Err(strange()));
         let scan = ask.scan.map(|_| next().and_then(page));
@@ -236,7 +236,7 @@ impl Surveyed {
         &mut self,
         deployment: &Deployment,
         commands: &redis::Pipeline,
-        what: &[&str],
+        count: usize,
     ) -> Result<Vec<Result<Value, String>>, String> {
         let master = self.master.as_ref().map_err(Clone::clone)?;
         let sent = async {
@@ -246,14 +246,14 @@ impl Surveyed {
                     Conn::open_wide(&master.target, Instant::now() + deployment.within()).await?
                 }
             };
-            let answers = conn.execute_all(commands, what).await?;
+            let answers = conn.all_needed(commands, count).await?;
             Ok::<_, String>((conn, answers))
         };
         let late = || Err("no answer before the deadline".to_owned());
         let (conn, answers) =
             timeout(deployment.within(), sent).await.unwrap_or_else(|_| late())?;
         self.conn = Some(conn);
-        Ok(answers.into_iter().map(|answer| answer.map_err(String::from)).collect())
+        Ok(answers)
     }
 }
 

@@ -124,7 +124,9 @@ pub(crate) struct ReplicaList {
 
 const NAMES: usize = 8;
 
-fn not_monitored(name: &str, known: &[String], secrets: &Secrets) -> String {
+/// Returns the text for a Sentinel that does not monitor the master `name`, with some of those that
+/// it does, the `known`.
+pub fn not_monitored(name: &str, known: &[String], secrets: &Secrets) -> String {
     let quoted = |name: &String| format!("\"{}\"", secrets.clean(name));
     let mut names: Vec<String> = known.iter().take(NAMES).map(quoted).collect();
     names.extend((known.len() > NAMES).then(|| format!("{} more", known.len() - NAMES)));

@@ -2,12 +2,14 @@
 //! Sentinels.
 
 use std::cell::RefCell;
+use std::process::Command;
 
 use crate::bench::Bench;
 use crate::doctor::Patient;
 use crate::doctor::Verdict::{Error, Fine, Info, Warning};
 use crate::lab::{Lab, NAME, Plan};
 use crate::settings::Ward;
+use crate::support::server::Server;
 
 fn patient(lab: &Lab) -> Patient {
     Patient::group(NAME, &lab.sentinel_addrs()).arg("--no-trial")
@@ -99,4 +101,33 @@ fn four_servers_can_be_two_halves() {
     }
     let report = patient(&lab).examine();
     assert_eq!(report.of("min-replicas", &server(0)).verdict, Fine);
+}
+
+/// Lone servers that were marked one by one, and one server by two addresses.
+#[test]
+fn nodes_of_different_deployments_and_one_vote_twice() {
+    let servers = [(); 2].map(|()| Server::start(&["--appendonly", "yes"]));
+    let palisade = |args: &[&str]| {
+        let out = Command::new(env!("CARGO_BIN_EXE_palisade")).args(args).output();
+        let out = out.expect("the program can be run");
+        assert!(out.status.success(), "{args:?}: {out:?}");
+    };
+    for server in &servers {
+        palisade(&["init", "--new", "--node", &server.url()]);
+    }
+    let twice = format!("unix://{}", servers[0].socket().display());
+    let other = |urls: [&str; 2]| {
+        let patient = urls.iter().fold(Patient::default(), |all, url| all.arg("--node").arg(url));
+        patient.arg("--no-trial").examine().of("other-deployment", "nodes").clone()
+    };
+    let urls = servers.each_ref().map(Server::url);
+    let urls = urls.each_ref().map(String::as_str);
+    let found = other(urls);
+    assert_eq!(found.verdict, Error, "{found:#?}");
+    assert!(servers.iter().all(|server| found.message.contains(&server.addr())), "{found:#?}");
+    let vote = other([urls[0], &twice]);
+    assert!(vote.message.contains("several nodes have one vote"), "{vote:#?}");
+    let join = ["settings", "--one-deployment", "--yes", "--allow-even-nodes"];
+    palisade(&[&join[..], &["--node", urls[0], "--node", urls[1]]].concat());
+    assert_eq!(other(urls).verdict, Fine);
 }

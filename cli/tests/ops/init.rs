@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use palisade::error::{AcquireError, NodeOutcome};
 use palisade::{Failed, Outcome, RedisNode, Redlock, RunError, SentinelNode, TryAcquire};
-use palisade_ops::{Init, Initialised, init, init_lost};
+use palisade_ops::doctor::Doctor;
+use palisade_ops::{HandedOver, Handover, Init, Initialised, init, init_lost};
 use tracing_subscriber::filter::LevelFilter;
 
 use super::support::group::cli;
@@ -205,9 +206,16 @@ async fn a_server_with_records_from_before_its_data_began_is_not_marked() {
     let redlock = handle();
     let mutex = redlock.mutex("other").acquire_timeout(SOON).build().unwrap();
     drop(mutex.acquire().await.unwrap());
+    let marker = server.cli(&["GET", "palisade:generation"]);
+    let less = ["ACL", "SETUSER", "ops", "on", ">ops", "~*", "&*", "+@all", "-hget"];
+    assert_eq!(server.cli(&less), "OK");
+    let by_ops = Deployment::new().node(format!("redis://ops:ops@{}", server.addr()));
+    let unread = begun(&by_ops.timeout(SOON), "").await.to_string();
+    assert!(unread.contains("allow this user +hget ("), "{unread}");
     let refused = begun(&lone(&server), "").await;
     assert_eq!(refused.exit_code(), 2, "{refused}");
     assert!(refused.to_string().contains("\"idem:orders:7\""), "{refused}");
+    assert_eq!(server.cli(&["GET", "palisade:generation"]), marker);
 }
 
 #[tokio::test]
@@ -384,6 +392,27 @@ async fn what_is_not_new_is_refused_and_the_key_is_named() {
     assert!(refused.to_string().contains("\"users:7\""), "{refused}");
     let done = begun(&lone(&server), "orders:").await;
     assert!(done.is_done(), "another application's keys are none of ours: {done}");
+}
+
+/// A group's name is a matter of capital letters, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_that_no_sentinel_monitors_is_quoted_beside_those_that_are() {
+    let (master, sentinel) =
+        (Server::start(&[]), Server::start_program("redis-sentinel", &["sentinel.conf"]));
+    let monitor = ["SENTINEL", "MONITOR", "a", "127.0.0.1", &master.port().to_string(), "1"];
+    assert_eq!(sentinel.cli(&monitor), "OK");
+    let url = format!("sentinel://{}/A", sentinel.addr());
+    let sentence = "monitors no master \"A\", but \"a\"";
+    let deployment = Deployment::new().node(&*url).timeout(SOON);
+    let refused = begun(&deployment, "").await;
+    assert_eq!(refused.exit_code(), 2, "{refused}");
+    assert!(refused.to_string().contains(sentence), "{refused}");
+    let kept = Handover::new(deployment.clone()).group(|_| ()).await.unwrap();
+    assert!(matches!(&kept, HandedOver::Refused(why) if why.contains(sentence)), "{kept}");
+    let report = Doctor::new(deployment).trial(false).examine().await.unwrap();
+    let unreachable = report.findings.iter().filter(|f| f.check == "unreachable");
+    let evidence: Vec<_> = unreachable.map(|f| &*f.evidence).collect();
+    assert!(evidence.iter().any(|evidence| evidence.contains(sentence)), "{evidence:?}");
 }
 
 #[tokio::test]

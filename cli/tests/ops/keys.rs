@@ -429,7 +429,7 @@ async fn a_change_without_an_answer_is_not_called_refused_and_takes_no_effect_la
         server.cli(&["CLIENT", "UNPAUSE"]);
     }
     // A server that executes the script after its deadline changes nothing.
-    let (script, key) = (include_str!("../../../ops/src/lua/change.lua"), "app:idem:orders:late");
+    let (script, key) = (super::rights::CHANGE, "app:idem:orders:late");
     let server = &lab.servers[1];
     let ballot = server.cli(&["HGET", key, "fence"]);
     let purge = |deadline: &str| {

@@ -8,6 +8,7 @@ mod nodes;
 mod one_deployment;
 mod preflight;
 mod promotion;
+mod rights;
 mod shared_settings;
 mod stopped;
 #[path = "../../../tests/support/mod.rs"]

@@ -22,8 +22,11 @@ async fn says(sentence: &str, ask: impl AsyncFn() -> String) {
     }
 }
 
+const VERBS: [&[&str]; 5] =
+    [&["init", "--new"], &["handover"], &["lock", "a", "-n"], &["inspect-node"], &["doctor"]];
+
 /// Asserts that the sentence is part of what each says about the server at `url`.
-async fn all_say(sentence: &str, url: &str) {
+async fn all_say(sentence: &str, url: &str, verbs: &[&[&str]]) {
     let node = RedisNode::new(url).unwrap();
     let redlock = Redlock::builder().node(node).build().unwrap();
     says(sentence, async || {
@@ -47,15 +50,16 @@ async fn all_say(sentence: &str, url: &str) {
         kept.to_string()
     })
     .await;
-    for verb in [&["init", "--new"][..], &["handover"], &["lock", "a", "-n"], &["inspect-node"]] {
+    for &verb in verbs {
         let tail: &[&str] = match verb[0] {
             "lock" | "handover" => &["--", "true"],
+            "doctor" => &["--no-trial"],
             _ => &[],
         };
         says(sentence, async || {
             let out = palisade(&[verb, &["--node", url], tail].concat());
             assert_ne!(out.status.code(), Some(0), "{verb:?}: {}", words(&out));
-            format!("{verb:?}: {}", words(&out))
+            format!("{verb:?}: {}", unwrapped(&out))
         })
         .await;
     }
@@ -64,7 +68,7 @@ async fn all_say(sentence: &str, url: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_refuse_what_one_refuses_with_the_same_sentence() {
     let cluster = Server::start(&["--cluster-enabled", "yes"]);
-    all_say("Redis Cluster cannot be a node; use standalone servers", &cluster.url()).await;
+    all_say("Redis Cluster cannot be a node; use standalone servers", &cluster.url(), &VERBS).await;
 
     let five = Fake::start(|words| match words {
         ["HELLO", ..] => {
@@ -73,20 +77,27 @@ async fn all_refuse_what_one_refuses_with_the_same_sentence() {
         _ => b"+OK\r\n".to_vec(),
     });
     let sentence = "it does not know HELLO; at least 6.2.7 is needed";
-    all_say(sentence, &format!("redis://{}", five.at)).await;
+    all_say(sentence, &format!("redis://{}", five.at), &VERBS).await;
 
     let old = Fake::start(|words| match words {
         ["INFO", ..] => bulk("redis_version:6.0.16\r\nredis_mode:standalone\r\n"),
         words => View::default().answer('a', words),
     });
     let sentence = "server version \"6.0.16\"; at least 6.2.7 is needed";
-    all_say(sentence, &format!("redis://{}", old.at)).await;
+    all_say(sentence, &format!("redis://{}", old.at), &VERBS).await;
 
     let closed = Server::start(&[]);
     assert_eq!(closed.cli(&["ACL", "SETUSER", "default", "-info"]), "OK");
-    all_say("; allow this user +info (least rights: ", &closed.url()).await;
+    all_say("; allow this user +info (least rights: ", &closed.url(), &VERBS[..4]).await;
     let marked = init(&lone(&closed), "").await.unwrap();
     assert!(matches!(&marked.nodes[0].1, Init::Refused(_)), "{marked}");
+
+    // The library sends EVALSHA, the operators' functions EVAL. What reads only sends neither.
+    let no_scripts = Server::start(super::handover::DURABLE);
+    assert_eq!(no_scripts.cli(&["ACL", "SETUSER", "default", "-eval", "-evalsha"]), "OK");
+    all_say("; allow this user +eval", &no_scripts.url(), &VERBS[..3]).await;
+    let marked = init(&lone(&no_scripts), "").await.unwrap().to_string();
+    assert!(marked.contains("+eval (least rights: "), "{marked}");
 }
 
 /// All clients go by the largest E, also where the command names a smaller one.

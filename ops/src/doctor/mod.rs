@@ -119,6 +119,7 @@ impl Doctor {
         let mut facts = Facts {
             groups,
             nodes,
+            deployment: self.deployment.id()?,
             max_ttl: self.max_ttl,
             clock_error: self.clock_error,
             trials: Vec::new(),

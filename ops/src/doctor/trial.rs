@@ -82,6 +82,10 @@ fn handle(doctor: &Doctor, nodes: &[Arc<dyn LockNode>]) -> Result<Redlock, Confi
         .clock_error(doctor.clock_error)
         .node_deadline(DEADLINE.min(doctor.deployment.within()).min(ttl / 4))
         .allow_even_nodes();
+    let builder = match doctor.deployment.id()? {
+        Some(id) => builder.deployment(format!("{id:016x}")),
+        None => builder,
+    };
     nodes.iter().fold(builder, |all, node| all.node_arc(Arc::clone(node))).build()
 }
 

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use redis::{Cmd, FromRedisValue, Pipeline, RedisResult, Value};
+use redis::{Cmd, FromRedisValue, Pipeline, RedisError, RedisResult, Value};
 use tokio::time::{Instant, timeout_at};
 
 use super::super::facts::{Fields, Read, Unread};
-use palisade::internal::{self, Endpoint, Line, Secrets, error_text};
+use palisade::internal::{self, Endpoint, Line, Secrets, error_text, missing_right};
 
 #[derive(Clone)]
 pub(crate) struct Conn {
@@ -48,31 +48,34 @@ impl Conn {
 
     /// An error's text calls the command `what`.
     pub(crate) async fn execute(&self, command: &Cmd, what: &str) -> Read<Value> {
-        let mut handle = (**self.line).clone();
-        let sent = async { handle.send_packed_command(command).await };
-        match timeout_at(self.until, sent).await {
-            Ok(answer) => answered(answer.and_then(Value::extract_error), what, self.secrets()),
-            Err(_) => Err(Unread::Failed(LATE.to_owned())),
+        match self.send(command).await {
+            Some(answer) => answered(answer, what, self.secrets()),
+            None => Err(Unread::Failed(LATE.to_owned())),
         }
     }
 
-    /// `Ok(Err(why))` is an error that the server answered; after `Err(why)` it may have executed
-    /// the command.
-    pub(crate) async fn change(
-        &self,
-        command: &Cmd,
-        what: &str,
-    ) -> Result<Result<Value, String>, String> {
+    /// Sends a command without which an operation cannot go on, and returns the answer. The text of
+    /// an error says which right the user lacks.
+    pub(crate) async fn needed(&self, command: &Cmd) -> Result<Value, String> {
+        let answer = self.send(command).await.ok_or_else(|| LATE.to_owned())?;
+        answer.map_err(|e| refused(&e, self.secrets()))
+    }
+
+    /// Sends a command that changes something, as [`Self::needed`] does. `Ok(Err(why))` is an error
+    /// that the server answered; `Err(why)` means that no answer came, so the server may have
+    /// executed the command.
+    pub(crate) async fn change(&self, command: &Cmd) -> Result<Result<Value, String>, String> {
+        match self.send(command).await.ok_or_else(|| LATE.to_owned())? {
+            Err(e) if e.code().is_none() => Err(error_text(&e, self.secrets())),
+            answer => Ok(answer.map_err(|e| refused(&e, self.secrets()))),
+        }
+    }
+
+    async fn send(&self, command: &Cmd) -> Option<RedisResult<Value>> {
         let mut handle = (**self.line).clone();
         let sent = async { handle.send_packed_command(command).await };
-        match timeout_at(self.until, sent).await {
-            Ok(Err(e)) if e.code().is_none() => Err(error_text(&e, self.secrets())),
-            Ok(answer) => {
-                let answer = answer.and_then(Value::extract_error);
-                Ok(answered(answer, what, self.secrets()).map_err(String::from))
-            }
-            Err(_) => Err(LATE.to_owned()),
-        }
+        let answer = timeout_at(self.until, sent).await.ok()?;
+        Some(answer.and_then(Value::extract_error))
     }
 
     /// In ms since 1970.
@@ -83,29 +86,28 @@ impl Conn {
         Ok(s.saturating_mul(1_000).saturating_add(us / 1_000).saturating_add(left))
     }
 
-    /// In one write.
-    pub(crate) async fn execute_all(
+    /// Sends `count` commands in one write, and returns the answer to each of them, with the texts
+    /// of [`Self::needed`].
+    pub(crate) async fn all_needed(
         &self,
         commands: &Pipeline,
-        what: &[&str],
-    ) -> Read<Vec<Read<Value>>> {
+        count: usize,
+    ) -> Result<Vec<Result<Value, String>>, String> {
         let mut handle = (**self.line).clone();
-        let sent = async { handle.send_packed_commands(commands, 0, what.len()).await };
-        let whole = what.join(", ");
-        let answers = match timeout_at(self.until, sent).await {
-            Ok(answers) => answered(answers, &whole, self.secrets())?,
-            Err(_) => return Err(Unread::Failed(LATE.to_owned())),
-        };
-        let each = answers.into_iter().zip(what);
-        Ok(each.map(|(a, what)| answered(a.extract_error(), what, self.secrets())).collect())
+        let sent = async { handle.send_packed_commands(commands, 0, count).await };
+        let answers = timeout_at(self.until, sent).await.map_err(|_| LATE.to_owned())?;
+        let text = |e| refused(&e, self.secrets());
+        let answers = answers.map_err(text)?;
+        Ok(answers.into_iter().map(|answer| answer.extract_error().map_err(text)).collect())
     }
 
+    /// Sends a command as [`Self::needed`] does, and converts the answer to a value of type `T`.
     pub(crate) async fn read<T: FromRedisValue>(
         &self,
         command: &Cmd,
         what: &str,
     ) -> Result<T, String> {
-        let value = self.execute(command, what).await?;
+        let value = self.needed(command).await?;
         redis::from_redis_value(value).map_err(|_| format!("{what}: answer not understood"))
     }
 
@@ -157,8 +159,13 @@ fn answered<T>(answer: RedisResult<T>, what: &str, secrets: &Secrets) -> Read<T>
     })
 }
 
-/// Without control characters. Secrets are removed later, by the report: here that would change
-/// values, because a password can be a common word.
+fn refused(e: &RedisError, secrets: &Secrets) -> String {
+    missing_right(e, secrets).unwrap_or_else(|| error_text(e, secrets))
+}
+
+/// Returns the value as text without control characters. Secrets are removed later, by the report
+/// that shows the text. Removing them here would change values, because a password can be a common
+/// word.
 pub(crate) fn text(value: &Value) -> Option<String> {
     raw(value).map(|text| Secrets::default().clean(&text))
 }

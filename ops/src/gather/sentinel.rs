@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use super::super::facts::{Fields, Read, Sentinel, Unread, unreached};
 use super::conn::{Conn, fields, info, parsed, text};
-use palisade::internal::Endpoint;
+use palisade::internal::{Endpoint, not_monitored};
 
 pub(super) async fn ask(
     at: &str,
@@ -41,7 +41,15 @@ pub(super) async fn ask(
     );
     sentinel.tilt = tilt;
     sentinel.id = id;
-    sentinel.master = facts.and_then(|answer| parsed(&answer, "SENTINEL MASTER", fields));
+    sentinel.master = match facts {
+        Err(Unread::Failed(why)) if why.contains("No such master") => {
+            let known = conn.query("SENTINEL MASTERS", "SENTINEL MASTERS", list).await;
+            let known = known.unwrap_or_default().into_iter();
+            let known: Vec<_> = known.filter_map(|mut of| of.remove("name")).collect();
+            Err(Unread::Failed(not_monitored(master, &known, conn.secrets())))
+        }
+        facts => facts.and_then(|answer| parsed(&answer, "SENTINEL MASTER", fields)),
+    };
     sentinel.replicas = replicas.and_then(|answer| parsed(&answer, "SENTINEL REPLICAS", list));
     sentinel.others = others.and_then(|answer| parsed(&answer, "SENTINEL SENTINELS", list));
     let quorum = quorum.and_then(|answer| parsed(&answer, "SENTINEL CKQUORUM", text));

@@ -7,11 +7,14 @@
 -- Returns  a word for each record: done | as it is | none | changed | running | settling | stored |
 --          unfinished | foreign | closed | late | broken | stopped
 --          (`said` in records/change.rs has a sentence for each word)
-local what, time = ARGV[1], redis.call('TIME')
+local what, time = ARGV[1], read('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local marker = redis.call('GET', KEYS[1]) or ''
--- While the server is settling after a handover, a lease may last for 2E longer than its clock
--- shows. A quarantine is longer than that.
+local marker = read('GET', KEYS[1]) or ''
+if marker.err then return marker end
+-- While the server is closed for a planned handover, the script changes nothing. While the server
+-- is settling after a handover, a lease may last for twice E (the largest clock error) longer than
+-- the server's clock shows. The script has no value of E. So the script uses the length of a
+-- quarantine, which is longer than twice E.
 local kind, till = string.match(marker, '^ ([cs])(%d+) ', 229)
 if kind and now >= tonumber(till) then kind = nil end
 local longer = kind == 's' and tonumber(string.sub(marker, 201, 209)) or 0
@@ -29,12 +32,10 @@ local function write(...)
   end
 end
 
-local function change(key, ballot)
+local function change(key, h, ballot)
   if broken then return 'stopped' end
   if now > tonumber(ARGV[3]) then return 'late' end
   if kind == 'c' then return 'closed' end
-  -- An error of the script itself would hide which keys are changed.
-  local h = redis.pcall('HMGET', key, 'fence', 'till', 'att', 'rf')
   if h.err then return 'foreign' end
   if (h[1] or '') ~= ballot then return 'changed' end
   if not h[1] then return 'none' end
@@ -59,6 +60,9 @@ local function change(key, ballot)
   return broken and 'broken' or 'done'
 end
 
-local out = {}
-for i = 2, #KEYS do out[i - 1] = change(KEYS[i], ARGV[i + 2]) end
+-- All reads come before the first write: an error of the script itself would hide which keys are
+-- changed.
+local records, out = {}, {}
+for i = 2, #KEYS do records[i] = read('HMGET', KEYS[i], 'fence', 'till', 'att', 'rf') end
+for i = 2, #KEYS do out[i - 1] = change(KEYS[i], records[i], ARGV[i + 2]) end
 return out

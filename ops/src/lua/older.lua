@@ -4,7 +4,7 @@
 -- ARGV    1 time when the data history began, in ms
 -- Returns the first key with such a record, or an empty text
 for _, key in ipairs(KEYS) do
-  local promise = redis.pcall('HGET', key, 'fence')
+  local promise = read('HGET', key, 'fence')
   if type(promise) == 'string' and (tonumber(promise) or math.huge) < ARGV[1] * 1000 then
     return key
   end

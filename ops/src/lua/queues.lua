@@ -6,8 +6,8 @@
 --          (the library's wake.lua describes its form), or an empty text
 local out = {}
 for i = 1, #KEYS, 2 do
-  local queue = redis.pcall('GETRANGE', KEYS[i + 1], 0, 3120)
+  local queue = read('GETRANGE', KEYS[i + 1], 0, 3120)
   local good = type(queue) == 'string' and #queue <= 3120
-  out[#out + 1] = {redis.call('PTTL', KEYS[i]), good and queue or ''}
+  out[#out + 1] = {read('PTTL', KEYS[i]), good and queue or ''}
 end
 return out

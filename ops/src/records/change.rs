@@ -10,11 +10,10 @@ use super::facts::{NodeRecords, facts};
 use super::key_change::{KeyChange, NodeChange};
 use super::{KeyFacts, KeyState, NodeSeen, Nodes, PAGE, Records, Select};
 use crate::masters::{Master, find_masters};
+use crate::script;
 use palisade::ConfigError;
 use palisade::idempotency::{Call, Resolved, RunError};
 use palisade::internal::{MARKER, check_name, key_of};
-
-const CHANGE: &str = include_str!("../lua/change.lua");
 
 /// Author and reason of a change to a key, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -278,7 +277,7 @@ impl Records {
         // reported.
         let deadline = conn.deadline_at_server().await.map_err(NodeChange::Unreachable)?;
         let mut command = redis::cmd("EVAL");
-        command.arg(CHANGE).arg(keys.len() + 1).arg(MARKER);
+        command.arg(script::CHANGE).arg(keys.len() + 1).arg(MARKER);
         for key in keys {
             command.arg(format!("{}{key}", self.begins));
         }
@@ -289,7 +288,7 @@ impl Records {
             let ballot = seen.as_ref().map_or("", |seen| &seen.fence);
             command.arg(if *meant { ballot } else { "used" });
         }
-        let answer = conn.change(&command, "EVAL").await.map_err(NodeChange::Unanswered)?;
+        let answer = conn.change(&command).await.map_err(NodeChange::Unanswered)?;
         let answer = answer.map_err(NodeChange::Unreachable)?;
         let words = redis::from_redis_value::<Vec<String>>(answer).unwrap_or_default();
         let words: Option<Vec<_>> = words.iter().map(|word| said(word)).collect();

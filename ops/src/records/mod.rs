@@ -21,12 +21,11 @@ use super::Deployment;
 use super::gather::conn::raw;
 use super::masters::{Master, find_masters};
 use super::scan::{Scan, escaped};
+use super::script;
 use palisade::ConfigError;
 use palisade::internal::{DECISIONS, MARKER, check_namespace, check_prefix, of_record, record_key};
 
-const READ: &str = include_str!("../lua/records.lua");
-
-/// In one request. More would block the server for too long.
+/// Number of records in one request. A larger number would block the server for too long.
 const PAGE: usize = 500;
 
 /// The idempotency keys of one namespace on the servers of a deployment.
@@ -204,7 +203,7 @@ impl Records {
 
     pub(crate) fn read_command(&self, keys: &[String]) -> redis::Cmd {
         let mut command = redis::cmd("EVAL");
-        command.arg(READ).arg(keys.len() + 1).arg(MARKER);
+        command.arg(script::RECORDS).arg(keys.len() + 1).arg(MARKER);
         for key in keys {
             command.arg(format!("{}{key}", self.begins));
         }

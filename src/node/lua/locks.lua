@@ -55,6 +55,7 @@ local function is_kept(lock, fence)
   local till, noted = kept_till(lock, fence)
   if till <= b.now_ms then return false end
   if not noted then
+    redis.call('PEXPIRE', 'palisade:none', '1') -- who may not do that leaves no note without an end
     redis.pcall('HSET', 'palisade:settled', lock, string.format('%.0f', till))
     redis.call('PEXPIRE', 'palisade:settled', string.format('%.0f', b.settling - b.now_ms))
   end

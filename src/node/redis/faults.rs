@@ -89,6 +89,12 @@ fn words(fault: NodeFault, e: &RedisError, secrets: &Secrets) -> String {
     }
 }
 
+/// Returns the text of an error about a right that the user lacks; `None` for another error.
+pub fn missing_right(e: &RedisError, secrets: &Secrets) -> Option<String> {
+    let fault = server_fault(e).filter(|fault| *fault == NodeFault::NoPermission)?;
+    Some(words(fault, e, secrets))
+}
+
 pub(super) fn no_memory() -> NodeError {
     let detail = "OOM command not allowed when used memory > 'maxmemory'";
     NodeError::not_executed(NodeFault::Server, format!("{detail}; {RAISE_MAXMEMORY}"))
@@ -97,8 +103,8 @@ pub(super) fn no_memory() -> NodeError {
 
 fn lacking(e: &RedisError) -> Option<String> {
     let detail = e.detail()?;
-    if detail.contains(IN_SCRIPT[0]) && detail.contains("run this command") {
-        return lacking_in_script(detail);
+    if let Some(commands) = lacking_in_script(detail) {
+        return Some(commands);
     }
     // "this user has no permissions to access one of the keys used as arguments"; since Redis 7.2
     // and in Valkey "No permissions to access a key".
@@ -113,7 +119,7 @@ fn lacking(e: &RedisError) -> Option<String> {
 
 /// A server before Redis 7.2 names only the line of the script, so all commands on that line.
 fn lacking_in_script(detail: &str) -> Option<String> {
-    if !detail.contains(script::SCRIPT.get_hash()) {
+    if !detail.contains("run this command") || !detail.contains(script::SCRIPT.get_hash()) {
         return None;
     }
     let (_, line) = detail.rsplit_once("user_script:")?;

@@ -38,6 +38,22 @@ const WIPE: &str = "for _, key in ipairs(redis.call('KEYS', '*')) do
     end
     return {}";
 
+/// What changes the marker before acquires on a new connection, and how many acquires.
+const MARKERS: [(&str, &str, usize); 2] = [
+    ("no marker", "redis.call('DEL', 'palisade:generation') return {}", 1),
+    // The lock was held before the handover, and its key has expired.
+    (
+        "settling",
+        "local m, time = redis.call('GET', 'palisade:generation'), redis.call('TIME')
+        local state = 's' .. string.format('%013.0f', time[1] * 1000 + 600000)
+        local marker = string.sub(m, 1, 229) .. state .. string.sub(m, 244)
+        redis.call('SET', 'palisade:generation', marker)
+        redis.call('SET', '{mine}:fence', '7')
+        return {}",
+        2,
+    ),
+];
+
 type Snapshot = BTreeMap<String, Vec<u8>>;
 
 /// A name, the ops by a user with all rights that come first, and the op of the case.
@@ -176,6 +192,16 @@ fn meaning(reply: &Reply) -> String {
     }
 }
 
+/// Returns the keys that differ, besides the note. Asserts that the note is of the same data history
+/// and did not go back.
+fn changed(name: &str, before: &Snapshot, after: &Snapshot) -> BTreeSet<String> {
+    let note = |of: &Snapshot, n: usize| of[NOTE][..n].to_vec();
+    assert_eq!(note(before, 23), note(after, 23), "{name}: another history");
+    assert!(note(before, 36) <= note(after, 36), "{name}: the note went back");
+    let all = before.keys().chain(after.keys());
+    all.filter(|key| *key != NOTE && before.get(*key) != after.get(*key)).cloned().collect()
+}
+
 /// The server, and two users that have all rights: a node and a connection.
 struct Lab {
     operator: RedisNode,
@@ -225,17 +251,43 @@ impl Lab {
         }
         let before = self.snapshot().await;
         let got = send(node, op, within).await;
-        let after = self.snapshot().await;
-        let head = |of: &Snapshot, key: &str, n| of[key][..n].to_vec();
-        for (key, n) in [(MARKER, 26), (NOTE, 23)] {
-            assert_eq!(head(&before, key, n), head(&after, key, n), "{name}: another history");
-        }
-        assert!(head(&before, NOTE, 36) <= head(&after, NOTE, 36), "{name}: the note went back");
-        let keys = before.keys().chain(after.keys()).filter(|k| before.get(*k) != after.get(*k));
-        let keys: BTreeSet<_> =
-            keys.filter(|k| ![MARKER, NOTE].contains(&&***k)).cloned().collect();
+        let keys = changed(name, &before, &self.snapshot().await);
         assert!(keys.iter().all(|key| key.contains("mine")), "{name}: others' keys: {keys:?}");
         (got, keys)
+    }
+
+    /// Runs `acquires` on a new connection, after `first` has changed the marker. Returns the
+    /// meaning of each answer, `None` for an error. Asserts that an error changes nothing. Puts
+    /// marker and note back.
+    async fn run_anew(
+        &mut self,
+        node: &RedisNode,
+        (name, first, acquires): (&str, &str, usize),
+    ) -> Vec<Option<String>> {
+        self.eval(WIPE).await;
+        let kept = self.snapshot().await;
+        self.eval(first).await;
+        let mut answers = Vec::new();
+        for n in 0..acquires {
+            let before = self.snapshot().await;
+            let got = send(node, acquire("mine", owner()), CONNECTING).await;
+            if let Err(e) = &got {
+                let after = self.snapshot().await;
+                let keys = changed(name, &before, &after);
+                assert!(keys.is_empty(), "{name}, acquire {n}: {e}: {keys:?}");
+            }
+            answers.push(got.ok().as_ref().map(meaning));
+        }
+        let text = |key: &str| String::from_utf8_lossy(&kept[key]).into_owned();
+        let back = format!(
+            "redis.call('MSET', '{MARKER}', '{}', '{NOTE}', '{}')
+             redis.call('DEL', 'palisade:settled')
+             return {{}}",
+            text(MARKER),
+            text(NOTE)
+        );
+        self.eval(&back).await;
+        answers
     }
 }
 
@@ -269,6 +321,11 @@ async fn a_missing_right_is_an_error_and_never_an_answer() {
         let (name, (got, _)) = (case.0, lab.run(&app, case, PATIENCE).await);
         full.push(meaning(&got.unwrap_or_else(|e| panic!("{name}: {e}"))));
     }
+    let mut anew = Vec::new();
+    for case in MARKERS {
+        anew.push(lab.run_anew(&node(), case).await);
+    }
+    assert!(anew.iter().flatten().all(Option::is_some), "{anew:?}");
     for (right, take, give) in rights() {
         lab.set(&take).await;
         // A server closes the connections that listen to a channel which their user loses.
@@ -296,6 +353,14 @@ async fn a_missing_right_is_an_error_and_never_an_answer() {
         match got {
             Ok(reply) => assert_eq!(meaning(&reply), full[0], "{right}, new connection"),
             Err(e) => assert!(changed.is_empty(), "{right}, new connection: {e}: {changed:?}"),
+        }
+        // An op comes after the marker, which is right whether the op has its keys or not.
+        let is_ops = right.contains("mine");
+        for (case, full) in MARKERS.into_iter().zip(&anew).filter(|_| !is_ops) {
+            let said = lab.run_anew(&node(), case).await;
+            let is_right = said.iter().zip(full).all(|(one, full)| one.is_none() || one == full);
+            assert!(is_right, "{right}, {}: {said:?}, not {full:?}", case.0);
+            println!("{right:<22} {:<20} {said:?}", case.0);
         }
         lab.set(&give).await;
     }

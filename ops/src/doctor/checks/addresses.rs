@@ -1,9 +1,8 @@
 //! The doctor's check of the addresses that Sentinels hand out.
 
-use std::net::IpAddr;
-
 use super::super::facts::{Group, Sentinel, has_port, host_of, join, place};
 use super::super::report::Finding;
+use super::wanted::is_local;
 use super::{Answer, Check, Run, wanted};
 
 pub(super) const ANNOUNCED_ADDRESS: Check = Check {
@@ -38,11 +37,8 @@ fn announced_address(group: &Group, sentinel: &Sentinel) -> Answer {
     if !named.iter().chain(&replicas).any(|at| is_wrong(&at)) {
         return Ok(Finding::fine(evidence));
     }
-    // An address such as 127.0.0.1 means the machine of the Sentinel. With Sentinels at several
-    // hosts nobody knows which one is right.
-    let mut hosts = group.heard().map(|s| host_of(&s.at)).filter(|host| !is_local(host));
-    let alone = hosts.all(|host| host == here);
-    let is_sure = |at: &&String| alone && is_wrong(at) && group.is_agreed(at);
+    let is_sure =
+        |at: &&String| wanted::machine(group) == Some(here) && is_wrong(at) && group.is_agreed(at);
     let name = &group.name;
     let masters = named.iter().filter(is_sure).flat_map(|at| {
         let (_, port) = wanted::parts(at);
@@ -61,11 +57,6 @@ fn announced_address(group: &Group, sentinel: &Sentinel) -> Answer {
     let message = "it hands out a local address: clients on other machines connect to themselves";
     let look = [sentinel.by_hand(&format!("SENTINEL MASTER {name}"))];
     Ok(Finding::error(message, evidence).fix(masters).fix(replicas).or_look(look))
-}
-
-fn is_local(host: &str) -> bool {
-    let own = |ip: IpAddr| ip.is_loopback() || ip.is_unspecified();
-    host.parse().map_or(host == "localhost" || host.contains('/'), own)
 }
 
 #[cfg(test)]

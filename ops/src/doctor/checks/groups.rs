@@ -188,28 +188,44 @@ fn replicas(group: &Group, server: &Server) -> Answer {
         u8::from(!is_writable)
     );
     let look = [server.by_hand("INFO replication")];
+    let refuse = || server.set("replica-read-only", "yes");
     Ok(if wanted::lacks_tls_replication(server) {
         let message = format!("it has no link by TLS and no address: {}", wanted::PORT_0);
         Finding::error(message, evidence).fix(server.set("tls-replication", "yes"))
     } else if link != "up" && group.master().is_none_or(|master| master.reached.is_err()) {
         let message = "its link to the master is down, because the master cannot be reached";
         Finding::warning(message, evidence).fix(look)
+    } else if link != "up" && server.info("master_sync_in_progress") == Ok("1") {
+        let message = "it copies its data from the master now, and has a link after that";
+        Finding::warning(message, evidence).fix(look)
     } else if link != "up" {
-        let login = "CONFIG SET masteruser <user> masterauth <password>";
         let message = "its link to the master is down";
-        Finding::warning(message, evidence).fix(look).fix([server.by_hand(login)])
+        let login = login(group, server);
+        let also = (!login.is_empty() && is_writable).then(refuse).into_iter().flatten();
+        Finding::warning(message, evidence).fix(look).fix(login).fix(also)
     } else if lag.is_some_and(|lag| lag >= LAG) {
         let message = format!("the master received no acknowledgement from it for {shown}");
         Finding::warning(message, evidence).fix(look)
     } else if is_writable {
-        let fix = server.set("replica-read-only", "yes");
-        Finding::warning("it takes writes of its own", evidence).fix(fix)
+        Finding::warning("it takes writes of its own", evidence).fix(refuse())
     } else {
         Finding::fine(evidence)
     })
 }
 
-/// A line of `INFO`: `slave0:ip=10.0.0.2,port=6379,state=online,offset=1000,lag=0`.
+/// Returns the commands by which a replica logs in at its master, one setting each, because Redis
+/// 6.2 takes no more in one command.
+fn login(group: &Group, server: &Server) -> Vec<String> {
+    let settings: &[&str] = match (&group.hand.user, group.hand.has_password) {
+        (Some(_), _) => &["masterauth <its password>", "masteruser <user of the servers>"],
+        (None, true) => &["masterauth <password of the servers>"],
+        (None, false) => &[],
+    };
+    settings.iter().map(|setting| server.by_hand(&format!("CONFIG SET {setting}"))).collect()
+}
+
+/// Returns the age of the last acknowledgement of the replica `at`. The master's `INFO` has a line
+/// for each replica: `slave0:ip=10.0.0.2,port=6379,state=online,offset=1000,lag=0`.
 fn lag_of(master: &Server, at: &str) -> Option<Duration> {
     master.replica_lines().find_map(|line| {
         let field = |name| line.get(name).copied().unwrap_or_default();
@@ -240,6 +256,30 @@ mod tests {
                 s.role = Err(Unread::Closed("ROLE not allowed".into()));
             }
         });
+    }
+
+    #[test]
+    fn a_replica_without_a_link_is_given_the_login_that_the_group_has() {
+        let of = |user: Option<&str>, has_password, copies| {
+            broken("replicas", |f| {
+                let group = &mut f.groups[0];
+                (group.hand.user, group.hand.has_password) =
+                    (user.map(str::to_owned), has_password);
+                info_on(&mut group.servers[1], "master_link_status", "down");
+                info_on(&mut group.servers[1], "master_sync_in_progress", copies);
+            })
+        };
+        let to = "redis-cli -h 10.0.0.2 -p 6379";
+        let look = format!("{to} INFO replication");
+        let set = |setting: &str| format!("{to} CONFIG SET {setting}");
+        assert_eq!(of(None, false, "0").fix, [&*look]);
+        let password = set("masterauth <password of the servers>");
+        assert_eq!(of(None, true, "0").fix, [&*look, &password]);
+        let both = [set("masterauth <its password>"), set("masteruser <user of the servers>")];
+        assert_eq!(of(Some("ops"), true, "0").fix, [&*look, &both[0], &both[1]]);
+        let copies = of(Some("ops"), true, "1");
+        assert_eq!(copies.fix, [&*look]);
+        assert!(copies.message.contains("copies its data"), "{copies:?}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! node. The checks find a new node, a loss of data, and a quarantine (a time without grants) that
 //! is too long.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::super::facts::{Facts, Group, KeptData, Server};
@@ -183,6 +184,80 @@ fn quarantine_long(facts: &Facts, server: &Server) -> Answer {
         named(facts)
     );
     Ok(Finding::warning(message, evidence).fix([fix, lower]))
+}
+
+/// Reports nodes that clients do not let vote together: by the ids of their data (rules quarantine
+/// 14 and 22, overview 8 in docs/design).
+pub(super) const OTHER_DEPLOYMENT: Check = Check {
+    id: "other-deployment",
+    why: "a lock that is granted with the data of another deployment is held beside one that is \
+          granted with the data of this one, so clients refuse that node or all of them; and of \
+          two nodes with one vote, which are one server by two addresses or a copy of its data, \
+          only one counts",
+    run: Run::All(other_deployment),
+};
+
+/// Subject of findings about all nodes.
+const NODES: &str = "nodes";
+
+fn other_deployment(facts: &Facts) -> Vec<Finding> {
+    let (mut unread, mut deployments, mut votes) = (Vec::new(), Ids::new(), Ids::new());
+    for (subject, server) in facts.masters() {
+        match &server.marker {
+            Ok(Some(kept)) => {
+                for (ids, id) in [(&mut deployments, kept.deployment), (&mut votes, kept.vote)] {
+                    id.map(|id| ids.entry(id).or_default().push(&server.at));
+                }
+            }
+            Ok(None) => {}
+            Err(why) => unread.push(Finding::unknown(why).on(subject)),
+        }
+    }
+    let evidence = format!("deployments {}; votes {}", listed(&deployments), listed(&votes));
+    votes.retain(|_, at| at.len() > 1);
+    let is_other = |id: &u64| facts.deployment.is_some_and(|given| given != *id);
+    let mut found = Vec::new();
+    if deployments.keys().any(is_other) {
+        deployments.retain(|id, _| is_other(id));
+        let message = format!(
+            "the settings name the deployment {:016x}, and these nodes have the data of another \
+             one: {}; point their addresses at the right servers, or correct `deployment` in the \
+             settings",
+            facts.deployment.unwrap_or_default(),
+            listed(&deployments)
+        );
+        found.push(Finding::error(message, &evidence));
+    } else if deployments.len() > 1 {
+        let message = format!(
+            "the nodes have the data of different deployments: {}; point each address at the right \
+             server; only if all are the right ones, and were marked one by one, give them one id",
+            listed(&deployments)
+        );
+        let join = format!("palisade settings --one-deployment {}", named(facts));
+        let join =
+            format!("{join}    # if all are the right servers; it says what to make sure of");
+        found.push(Finding::error(message, &evidence).fix([join]));
+    }
+    if !votes.is_empty() {
+        let message = format!(
+            "several nodes have one vote: {}; name each server once; if one was made from a copy \
+             of another one's data, stop it, delete its data files and start it",
+            listed(&votes)
+        );
+        found.push(Finding::error(message, evidence.clone()));
+    }
+    if found.is_empty() && unread.is_empty() {
+        found.push(Finding::fine(evidence));
+    }
+    found.into_iter().map(|finding| finding.on(NODES)).chain(unread).collect()
+}
+
+/// Ids in markers, each with the addresses of the servers that have it.
+type Ids<'a> = BTreeMap<u64, Vec<&'a str>>;
+
+fn listed(ids: &Ids<'_>) -> String {
+    let each = ids.iter().map(|(id, at)| format!("{id:016x} at {}", at.join(" and ")));
+    if ids.is_empty() { "none".to_owned() } else { each.collect::<Vec<_>>().join(", ") }
 }
 
 #[cfg(test)]
@@ -446,5 +521,65 @@ mod tests {
             f.groups[0].servers[0].marker = Err(Unread::Closed("GET not allowed".into()));
         };
         assert_eq!(unknown("quarantine-long", closed).message, "unknown (GET not allowed)");
+    }
+
+    /// Three lone servers with these ids of deployments and votes.
+    fn three(f: &mut Facts, ids: [(u64, u64); 3]) {
+        let group = f.groups.remove(0);
+        for (mut server, (deployment, vote)) in group.servers.into_iter().zip(ids) {
+            let some = |id| Some(id).filter(|id| *id != 0);
+            let (deployment, vote) = (some(deployment), some(vote));
+            server.role = Ok(Role::Master);
+            server.marker = Ok(Some(KeptData { deployment, vote, ..KeptData::default() }));
+            f.nodes.push(server);
+        }
+    }
+
+    const OTHER: &str = "other-deployment";
+
+    #[test]
+    fn nodes_of_different_deployments_are_named_with_their_ids() {
+        fine(OTHER);
+        for ids in [[(1, 1), (1, 2), (1, 3)], [(1, 1), (1, 2), (0, 0)], [(0, 0); 3]] {
+            with(OTHER, |f| three(f, ids), |all| assert_eq!(all.len(), 1));
+        }
+        let found = broken(OTHER, |f| three(f, [(0xa1, 1), (0xb2, 2), (0xa1, 3)]));
+        assert_eq!((found.verdict, &*found.subject), (Verdict::Error, "nodes"));
+        let ids = "00000000000000a1 at 10.0.0.1:6379 and 10.0.0.3:6379, \
+                   00000000000000b2 at 10.0.0.2:6379";
+        assert!(found.message.contains(ids), "{found:?}");
+        let fix = "palisade settings --one-deployment --node redis://10.0.0.1:6379 --node";
+        assert!(found.fix[0].starts_with(fix), "{found:?}");
+    }
+
+    #[test]
+    fn the_id_of_the_settings_decides_which_nodes_are_others() {
+        let given = |f: &mut Facts, ids| {
+            three(f, ids);
+            f.deployment = Some(0xa1);
+        };
+        with(OTHER, |f| given(f, [(0xa1, 1), (0xa1, 2), (0, 0)]), |_| {});
+        let found = broken(OTHER, |f| given(f, [(0xb2, 1), (0xa1, 2), (0xb2, 3)]));
+        let others = "00000000000000b2 at 10.0.0.1:6379 and 10.0.0.3:6379; point";
+        assert!(found.message.contains(others), "{found:?}");
+        assert!(found.message.contains("deployment 00000000000000a1"), "{found:?}");
+        // With one node there is no other.
+        let lone = |f: &mut Facts| {
+            given(f, [(0xb2, 1); 3]);
+            f.nodes.truncate(1);
+        };
+        assert_eq!(broken(OTHER, lone).verdict, Verdict::Error);
+    }
+
+    #[test]
+    fn one_vote_of_two_nodes_is_reported() {
+        let found = broken(OTHER, |f| three(f, [(1, 7), (1, 8), (1, 7)]));
+        let vote = "0000000000000007 at 10.0.0.1:6379 and 10.0.0.3:6379";
+        assert!(found.message.contains(vote), "{found:?}");
+        let closed = |f: &mut Facts| {
+            three(f, [(1, 7), (1, 8), (1, 9)]);
+            f.nodes[1].marker = Err(Unread::Closed("MGET not allowed".into()));
+        };
+        assert_eq!(unknown(OTHER, closed).subject, "node 10.0.0.2:6379");
     }
 }

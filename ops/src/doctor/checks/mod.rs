@@ -48,6 +48,7 @@ pub(crate) const CHECKS: &[Check] = &[
     marker::NOT_INITIALISED,
     marker::DATA_LOSS,
     marker::QUARANTINE_LONG,
+    marker::OTHER_DEPLOYMENT,
     groups::TWO_MASTERS,
     groups::MIN_REPLICAS,
     groups::REPLICA_PRIORITY,

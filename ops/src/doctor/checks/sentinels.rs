@@ -159,8 +159,9 @@ fn differences(group: &Group) -> Vec<Finding> {
         let named = group.heard().filter(|s| s.master_at().as_ref() == Some(&usual)).count();
         let sure = named >= majority(&group.sentinels) && group.master_at() == Some(usual);
         let fix = odd.iter().filter(|_| sure).flat_map(|s| {
-            let remove = s.by_hand(&format!("SENTINEL REMOVE {name}"));
-            [remove].into_iter().chain(wanted::monitor(group, s))
+            let monitor = wanted::monitor(group, s);
+            let remove = || s.by_hand(&format!("SENTINEL REMOVE {name}"));
+            (!monitor.is_empty()).then(remove).into_iter().chain(monitor)
         });
         let look = odd.iter().map(|s| s.by_hand(&check));
         let finding = Finding::error(message, format!("master {evidence}"));

@@ -45,7 +45,10 @@ fn unreachable(facts: &Facts) -> Vec<Finding> {
         if group.servers.is_empty() && group.skipped.is_empty() && group.heard().next().is_some() {
             let message = format!("no Sentinel names a master for {:?}", group.name);
             let ask = group.heard().map(|s| s.by_hand("SENTINEL MASTERS"));
-            found.push(Finding::error(message, "SENTINEL MASTER").fix(ask).on(&group.name));
+            let unread = group.heard().find_map(|s| Some((&s.at, s.master.as_ref().err()?)));
+            let evidence = unread
+                .map_or("SENTINEL MASTER".to_owned(), |(at, why)| format!("Sentinel {at}: {why}"));
+            found.push(Finding::error(message, evidence).fix(ask).on(&group.name));
         }
     }
     let servers = facts.servers();
@@ -122,16 +125,19 @@ fn persistence(_: &Facts, server: &Server) -> Answer {
         let sync = server.setting("appendfsync");
         let evidence =
             format!("aof_enabled:1; appendfsync {}", sync.as_deref().unwrap_or("unknown"));
+        let is_late = sync.as_deref() == Ok("no");
+        let often = is_late.then(|| server.set("appendfsync", "everysec")).into_iter().flatten();
         return Ok(if ok("aof_last_write_status") {
             let message = "the append-only file cannot be written: this server takes no writes";
             Finding::error(message, evidence).fix(disk())
         } else if ok("aof_last_bgrewrite_status") {
             let message = "the append-only file could not be rewritten: it grows until the disk is \
                            full";
-            Finding::warning(message, evidence).fix(disk()).fix([server.by_hand("BGREWRITEAOF")])
+            let rewrite = server.by_hand("BGREWRITEAOF");
+            Finding::warning(message, evidence).fix(disk()).fix([rewrite]).fix(often)
         } else if sync? == "no" {
             let message = "the kernel decides when grants and results reach the disk";
-            Finding::warning(message, evidence).fix(server.set("appendfsync", "everysec"))
+            Finding::warning(message, evidence).fix(often)
         } else {
             Finding::fine(evidence)
         });

@@ -26,6 +26,7 @@ pub(crate) fn good() -> Facts {
             skipped: BTreeSet::new(),
         }],
         nodes: Vec::new(),
+        deployment: None,
         max_ttl: Duration::from_secs(15),
         clock_error: Duration::from_secs(2),
         trials: vec![Trial {
@@ -36,6 +37,26 @@ pub(crate) fn good() -> Facts {
             },
         }],
     }
+}
+
+/// Returns a deployment without faults: three lone servers.
+pub(crate) fn good_lone() -> Facts {
+    let mut facts = good();
+    facts.groups.clear();
+    facts.nodes = (1..=3).map(lone).collect();
+    facts
+}
+
+fn lone(n: u64) -> Server {
+    let (at, hand) = (format!("10.0.0.{n}:6379"), format!("redis-cli -h 10.0.0.{n} -p 6379"));
+    let mut master = Server { at, hand, given: true, ..server(1) };
+    if let (Ok(Some(marker)), Ok(info)) = (&mut master.marker, &mut master.info) {
+        (marker.deployment, marker.vote, marker.quarantine) =
+            (Some(1), Some(n), Duration::from_secs(15));
+        info.retain(|name, _| !name.starts_with("slave"));
+        info.insert("connected_slaves".into(), "0".into());
+    }
+    master
 }
 
 pub(crate) fn text(pairs: &[(&str, &str)]) -> Fields {
@@ -244,9 +265,11 @@ pub(crate) fn close_config(facts: &mut Facts) {
 
 #[test]
 fn a_good_deployment_is_found_good() {
-    let wrong: Vec<_> = run(&good()).into_iter().filter(|f| f.verdict != Verdict::Fine).collect();
-    let is_reported = |f: &Finding| f.verdict != Verdict::Info;
-    assert!(!wrong.iter().any(is_reported), "{wrong:#?}");
+    for good in [good(), good_lone()] {
+        let wrong: Vec<_> = run(&good).into_iter().filter(|f| f.verdict != Verdict::Fine).collect();
+        let is_reported = |f: &Finding| f.verdict != Verdict::Info;
+        assert!(!wrong.iter().any(is_reported), "{wrong:#?}");
+    }
 }
 
 #[test]

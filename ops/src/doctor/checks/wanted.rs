@@ -2,6 +2,7 @@
 //! with what another one proposes.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use super::super::facts::{
@@ -157,9 +158,31 @@ pub(super) fn monitor_at(
     all.chain(settings).map(|command| sentinel.by_hand(&command)).collect()
 }
 
+/// Returns the commands by which a Sentinel monitors the master that the others name. There are none
+/// if nobody knows the machine of that master.
 pub(super) fn monitor(group: &Group, sentinel: &Sentinel) -> Vec<String> {
     let Some(at) = group.master_at() else { return Vec::new() };
-    monitor_at(group, sentinel, parts(&at))
+    let (host, port) = parts(&at);
+    let here = host_of(&sentinel.at);
+    match machine(group) {
+        _ if !is_local(host) || is_local(here) => monitor_at(group, sentinel, (host, port)),
+        Some(machine) => monitor_at(group, sentinel, (machine, port)),
+        None => Vec::new(),
+    }
+}
+
+/// Returns the host that a local address of the group means: that of all Sentinels. Sentinels at
+/// several hosts mean several machines, and then nobody knows which one is right.
+pub(super) fn machine(group: &Group) -> Option<&str> {
+    let hosts = group.heard().map(|s| host_of(&s.at)).filter(|host| !is_local(host));
+    let hosts: BTreeSet<&str> = hosts.collect();
+    hosts.first().copied().filter(|_| hosts.len() == 1)
+}
+
+/// Returns true for a loopback address, an unspecified address or a socket's path.
+pub(super) fn is_local(host: &str) -> bool {
+    let own = |ip: IpAddr| ip.is_loopback() || ip.is_unspecified();
+    host.parse().map_or(host == "localhost" || host.contains('/'), own)
 }
 
 /// Without the brackets of an IPv6 address.

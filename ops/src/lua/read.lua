@@ -1,0 +1,12 @@
+-- Precedes the scripts that look at keys of any program. What cannot be read is not missing: only
+-- the error for a value of another type is returned. The text of any other error names the command,
+-- which servers before Redis 7.2 do not.
+local function read(...)
+  local v = redis.pcall(...)
+  if type(v) == 'table' and v.err and not string.find(v.err, 'WRONGTYPE', 1, true) then
+    local why = string.gsub(v.err, '^ERR ', '')
+    error(why .. " (run the '" .. string.lower((...)) .. "' command)", 0)
+  end
+  return v
+end
+
