@@ -94,9 +94,15 @@ impl Server {
 
     /// Creates empty data for a server that is known to be new, so it needs no quarantine (a time
     /// without grants after a possible loss of data).
-    pub(super) fn new_memory(index: usize, clock: &Arc<ServerClock>) -> MemoryNode {
+    pub(super) fn new_memory(
+        index: usize,
+        clock: &Arc<ServerClock>,
+        is_foreign: bool,
+    ) -> MemoryNode {
         let env = Arc::clone(clock) as Arc<dyn Env>;
-        MemoryNode::builder().name(format!("node-{index}")).env(env).build()
+        let deployment = if is_foreign { 9 } else { 7 };
+        let node = MemoryNode::builder().name(format!("node-{index}")).env(env);
+        node.named(deployment, index as u64 + 1).build()
     }
 }
 
