@@ -103,11 +103,6 @@ impl Plan {
             at += d.pick(&[5, TTL / 2, 2 * TTL, 5 * TTL]) + d.range(0, TTL);
             to = 1 - to;
         }
-        let mut of_epochs = Dice::new(self.seed, 18);
-        if of_epochs.chance(300) {
-            let fault = Fault::Epoch { node: 0, old: of_epochs.range(0, 7) };
-            self.faults.push((of_epochs.range(20, at), fault));
-        }
         if d.chance(400) {
             let (takes, stops) = (d.pick(&[0, TTL / 4]), Stops::Done);
             self.faults.push((at, Fault::Handover { node: 0, to, takes, stops }));
