@@ -12,13 +12,26 @@ use crate::time::Moment;
 
 /// A copy of a [`MemoryNode`]'s data at one moment, as on a replica that lags behind.
 #[derive(Clone, Debug)]
-pub struct MemorySnapshot(Data);
+pub struct MemorySnapshot {
+    data: Data,
+    machine: Machine,
+}
+
+/// What a snapshot of a machine with its memory has besides the data.
+#[derive(Clone, Copy, Debug)]
+struct Machine {
+    seed: u64,
+    lives: u64,
+    replid: ReplicationId,
+    process: Process,
+    evicted: u64,
+}
 
 impl MemorySnapshot {
     /// Returns what the data say about themselves, as [`MemoryNode::lineage`] does.
     #[doc(hidden)]
     pub fn lineage(&self) -> Option<Lineage> {
-        self.0.kept.lineage()
+        self.data.kept.lineage()
     }
 }
 
@@ -112,13 +125,16 @@ impl MemoryNode {
 
     /// Returns a copy of the node's present data.
     pub fn snapshot(&self) -> MemorySnapshot {
-        MemorySnapshot(self.state().data.clone())
+        let state = self.state();
+        let State { seed, lives, replid, process, evicted, .. } = *state;
+        let machine = Machine { seed, lives, replid, process, evicted };
+        MemorySnapshot { data: state.data.clone(), machine }
     }
 
     /// Sets the node back to `snapshot` in a new data history, as if it had lost its last writes,
     /// or as if a replica that lagged behind had been promoted.
     pub fn restore(&self, snapshot: MemorySnapshot) {
-        self.reborn(|state| state.data = snapshot.0);
+        self.reborn(|state| state.data = snapshot.data);
     }
 
     /// Steps both clocks of the node, the one for expiry and the wall clock, forward.
@@ -157,7 +173,17 @@ impl MemoryNode {
     /// counters nor the name of its data change.
     #[doc(hidden)]
     pub fn put_back(&self, snapshot: MemorySnapshot) {
-        self.state().data = snapshot.0;
+        self.state().data = snapshot.data;
+    }
+
+    /// Puts back a snapshot of the whole machine with its memory: the data, the process with its
+    /// counters, and the name of the data are those of then.
+    #[doc(hidden)]
+    pub fn put_back_whole(&self, snapshot: MemorySnapshot) {
+        let mut state = self.state();
+        let Machine { seed, lives, replid, process, evicted } = snapshot.machine;
+        (state.seed, state.lives, state.replid) = (seed, lives, replid);
+        (state.process, state.evicted, state.data) = (process, evicted, snapshot.data);
     }
 
     /// Follows another server, whose data are `snapshot`, and is a master again, all in the same
@@ -166,7 +192,7 @@ impl MemoryNode {
     pub fn follow(&self, snapshot: MemorySnapshot) {
         self.rename_data();
         let mut state = self.state();
-        state.data = snapshot.0;
+        state.data = snapshot.data;
         state.process.calls += 2;
         state.process.inputs = state.process.inputs.map(|inputs| inputs + 1_000);
     }

@@ -18,6 +18,10 @@ pub enum Bug {
     /// The fence of a lock name (its last token) is deleted with the lock, so later tokens may be
     /// smaller (locks 5).
     FenceDiesWithLock,
+    /// A request of a client with short leases shortens the time for which the fence of a name and
+    /// the slots of a semaphore are kept, so leases of clients with longer ones are forgotten
+    /// (locks 5).
+    SharedKeyShortened,
     /// A late reply to a renewal makes an expired lock valid again (renewal 1).
     Revival,
     /// A renewal is confirmed although a later holder, with a larger token, already has the lock
@@ -204,6 +208,11 @@ pub enum Bug {
     /// A client that remembers no name gives one to data that have none, so those who remember
     /// another are refused (quarantine 15).
     NamedAtOnce,
+    /// A client that remembers a name refuses data that have none (quarantine 15).
+    UnnamedRefused,
+    /// A client that remembers nothing counts each server that it finds, whatever the deployment of
+    /// the other nodes is (quarantine 22).
+    FirstComersCount,
     /// What a client remembers of the data is not looked at (quarantine 17).
     MemoryIgnored,
     /// Of what a client remembers, the number of the history is not looked at (quarantine 17).

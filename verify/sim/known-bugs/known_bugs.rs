@@ -43,6 +43,8 @@ const FAIR: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Fair));
 const RETURNS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Returns));
 const PUT_BACKS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::PutBacks));
 const ASTRAY: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Astray));
+const NEWCOMERS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Newcomers));
+const UNEQUAL: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Unequal));
 const TICKS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Ticks));
 
 /// Runs seeds with the bug turned on until one of them breaks a rule.
@@ -91,6 +93,7 @@ macro_rules! known_bugs {
 known_bugs! {
     max_without_raise: MaxWithoutRaise in TOKENS,
     fence_dies_with_lock: FenceDiesWithLock in TOKENS,
+    shared_key_shortened: SharedKeyShortened in UNEQUAL,
     revival: Revival in FAILOVERS,
     overtaken_renewed: OvertakenRenewed in FAILOVERS,
     failure_releases: FailureReleases in FAILOVERS,
@@ -159,6 +162,8 @@ known_bugs! {
     foreign_taken: ForeignTaken in ASTRAY,
     unnamed_goes_on: UnnamedGoesOn in PUT_BACKS,
     named_at_once: NamedAtOnce in PUT_BACKS,
+    unnamed_refused: UnnamedRefused in PUT_BACKS,
+    first_comers_count: FirstComersCount in NEWCOMERS,
     memory_ignored: MemoryIgnored in PUT_BACKS,
     generation_forgotten: GenerationForgotten in PUT_BACKS,
     equal_generation_taken: EqualGenerationTaken in PUT_BACKS,

@@ -35,6 +35,8 @@ use crate::world::World;
 
 pub(crate) struct Node {
     pub(crate) index: usize,
+    /// True if the node is of another deployment.
+    is_foreign: bool,
     world: Arc<World>,
     clients: Vec<ClientPlan>,
     /// Largest failover window of the node's servers: the time for which a replaced master may
@@ -66,8 +68,8 @@ struct State {
     /// True if the data lack nothing, so that no new history may begin.
     whole: bool,
     /// Age of the data that are put back before the next batch of a client that has seen the
-    /// newest.
-    puts_back: Option<Ms>,
+    /// newest, and true if the whole machine is.
+    puts_back: Option<(Ms, bool)>,
     /// Node to which the address of this node leads.
     astray: Option<Arc<Node>>,
     copies: Copies,
@@ -89,9 +91,13 @@ impl Node {
             let dice = plan.dice(1_000 + 10 * index as u64 + i as u64);
             let clock = ServerClock::new(world, server.clock, dice);
             let first = i == 0 && node.is_new;
-            let memory = if first { Server::new_memory } else { Server::empty_memory };
+            let memory = if first {
+                Server::new_memory(index, &clock, node.is_foreign)
+            } else {
+                Server::empty_memory(index, &clock)
+            };
             servers.push(Server {
-                memory: memory(index, &clock),
+                memory,
                 clock,
                 window: ms(if is_group { server.window } else { 0 }),
                 role: if i == 0 { Role::Master } else { Role::Replica },
@@ -126,6 +132,7 @@ impl Node {
         };
         Arc::new(Self {
             index,
+            is_foreign: node.is_foreign,
             world: Arc::clone(world),
             clients: plan.clients.clone(),
             longest: ms(node.window()),
@@ -274,6 +281,9 @@ impl Node {
             if let Some(with_ticket) = places(op, reply) {
                 self.world.tell(Event::Placed { node, client, name, with_ticket });
             }
+            if answer == Answer::Quarantined {
+                self.world.tell(Event::Refrains { node, life, at });
+            }
             if matches!(answer, Answer::Granted(_) | Answer::Claimed(..)) {
                 self.world.tell(Event::Granting { node, server, life, at });
                 granted = true;
@@ -340,6 +350,12 @@ impl Node {
         (server.halts, server.halted) = (false, None);
         state.down = true;
         state.begin(at);
+        // The server closes its connections, and to connect again is to ask the Sentinels.
+        for client in 0..state.views.len() {
+            if state.views[client] == at {
+                state.ask(client);
+            }
+        }
         drop(state);
         self.world.tell(Event::Lost { node: self.index, since });
     }

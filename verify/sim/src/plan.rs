@@ -44,6 +44,9 @@ pub(crate) struct NodePlan {
     /// True if the node is known to be empty at the start of the run. Otherwise it may have lost
     /// earlier data.
     pub(crate) is_new: bool,
+    /// True if the node is of another deployment. No client uses it, but the address of another
+    /// node may lead to it.
+    pub(crate) is_foreign: bool,
 }
 
 impl NodePlan {
@@ -121,7 +124,8 @@ impl NetPlan {
 /// Data that a server has when it starts after a crash or a promotion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Copy {
-    /// The master's data as they were this time ago. Zero means all data.
+    /// The master's data as they were this time ago. Zero means all data. A replica of a replica is
+    /// only longer behind, because all get one stream of writes, under one `replid`.
     Behind(Ms),
     /// No data, not even the marker.
     Empty,
@@ -181,9 +185,13 @@ pub(crate) enum Fault {
     Handover { node: usize, to: usize, takes: Ms, stops: Stops },
     /// The master gives its data another name, without a loss.
     Rename { node: usize },
+    /// The Sentinels' epoch rises, and the master stays the master and loses nothing. The clients in
+    /// `old` are not told.
+    Epoch { node: usize, old: u64 },
     /// Data of this time ago are put in place of the running master's, just before a batch of a
-    /// client that has seen the newest data.
-    PutBack { node: usize, age: Ms },
+    /// client that has seen the newest data. With `whole`, the process and the name of the data are
+    /// those of then as well, as in a snapshot of a machine with its memory.
+    PutBack { node: usize, age: Ms, whole: bool },
     /// The master follows another server, and is the master again with that server's data. With
     /// `reset`, its counters are then set to zero.
     Detour { node: usize, copy: Copy, reset: bool },
@@ -197,22 +205,6 @@ pub(crate) enum Fault {
     /// A client process dies, and a new process with the settings `stages[stage]` of the plan
     /// replaces it.
     Deploy { client: usize, stage: usize },
-}
-
-impl Fault {
-    /// Returns true if this fault may make a node lose a confirmed write.
-    fn loses(&self) -> bool {
-        match *self {
-            Self::Crash { copy, .. } => copy != Copy::Behind(0),
-            Self::Failover { .. }
-            | Self::Flush { .. }
-            | Self::Evict { .. }
-            | Self::PutBack { .. }
-            | Self::Detour { .. } => true,
-            Self::Handover { stops, .. } => matches!(stops, Stops::Behind(_)),
-            _ => false,
-        }
-    }
 }
 
 /// An action of a client's task. A task performs its actions one after another.

@@ -266,7 +266,8 @@ impl Stage {
                 self.hand_over(node, to, takes, stops);
             }
             Fault::Rename { node } => self.nodes[node].rename(),
-            Fault::PutBack { node, age } => self.nodes[node].put_back(age),
+            Fault::Epoch { node, old } => self.nodes[node].raise_epoch(old),
+            Fault::PutBack { node, age, whole } => self.nodes[node].put_back(age, whole),
             Fault::Detour { node, copy, reset } => self.nodes[node].detour(copy, reset),
             Fault::Astray { node, to, span } => {
                 self.nodes[node].lead_to(Some(Arc::clone(&self.nodes[to])));

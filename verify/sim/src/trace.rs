@@ -98,6 +98,12 @@ pub(crate) enum Event {
         life: u64,
         at: u64,
     },
+    /// A node in quarantine refused a request at the time `at` of the node's own clock.
+    Refrains {
+        node: usize,
+        life: u64,
+        at: u64,
+    },
     /// A request took effect `late` microseconds after its deadline.
     LateEffect {
         node: usize,

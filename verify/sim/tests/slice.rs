@@ -65,6 +65,8 @@ scenes! {
     returning_masters_break_nothing: Returns,
     data_put_back_break_nothing: PutBacks,
     addresses_of_other_nodes_break_nothing: Astray,
+    newcomers_break_nothing: Newcomers,
+    unequal_leases_break_nothing: Unequal,
     ticks_break_nothing: Ticks,
 }
 

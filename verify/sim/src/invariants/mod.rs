@@ -53,6 +53,7 @@ fn rule(
 pub(crate) fn all(guarantees: Guarantees) -> Vec<Rule> {
     let mut all = reported::always(guarantees.served);
     all.extend([quarantine::quarantine(), requests::requests()]);
+    all.extend(guarantees.longest.map(quarantine::ends));
     if guarantees.accepts > 0 {
         // A short loss of data, which the keys' settings accept, may include both a claim and its
         // result. Then the key may get a second result.

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::{Rule, rule};
+use crate::plan::Ms;
 use crate::trace::Event;
 
 /// Returns the rule that a node grants nothing in quarantine, a time after the node may have lost
@@ -24,6 +25,30 @@ pub(super) fn quarantine() -> Rule {
         Event::Granting { node, life, at, .. } => match ends.get(&(node, life)) {
             Some(end) if at < *end => {
                 Err(format!("node {node} grants {} ns before its quarantine ends", end - at))
+            }
+            _ => Ok(()),
+        },
+        _ => Ok(()),
+    })
+}
+
+/// Returns the rule that no quarantine is longer than `longest`, in ms.
+pub(super) fn ends(longest: Ms) -> Rule {
+    let mut begins = BTreeMap::<(usize, u64), u64>::new();
+    let (name, source) = (
+        "a quarantine ends",
+        "docs/design/quarantine.md, 4: it is as long as the longest lease and L",
+    );
+    // The server counts in whole milliseconds.
+    let longest = (longest + 1) * 1_000_000;
+    rule(name, source, move |_, event| match *event {
+        Event::NewLife { node, life, at, .. } => {
+            begins.entry((node, life)).or_insert(at);
+            Ok(())
+        }
+        Event::Refrains { node, life, at } => match begins.get(&(node, life)) {
+            Some(since) if at > since + longest => {
+                Err(format!("node {node} is still in quarantine {} ns after it began", at - since))
             }
             _ => Ok(()),
         },

@@ -47,6 +47,22 @@ impl Node {
         self.world.tell(Event::Lost { node: self.index, since });
         Some(from)
     }
+
+    /// Raises the epoch of the Sentinels, and nothing else changes. The clients in `old` are not
+    /// told.
+    pub(crate) fn raise_epoch(&self, old: u64) {
+        let mut state = self.state();
+        let at = state.master;
+        let server = &state.servers[at];
+        // The clock may be slow by its drift.
+        let window = server.window.as_nanos() as u64 / 1_000_000;
+        let until = server.clock.wall() + window * (1_000_000 - u64::from(self.drift_ppm));
+        let granted = std::mem::take(&mut state.granted);
+        state.begin(at);
+        state.granted = granted;
+        state.servers[at].stale = Some((until, state.epoch + 1));
+        state.promoted(at, old);
+    }
 }
 
 impl State {

@@ -18,12 +18,12 @@ impl Node {
 
     /// Puts back data of the time `age` ago before the next batch of a client that has seen the
     /// newest data. No server could notice it if another client came first.
-    pub(crate) fn put_back(&self, age: Ms) {
-        self.state().puts_back = Some(age);
+    pub(crate) fn put_back(&self, age: Ms, whole: bool) {
+        self.state().puts_back = Some((age, whole));
     }
 
     pub(super) fn put_back_before(&self, state: &mut State, at: usize, batch: &Batch) {
-        let Some(age) = state.puts_back else { return };
+        let Some((age, whole)) = state.puts_back else { return };
         let server = &state.servers[at];
         let write = |l: Lineage| (l.generation, l.history, l.seq);
         let newest = server.memory.lineage().map(write);
@@ -34,7 +34,11 @@ impl Node {
         if data.lineage().map(write) == newest {
             return;
         }
-        server.memory.put_back(data);
+        if whole {
+            server.memory.put_back_whole(data);
+        } else {
+            server.memory.put_back(data);
+        }
         state.puts_back = None;
         // Process and name of the data stay, so a confirmation under way comes all the same.
         let granted = std::mem::take(&mut state.granted);
@@ -82,15 +86,17 @@ impl Node {
         self.state().astray = other;
     }
 
-    /// Delivers a request at the wrong node. A client that remembers no vote cannot know better,
-    /// nor can one whose node has no name; they find no server there.
+    /// Delivers a request at the wrong node. A client that remembers no vote cannot know that this
+    /// is another node of its own deployment, nor can one whose node has no name; they find no
+    /// server there.
     pub(super) fn arrive_at(other: &Node, job: Job) {
         let theirs = {
             let state = other.state();
             state.servers[state.master].memory.lineage().map_or(0, |lineage| lineage.vote)
         };
         let ours = job.batch.remembers.newest.vote;
-        if ours == 0 || theirs == 0 || ours == theirs {
+        let knows_better = other.is_foreign || ours != 0 && ours != theirs;
+        if theirs == 0 || !knows_better {
             return job.refuse(&NodeError::not_executed(NodeFault::Unreachable, "no server"));
         }
         other.deliver(job);

@@ -90,9 +90,15 @@ impl Server {
         MemoryNode::builder().name(format!("node-{index}")).env(env).quarantined().build()
     }
 
-    pub(super) fn new_memory(index: usize, clock: &Arc<ServerClock>) -> MemoryNode {
+    pub(super) fn new_memory(
+        index: usize,
+        clock: &Arc<ServerClock>,
+        is_foreign: bool,
+    ) -> MemoryNode {
         let env = Arc::clone(clock) as Arc<dyn Env>;
-        MemoryNode::builder().name(format!("node-{index}")).env(env).build()
+        let deployment = if is_foreign { 9 } else { 7 };
+        let node = MemoryNode::builder().name(format!("node-{index}")).env(env);
+        node.named(deployment, index as u64 + 1).build()
     }
 }
 

@@ -186,7 +186,8 @@ impl Plan {
                 d.pick(&[10, 40, 100, 200, longest])
             },
         };
-        NodePlan { servers: (0..servers).map(|_| server(d)).collect(), is_new: true }
+        let servers = (0..servers).map(|_| server(d)).collect();
+        NodePlan { servers, is_new: true, is_foreign: false }
     }
 
     fn draw_nodes(&mut self, d: &mut Dice, count: usize) {

@@ -3,7 +3,8 @@
 
 use super::scenes::{TTL, group, lock, lone, within};
 use super::{
-    Action, Birth, Copy, Decision, Fault, HandlerPlan, Ms, Parting, Plan, Policy, Uses, Wave,
+    Action, Birth, Copy, Decision, Fault, HandlerPlan, Ms, Parting, Plan, Policy, Settings, Uses,
+    Wave,
 };
 use crate::dice::Dice;
 
@@ -267,5 +268,38 @@ impl Plan {
             self.faults.push((d.range(20, 6 * TTL), Fault::Pause { client, span, lag: 0 }));
         }
         self.faults.sort_by_key(|(at, _)| *at);
+    }
+
+    pub(super) fn unequal(&mut self, d: &mut Dice) {
+        self.small_world(d);
+        let (short, long) = (self.stages[0], 15 * TTL);
+        self.stages.push(Settings { ttl: long, max_ttl: long, ..short });
+        self.faults = vec![(1, Fault::Deploy { client: 0, stage: 1 })];
+        let others = d.pick(&[Uses::Permit, Uses::Permit, Uses::Reads, Uses::Writes]);
+        let first = if others == Uses::Permit { others } else { Uses::Reads };
+        let hold = |uses, wait, hold| {
+            let (renew, parting) = (false, Parting::Release);
+            Action::Lock { uses, name: 0, wait, hold, every: hold, renew, parting }
+        };
+        let holds = (0..3).flat_map(|_| {
+            let pause = Action::Think(d.range(5, TTL));
+            [pause, hold(first, long, d.range(long / 2, long - TTL))]
+        });
+        let holds = holds.collect();
+        // Between the rounds, all that the nodes keep for such short leases is over.
+        let mut rounds = || {
+            let round = |d: &mut Dice| {
+                let mut round = vec![Action::Think(d.range(7 * TTL, 11 * TTL))];
+                for _ in 0..d.range(1, 4) {
+                    round.push(hold(others, TTL / 2, d.pick(&[0, 5, TTL / 2])));
+                    round.push(Action::Think(d.range(0, TTL / 4)));
+                }
+                round
+            };
+            let begin = vec![Action::Think(d.range(20, TTL)), hold(others, TTL, 5)];
+            begin.into_iter().chain((0..4).flat_map(|_| round(d))).collect()
+        };
+        let (second, third) = (rounds(), rounds());
+        self.set_tasks([holds, second, third]);
     }
 }

@@ -67,6 +67,39 @@ impl Theme {
     }
 }
 
+impl Fault {
+    /// Returns true if this fault may make a node lose a confirmed write.
+    pub(super) fn loses(&self) -> bool {
+        match *self {
+            Self::Crash { copy, .. } => copy != Copy::Behind(0),
+            Self::Failover { .. }
+            | Self::Flush { .. }
+            | Self::Evict { .. }
+            | Self::PutBack { .. }
+            | Self::Detour { .. } => true,
+            Self::Handover { stops, .. } => matches!(stops, Stops::Behind(_)),
+            _ => false,
+        }
+    }
+
+    /// Returns the node that may begin a new data history after this fault, and its data then.
+    pub(super) fn begins(&self) -> Option<(usize, Copy)> {
+        match *self {
+            Self::Crash { node, copy, .. }
+            | Self::Failover { node, copy, .. }
+            | Self::Detour { node, copy, .. } => Some((node, copy)),
+            Self::Handover { node, stops: Stops::Behind(span), .. } => {
+                Some((node, Copy::Behind(span)))
+            }
+            Self::Handover { node, .. } | Self::Epoch { node, .. } => Some((node, Copy::Behind(0))),
+            Self::Evict { node } => Some((node, Copy::Own)),
+            Self::PutBack { node, age, .. } => Some((node, Copy::Behind(age))),
+            Self::Flush { node } => Some((node, Copy::Empty)),
+            _ => None,
+        }
+    }
+}
+
 impl Plan {
     pub(super) fn draw_faults(&mut self, d: &mut Dice) {
         if self.theme == Theme::Steps {
@@ -92,6 +125,8 @@ impl Plan {
             }
         }
         self.draw_histories(&mut Dice::new(self.seed, 17));
+        self.draw_epochs(&mut Dice::new(self.seed, 18));
+        self.draw_snapshots(&mut Dice::new(self.seed, 19));
         self.faults.sort_by_key(|(at, _)| *at);
     }
 

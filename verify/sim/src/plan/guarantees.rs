@@ -1,6 +1,6 @@
 //! Promises of the library that must be kept in the run of a plan, under the plan's assumptions.
 
-use super::{Ms, Plan, Policy, Steps};
+use super::{Copy, Ms, Plan, Policy, Steps};
 
 /// State of the server clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +41,8 @@ pub(crate) struct Guarantees {
     /// Time, in ms, after a fair caller's last request in which its place in the queue still
     /// counts, by the clock of every node.
     pub(crate) fresh: Ms,
+    /// Longest quarantine of any node. `None` if another may begin that the run does not know of.
+    pub(crate) longest: Option<Ms>,
     /// True if no message is lost and no fault happens.
     pub(crate) calm: bool,
 }
@@ -62,13 +64,31 @@ impl Plan {
             steps: self.orders.policy != Policy::Least,
             vacant: self.stages.iter().all(|s| s.nodes == self.stages[0].nodes),
             served: !self.apart,
-            nodes: self.nodes.len(),
+            nodes: self.nodes.iter().filter(|node| !node.is_foreign).count(),
             fresh: 2_950_u64
                 .saturating_sub(u64::from(self.truth.drift_ppm) * 3 / 1_000)
                 .saturating_sub(2 * self.truth.error / 1_000),
+            longest: self.begins_once().then(|| self.most(|s| s.max_ttl) + self.window()),
             calm: self.net.lose_request + self.net.lose_reply == 0
                 && self.faults.is_empty()
                 && self.clients.iter().all(|client| !client.twin),
         }
+    }
+
+    /// Returns true if no node begins two data histories after one fault. It does where a client
+    /// comes that knows more than the one that came first: of a history that these data lack, or
+    /// the name of data that were emptied.
+    fn begins_once(&self) -> bool {
+        let is_whole = |copy: &Copy| *copy == Copy::Behind(0);
+        let once = |node: usize| {
+            let all = self.faults.iter().filter_map(|(_, fault)| fault.begins());
+            let all: Vec<Copy> = all.filter(|(of, _)| *of == node).map(|(_, copy)| copy).collect();
+            match *all {
+                [] => true,
+                [copy] => copy != Copy::Empty && self.nodes[node].is_new,
+                _ => all.iter().all(is_whole) && self.nodes[node].is_new,
+            }
+        };
+        self.steps == Steps::None && !self.apart && (0..self.nodes.len()).all(once)
     }
 }

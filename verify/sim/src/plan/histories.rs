@@ -3,7 +3,7 @@
 
 use super::episodes::order;
 use super::scenes::{TTL, group, lock, lone, within};
-use super::{Action, Copy, Fault, Ms, Plan, Policy, Steps, Stops, Theme};
+use super::{Action, Copy, Fault, Ms, NodePlan, Plan, Policy, Steps, Stops, Theme};
 use crate::dice::Dice;
 
 impl Plan {
@@ -38,7 +38,32 @@ impl Plan {
             0 | 1 => Fault::Rename { node },
             2 => Fault::Detour { node, copy: self.copy(d), reset: d.chance(300) },
             _ if is_closed => Fault::Rename { node },
-            _ => Fault::PutBack { node, age: d.pick(&[1, 20, ttl, 4 * ttl]) },
+            _ => Fault::PutBack { node, age: d.pick(&[1, 20, ttl, 4 * ttl]), whole: false },
+        }
+    }
+
+    /// Lets the Sentinels' epoch rise without a change in some of the plans with groups.
+    pub(super) fn draw_epochs(&mut self, d: &mut Dice) {
+        let is_plain = self.steps == Steps::None && !self.apart && self.theme != Theme::Fleet;
+        let all = self.nodes.iter().enumerate();
+        let groups: Vec<usize> = all.filter(|(_, n)| n.is_group()).map(|(i, _)| i).collect();
+        if groups.is_empty() || !is_plain || !d.chance(200) {
+            return;
+        }
+        let horizon = self.faults.iter().map(|(at, _)| *at).max().unwrap_or(1_000);
+        for _ in 0..d.range(1, 2) {
+            let fault = Fault::Epoch { node: d.pick(&groups), old: d.range(0, 15) };
+            self.faults.push((d.range(0, horizon), fault));
+        }
+    }
+
+    /// Puts back whole machines in the place of some data. In a group, the copy may be of another
+    /// server's machine.
+    pub(super) fn draw_snapshots(&mut self, d: &mut Dice) {
+        for (_, fault) in &mut self.faults {
+            if let Fault::PutBack { node, whole, .. } = fault {
+                *whole = !self.nodes[*node].is_group() && d.chance(400);
+            }
         }
     }
 
@@ -97,7 +122,7 @@ impl Plan {
             let copy = if d.chance(100) { Copy::Empty } else { Copy::Behind(age) };
             let client = d.range(0, 2) as usize;
             let fault = match d.range(0, 9) {
-                0..4 => Fault::PutBack { node: 0, age },
+                0..4 => Fault::PutBack { node: 0, age, whole: false },
                 4 | 5 => Fault::Detour { node: 0, copy, reset: d.chance(500) },
                 6 | 7 => Fault::Rename { node: 0 },
                 8 => Fault::Flush { node: 0 },
@@ -109,7 +134,7 @@ impl Plan {
             // A new client comes first to a server that was emptied, and gives its data no name.
             let (at, client) = (d.range(TTL, 4 * TTL), d.range(0, 2) as usize);
             let after = d.pick(&[2, 10, TTL, 4 * TTL, 6 * TTL]);
-            let back = Fault::PutBack { node: 0, age: d.range(0, after + 20) };
+            let back = Fault::PutBack { node: 0, age: d.range(0, after + 20), whole: false };
             let emptied = [Fault::Kill { client }, Fault::Flush { node: 0 }];
             self.faults.extend(emptied.map(|fault| (at, fault)));
             self.faults.push((at + after, back));
@@ -118,6 +143,7 @@ impl Plan {
         for _ in 0..d.pick(&[0, 0, 1, 2]) {
             self.faults.push((d.range(20, 12 * TTL), Fault::Evict { node: 0 }));
         }
+        self.draw_snapshots(&mut Dice::new(self.seed, 19));
         self.faults.sort_by_key(|(at, _)| *at);
     }
 
@@ -132,6 +158,35 @@ impl Plan {
             let to = (node + d.range(1, 2) as usize) % 3;
             let fault = Fault::Astray { node, to, span: d.range(TTL / 2, 4 * TTL) };
             self.faults.push((d.range(20, 12 * TTL), fault));
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
+    }
+
+    pub(super) fn newcomers(&mut self, d: &mut Dice) {
+        let max_ttl: Ms = TTL;
+        let nodes = (0..3).map(|_| lone(max_ttl, d.chance(500))).collect();
+        self.settle(max_ttl, nodes);
+        self.nodes.push(NodePlan { is_foreign: true, ..lone(max_ttl, d.chance(500)) });
+        self.clients.resize(3, self.clients[0]);
+        self.lock_or_order(d);
+        let newcomer = d.range(0, 2) as usize;
+        // It asks again as soon as it can.
+        self.tasks[newcomer].actions.retain(|action| !matches!(action, Action::Think(_)));
+        let mut at = d.range(20, 4 * TTL);
+        for _ in 0..d.range(1, 3) {
+            // A holder has the nodes `node` and `other`, and `late` knows nothing of it.
+            let node = d.range(0, 2) as usize;
+            let (other, late) = if d.chance(500) { (1, 2) } else { (2, 1) };
+            let (other, late) = ((node + other) % 3, (node + late) % 3);
+            let before = d.range(5, TTL);
+            let freeze = |node, span| Fault::Freeze { node, server: 0, span };
+            self.faults.push((at, freeze(late, before)));
+            at += before;
+            let span = d.range(TTL / 2, 4 * TTL);
+            self.faults.push((at, Fault::Astray { node, to: 3, span }));
+            self.faults.push((at + d.range(0, 10), freeze(other, d.range(5, 2 * TTL))));
+            self.faults.push((at + d.range(0, 20), Fault::Kill { client: newcomer }));
+            at += span + d.range(5, 2 * TTL);
         }
         self.faults.sort_by_key(|(at, _)| *at);
     }

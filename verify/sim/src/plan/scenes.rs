@@ -63,6 +63,11 @@ pub enum Scene {
     PutBacks,
     /// The address of a node leads to another node for some time.
     Astray,
+    /// The address of a node leads to a server of another deployment, while clients start that
+    /// remember nothing.
+    Newcomers,
+    /// One client has much longer leases than the other clients, which use the same lock.
+    Unequal,
 }
 
 /// Length of a lease in the scenes (plans that each test one rule), in milliseconds.
@@ -98,6 +103,8 @@ impl Plan {
             Scene::Returns => self.returns(&mut d),
             Scene::PutBacks => self.put_backs(&mut d),
             Scene::Astray => self.astray(&mut d),
+            Scene::Newcomers => self.newcomers(&mut d),
+            Scene::Unequal => self.unequal(&mut d),
         }
     }
 
@@ -362,12 +369,13 @@ pub(super) fn within(bound: u64, is_ahead: bool, window: Ms) -> ServerPlan {
 }
 
 pub(super) fn lone(max_ttl: Ms, is_ahead: bool) -> NodePlan {
-    NodePlan { servers: vec![server(max_ttl, is_ahead, 0)], is_new: true }
+    let servers = vec![server(max_ttl, is_ahead, 0)];
+    NodePlan { servers, is_new: true, is_foreign: false }
 }
 
 pub(super) fn group(max_ttl: Ms, is_ahead: bool, window: Ms) -> NodePlan {
     let servers = [is_ahead, !is_ahead].map(|ahead| server(max_ttl, ahead, window));
-    NodePlan { servers: servers.into(), is_new: true }
+    NodePlan { servers: servers.into(), is_new: true, is_foreign: false }
 }
 
 pub(super) fn lock(wait: Ms, hold: Ms, renew: bool) -> Action {

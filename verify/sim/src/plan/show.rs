@@ -73,6 +73,7 @@ impl fmt::Display for NodePlan {
             let more = if i > 0 { "; " } else { "" };
             write!(f, "{more}{:?}, L {} ms", server.clock, server.window)?;
         }
-        writeln!(f, "{}", if self.is_new { "" } else { ", of unknown past" })
+        let whose = if self.is_foreign { ", of another deployment" } else { "" };
+        writeln!(f, "{whose}{}", if self.is_new { "" } else { ", of unknown past" })
     }
 }

@@ -21,6 +21,13 @@ fn letter(server: usize) -> char {
     (b'A' + server as u8) as char
 }
 
+/// Returns the numbers of the clients in `mask` as text.
+fn clients(mask: u64) -> String {
+    let who: Vec<String> =
+        (0..8).filter(|c| mask >> c & 1 == 1).map(|c: u64| c.to_string()).collect();
+    if who.is_empty() { "nobody".into() } else { who.join(", ") }
+}
+
 impl fmt::Display for Copy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -69,19 +76,21 @@ impl fmt::Display for Fault {
                 if stops == Stops::Done { Ok(()) } else { write!(f, "; stops: {stops:?}") }
             }
             Self::Failover { node, to, copy, old, freeze } => {
-                let mut who: Vec<String> = Vec::new();
-                who.extend((0..8).filter(|c| old >> c & 1 == 1).map(|c: u64| c.to_string()));
-                let who = if who.is_empty() { "nobody".into() } else { who.join(", ") };
                 write!(f, "node {node} fails over to {} with {copy}; ", letter(to))?;
-                write!(f, "these stay with the old master: {who}")?;
+                write!(f, "these stay with the old master: {}", clients(old))?;
                 if freeze > 0 {
                     write!(f, "; it freezes for {freeze} ms")?;
                 }
                 Ok(())
             }
             Self::Rename { node } => write!(f, "the master of node {node} renames its data"),
-            Self::PutBack { node, age } => {
-                write!(f, "the data of {age} ms ago are put back on node {node}")
+            Self::Epoch { node, old } => {
+                write!(f, "the Sentinels' epoch of node {node} rises; ")?;
+                write!(f, "these are not told: {}", clients(old))
+            }
+            Self::PutBack { node, age, whole } => {
+                let what = if whole { "machine" } else { "data" };
+                write!(f, "the {what} of {age} ms ago is put back on node {node}")
             }
             Self::Detour { node, copy, reset } => {
                 let then = if reset { ", then RESETSTAT" } else { "" };
@@ -135,7 +144,7 @@ impl fmt::Display for Event {
             Self::Needless { node } => {
                 write!(f, "node {node} begins a new history, though it has lost nothing")
             }
-            Self::Granting { .. } => Ok(()),
+            Self::Granting { .. } | Self::Refrains { .. } => Ok(()),
             Self::Asks { client, task, name: n } => {
                 write!(f, "client {client}.{task} asks for {}", name(n))
             }
