@@ -192,7 +192,9 @@ mod tests {
         let of = |missed, had: &[(i64, Fate)]| -> Vec<i64> {
             let job = Job::new("job", "* * * * *").missed(missed).late(Duration::from_secs(1));
             let mut ran = Ran::default();
-            had.iter().for_each(|(n, fate)| ran.add(missed, minute(*n), *fate));
+            for (n, fate) in had {
+                ran.add(missed, minute(*n), *fate);
+            }
             let absent = (1..=10).filter(|n| had.iter().all(|(had, _)| had != n)).map(minute);
             let absent: Vec<_> = absent.collect();
             let now = millis(minute(10) + 5);

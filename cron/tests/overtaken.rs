@@ -21,7 +21,7 @@ fn each_minute(late: Duration) -> Job {
 async fn until(world: &World, after: Duration) -> i64 {
     let now = world.now().duration_since(at(0)).unwrap();
     let minute = (now.as_secs() / MINUTE + 1) * MINUTE;
-    sleep(Duration::from_secs(minute) + after - now).await;
+    sleep((Duration::from_secs(minute) + after).saturating_sub(now)).await;
     minute.cast_signed()
 }
 
