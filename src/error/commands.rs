@@ -83,8 +83,8 @@ impl Commands {
         self.decide(namespace, losses, "--run --replace")
     }
 
-    /// Returns the command that lowers what all clients share to what this one asks for. The command
-    /// says what it would do, and what has to have ended before.
+    /// Lowers what all clients share to what this one asks for. The command says what it would do,
+    /// and what has to have ended before.
     pub(crate) fn lower(&self) -> String {
         format!("palisade settings --lower{} {}", self.parts.lower, self.parts.nodes)
     }

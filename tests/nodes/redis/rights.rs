@@ -192,8 +192,7 @@ fn meaning(reply: &Reply) -> String {
     }
 }
 
-/// Returns the keys that differ, besides the note. Asserts that the note is of the same data history
-/// and did not go back.
+/// The keys that differ, besides the note, which has to be of the same data history and not older.
 fn changed(name: &str, before: &Snapshot, after: &Snapshot) -> BTreeSet<String> {
     let note = |of: &Snapshot, n: usize| of[NOTE][..n].to_vec();
     assert_eq!(note(before, 23), note(after, 23), "{name}: another history");

@@ -185,8 +185,8 @@ pub(crate) enum Fault {
     Handover { node: usize, to: usize, takes: Ms, stops: Stops },
     /// The master gives its data another name, without a loss.
     Rename { node: usize },
-    /// The Sentinels' epoch rises, and the master stays the master and loses nothing. The clients in
-    /// `old` are not told.
+    /// The Sentinels' epoch rises, and the master stays and loses nothing. The clients in `old` are
+    /// not told.
     Epoch { node: usize, old: u64 },
     /// Data of this time ago are put in place of the running master's, just before a batch of a
     /// client that has seen the newest data. With `whole`, the process and the name of the data are

@@ -158,8 +158,7 @@ pub(super) fn monitor_at(
     all.chain(settings).map(|command| sentinel.by_hand(&command)).collect()
 }
 
-/// Returns the commands by which a Sentinel monitors the master that the others name. There are none
-/// if nobody knows the machine of that master.
+/// None if nobody knows the machine of the master that the others name.
 pub(super) fn monitor(group: &Group, sentinel: &Sentinel) -> Vec<String> {
     let Some(at) = group.master_at() else { return Vec::new() };
     let (host, port) = parts(&at);
