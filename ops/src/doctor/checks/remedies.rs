@@ -6,12 +6,8 @@ mod faults;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use self::faults::{
-    FAULTS, LOGIN, LONE, LOOPBACK, MACHINE, alone, announce, begin, group, is_blind, priority,
-};
-use super::super::facts::{
-    Facts, Fields, Group, KeptData, Role, Sentinel, Server, Unread, has_port, place,
-};
+use self::faults::{FAULTS, LOGIN, LONE, LOOPBACK, MACHINE, announce, begin, group, is_blind};
+use super::super::facts::{Facts, Fields, Group, KeptData, Role, Server, Unread, has_port, place};
 use super::super::report::{Finding, Verdict};
 use super::tests::{good, good_lone, info_on, sentinel, server, set_on, text};
 use super::{CHECKS, run};
