@@ -1,3 +1,5 @@
+//! Cases of the checks of markers.
+
 use palisade::internal::MinReplicasRule;
 
 use super::super::tests::{broken, fine, good, unknown, with};
