@@ -113,7 +113,7 @@ impl Attempt {
 
     /// By what the server showed at the login. Returns the bytes that write the marker, or the
     /// facts if this one, without ops, has nothing to write.
-    pub(super) fn begin(&self, look: Look) -> Result<Begun, NodeError> {
+    pub(super) fn begin(&self, look: &Look) -> Result<Begun, NodeError> {
         let seen = self.judged(&look.news, look.received);
         if let Some(seen) = seen.as_ref().filter(|seen| seen.replaces.is_some()) {
             let noted = Noted::read(&look.news.note);
@@ -426,7 +426,7 @@ mod tests {
             let (attempt, sent_with) = attempt_of(Arc::new(nothing), None);
             let news = News::read(&news(shown)).expect("it is news");
             let (sent, received) = (Moment::from_nanos(1), Moment::from_nanos(2));
-            (attempt.begin(Look { news, sent, received }), sent_with)
+            (attempt.begin(&Look { news, sent, received }), sent_with)
         };
         let Ok(Begun::Knows(known)) = begin(&ours().to_string()).0 else {
             panic!("nothing is due")

@@ -135,7 +135,7 @@ impl Session {
                 None => Ok(()),
             };
         }
-        let bytes = match look.map(|look| attempt.begin(look)).transpose()? {
+        let bytes = match look.map(|look| attempt.begin(&look)).transpose()? {
             Some(Begun::Knows(mut known)) => {
                 asked_with(&mut known.facts, terms, group_terms);
                 *self.touched.lock() = Some(known);
