@@ -179,7 +179,6 @@ known_bugs! {
     second_id_instead: SecondIdInstead in PUT_BACKS,
     evictions_unseen: EvictionsUnseen in PUT_BACKS,
     handover_forgets_epoch: HandoverForgetsEpoch in HANDOVERS,
-    handover_of_any_epoch: HandoverOfAnyEpoch in RETURNS,
     kept_once: KeptOnce in HANDOVERS,
     kept_from_refusal: KeptFromRefusal in HANDOVERS,
 }

@@ -281,8 +281,9 @@ impl Node {
             if let Some(with_ticket) = places(op, reply) {
                 self.world.tell(Event::Placed { node, client, name, with_ticket });
             }
-            if answer == Answer::Quarantined {
-                self.world.tell(Event::Refrains { node, life, at });
+            if let (Answer::Quarantined, Some(facts)) = (&answer, &replies.facts) {
+                let since_ms = (facts.node_micros / 1_000).saturating_sub(facts.since);
+                self.world.tell(Event::Refrains { node, since_ms });
             }
             if matches!(answer, Answer::Granted(_) | Answer::Claimed(..)) {
                 self.world.tell(Event::Granting { node, server, life, at });

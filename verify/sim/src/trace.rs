@@ -98,11 +98,10 @@ pub(crate) enum Event {
         life: u64,
         at: u64,
     },
-    /// A node in quarantine refused a request at the time `at` of the node's own clock.
+    /// A node in quarantine refused a request, `since_ms` after its history began.
     Refrains {
         node: usize,
-        life: u64,
-        at: u64,
+        since_ms: u64,
     },
     /// A request took effect `late` microseconds after its deadline.
     LateEffect {

@@ -34,24 +34,15 @@ pub(super) fn quarantine() -> Rule {
 
 /// Returns the rule that no quarantine is longer than `longest`, in ms.
 pub(super) fn ends(longest: Ms) -> Rule {
-    let mut begins = BTreeMap::<(usize, u64), u64>::new();
     let (name, source) = (
         "a quarantine ends",
         "docs/design/quarantine.md, 4: it is as long as the longest lease and L",
     );
-    // The server counts in whole milliseconds.
-    let longest = (longest + 1) * 1_000_000;
     rule(name, source, move |_, event| match *event {
-        Event::NewLife { node, life, at, .. } => {
-            begins.entry((node, life)).or_insert(at);
-            Ok(())
+        // The server counts in whole milliseconds.
+        Event::Refrains { node, since_ms } if since_ms > longest + 1 => {
+            Err(format!("node {node} is still in quarantine {since_ms} ms after it began"))
         }
-        Event::Refrains { node, life, at } => match begins.get(&(node, life)) {
-            Some(since) if at > since + longest => {
-                Err(format!("node {node} is still in quarantine {} ns after it began", at - since))
-            }
-            _ => Ok(()),
-        },
         _ => Ok(()),
     })
 }
