@@ -180,7 +180,6 @@ known_bugs! {
     evictions_unseen: EvictionsUnseen in PUT_BACKS,
     handover_forgets_epoch: HandoverForgetsEpoch in HANDOVERS,
     kept_once: KeptOnce in HANDOVERS,
-    kept_from_refusal: KeptFromRefusal in HANDOVERS,
 }
 
 /// Defines one test for each order of a change of settings that the manual forbids. The simulator
