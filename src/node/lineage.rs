@@ -281,9 +281,10 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
     let beginnings = [
         was_unnamed.then_some(0),
         (is_renamed && !is_continued(before.process, shown.process)).then_some(note),
-        // Who returns unchanged may have got its last note up to L after it was replaced.
+        // Who returns with its own data may have got its last note up to L after it was replaced.
         asked.epoch.filter(|epoch| *epoch > before.epoch).map(|_| {
-            note.saturating_sub(if is_renamed { 0 } else { millis(asked.longest_window) })
+            let is_own = !is_renamed || has_read_nothing(before.process, shown.process);
+            note.saturating_sub(if is_own { millis(asked.longest_window) } else { 0 })
         }),
         (has_evicted && !asked.allow_eviction).then_some(0),
         // Another may have renewed the note after the data were put back, and a branch has notes of
@@ -436,6 +437,10 @@ fn is_continued(then: Process, now: Process) -> bool {
         && now.inputs.is_some()
         && (then.inputs, then.calls) == (now.inputs, now.calls)
         && !now.was_reset
+}
+
+fn has_read_nothing(then: Process, now: Process) -> bool {
+    now.inputs.is_none_or(|inputs| inputs == 0) || (then.run, then.inputs) == (now.run, now.inputs)
 }
 
 /// Another process began to count at 0 (quarantine 21).

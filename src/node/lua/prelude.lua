@@ -98,8 +98,8 @@ end
 if ARGV[5] ~= '' then
   store(KEYS[1], ARGV[5])
   marker = ARGV[5]
-  count()
-elseif counts == '2' or is_old then
+end
+if ARGV[5] ~= '' or counts == '2' or is_old then
   -- A note of a late batch would say that this server was the master until now (quarantine 16).
   local limit = tonumber(string.match(ARGV[4], '^%d+ %d+ %d+ %d+ (%d+)'))
   if limit == 0 or now_us <= limit then count() end
