@@ -52,6 +52,12 @@ impl Endpoint {
             (Place::Unix(Path::new(&path).into()), login, url.take("db"))
         } else {
             let [at] = &*url.addresses(SERVER_PORT)? else { return Err(url.odd()) };
+            if at.host().parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_unspecified()) {
+                // Each machine would reach a server of its own.
+                return Err(
+                    url.refused("0.0.0.0 and :: are no addresses of a server: write its own")
+                );
+            }
             let db = url.path.map(|path| path.trim_matches('/').to_owned());
             let login = url.login.clone().unwrap_or_default();
             (Place::Tcp(at.host().into(), at.port()), login, db.filter(|db| !db.is_empty()))
@@ -252,6 +258,15 @@ mod fuzz;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_of_every_machine_is_refused_and_blanks_around_one_do_not_count() {
+        for url in ["redis://0.0.0.0:6379", "redis://[::]"] {
+            let why = Endpoint::parse(url).expect_err(url).to_string();
+            assert!(why.contains("no addresses of a server"), "{why}");
+        }
+        assert_eq!(Endpoint::parse(" redis://:pw@h:6379\n").unwrap().to_string(), "h:6379");
+    }
 
     #[test]
     fn an_endpoint_shows_where_but_never_the_secret() {

@@ -35,6 +35,8 @@ const AMBIGUOUS: &str = "an address with an @ after a ? / or #: if these belong 
 
 impl<'a> Url<'a> {
     pub(crate) fn parse(text: &'a str) -> Result<Self, ConfigError> {
+        // As a secret's file or a variable has it.
+        let text = text.trim();
         let mut url =
             Self { text, scheme: "", login: None, hosts: "", path: None, options: Vec::new() };
         let Some((scheme, rest)) = text.split_once("://") else { return Err(url.odd()) };

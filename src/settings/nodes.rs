@@ -167,6 +167,7 @@ impl<'a> Access<'a> {
     }
 
     pub(super) fn node(&self, n: usize, url: &str) -> Result<NodeUrl, ConfigError> {
+        let url = url.trim();
         let made = match url.split_once("://").map_or("", |(scheme, _)| scheme) {
             "sentinel" => Url::parse(url).and_then(|url| self.group(url)).map(NodeUrl::Group),
             "memory" => Url::parse(url).and_then(|url| memory(&url)).map(NodeUrl::Memory),

@@ -244,8 +244,19 @@ impl Settings {
         mut self,
         read: impl Fn(&str) -> Result<Option<String>, ConfigError>,
     ) -> Result<Self, ConfigError> {
+        // A variable that is set to nothing does not take away what the lower layers give.
+        const UNSET: [&str; 7] = [
+            "username",
+            "sentinel_username",
+            "password_file",
+            "sentinel_password_file",
+            "cacert",
+            "cert",
+            "key",
+        ];
         for name in SETTINGS {
-            if let Some(text) = read(&variable(name))? {
+            let text = read(&variable(name))?;
+            if let Some(text) = text.filter(|text| !text.is_empty() || !UNSET.contains(&name)) {
                 self.set(name, &text).map_err(of_environment)?;
             }
         }
