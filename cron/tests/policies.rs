@@ -295,7 +295,7 @@ async fn ticks_that_were_due_while_nothing_ran_are_a_warning_of_the_next_process
     first.end().await;
     sleep(5 * 60 * MINUTE).await;
     let log = Log::of_this_thread(LevelFilter::WARN);
-    let said = || log.lines(&["ticks were due while no process ran the job", "job=job"]);
+    let said = || log.lines(&["ticks of before this process began have no run", "job=job"]);
     let second = world.process(job());
     sleep(70 * MINUTE).await;
     let lines = said();

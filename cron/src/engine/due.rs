@@ -298,6 +298,8 @@ impl<F> Engine<'_, F> {
         let of = found.of;
         let ran = found.runs.iter().map(|(tick, _)| tick);
         let newest = ran.chain(&found.begun).chain(&found.lapsed).max().copied();
+        // Its process still decides about the ticks after it.
+        let runs_on = newest.is_some_and(|tick| found.begun.contains(&tick));
         let is_left = self.job.interrupted == Interrupted::Leave;
         let checking = locked(&self.checking).clone();
         for tick in found.begun.into_iter().filter(|tick| !checking.contains(tick)) {
@@ -334,7 +336,7 @@ impl<F> Engine<'_, F> {
         let (missed, of_before): (Vec<_>, Vec<_>) =
             missed.into_iter().partition(|tick| *tick > self.began);
         self.report_missed(&missed);
-        self.report_down(of_before.into_iter().filter(|tick| Some(*tick) > newest));
+        self.report_down(of_before.into_iter().filter(|tick| !runs_on && Some(*tick) > newest));
         rest
     }
 
@@ -346,7 +348,7 @@ impl<F> Engine<'_, F> {
         tracing::warn!(
             target: "palisade::cron",
             job = %self.job.name, first, last, ticks = ticks.len(), policy = ?self.job.missed,
-            "ticks were due while no process ran the job, and are left out"
+            "ticks of before this process began have no run, and are left out"
         );
     }
 

@@ -50,7 +50,7 @@ impl<F> Engine<'_, F> {
             tracing::warn!(
                 target: "palisade::cron",
                 job = %self.job.name, why = %error, policy = ?self.job.interrupted,
-                "the end of a run is not stored, so the run may be repeated"
+                "the end of a run is not stored: the policy for interrupted runs decides"
             );
         }
         let RunError::Handler { failed, .. } = error else {
