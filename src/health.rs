@@ -144,12 +144,14 @@ impl Health {
         self.locks().is_now()
     }
 
-    fn said(&self, ability: Ability) -> String {
+    fn said(&self, ability: Ability, of: impl Fn(&NodeHealth) -> Ability) -> String {
         let unasked = |node: &NodeHealth| match &node.outcome {
             NodeOutcome::Failed(why) => why.reach() == Reach::NotAsked,
             _ => false,
         };
-        if ability == Ability::Unknown && self.nodes.iter().any(unasked) {
+        let may = |node: &&NodeHealth| unasked(node) || of(node) != Ability::Unknown;
+        let is_open = self.nodes.iter().filter(may).count() >= self.needed;
+        if ability == Ability::Unknown && is_open && self.nodes.iter().any(unasked) {
             return "not known (nodes were not asked)".into();
         }
         ability.to_string()
@@ -169,8 +171,8 @@ impl Health {
 
 impl fmt::Display for Health {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "locks: {}", self.said(self.locks()))?;
-        write!(f, "; new keys: {}", self.said(self.new_keys()))?;
+        write!(f, "locks: {}", self.said(self.locks(), |node| node.locks))?;
+        write!(f, "; new keys: {}", self.said(self.new_keys(), |node| node.new_keys))?;
         for node in &self.nodes {
             write!(f, "; {}: {}", node.name, node.outcome)?;
             if let (false, Some(loss)) = (node.new_keys.is_now(), node.losses.last()) {

@@ -191,9 +191,9 @@ impl NodeMonitor {
             our_clock_error: facts.clock_error_asked,
             node_clock_error: facts.clock_error,
         };
-        // The node counts in whole milliseconds, and the error in whole microseconds.
+        // The node counts in whole milliseconds, and a command lowers the error to whole ones.
         let shorter = facts.quarantine_asked + Duration::from_millis(1) < facts.quarantine_len;
-        let smaller = facts.clock_error_asked < facts.clock_error;
+        let smaller = facts.clock_error_asked + Duration::from_millis(1) <= facts.clock_error;
         let differs = shorter || smaller || facts.quarantine_raised;
         if differs && self.disagreed.as_ref() != Some(&event) {
             self.disagreed = Some(event.clone());
@@ -369,7 +369,7 @@ mod tests {
             }
         });
         assert_eq!(got, [disagree(node, Duration::from_secs(60))]);
-        let small = Duration::from_micros(59_999_999);
+        let small = Duration::from_millis(59_999);
         let smaller = Facts { clock_error_asked: small, ..facts(1, "x") };
         let got = reported(&s, |p| {
             for facts in [&smaller, &smaller, &facts(1, "x")] {
