@@ -164,7 +164,8 @@ async fn evictions_of_a_server_that_everybody_refuses_outlast_the_process() {
 /// A process that starts has evicted nothing.
 #[tokio::test]
 async fn evictions_that_were_only_seen_by_who_allows_them_outlast_the_process() {
-    let mut server = Server::start(&["--appendonly", "yes"]);
+    // While a disk is busy, a server puts writes to its file off, and the kill takes them.
+    let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     let (strict, allowing) = (fresh(&server), allowing(&server));
     fence(one(&strict, LONG, acquire("k", owner())).await);
     drop(strict);
