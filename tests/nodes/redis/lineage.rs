@@ -125,7 +125,7 @@ async fn up(node: &RedisNode) -> Facts {
 /// Nobody judges its data then, and a process that starts has evicted nothing.
 #[tokio::test]
 async fn evictions_of_a_server_that_everybody_refuses_outlast_the_process() {
-    let mut server = Server::start(&["--appendonly", "yes"]);
+    let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     let strict = fresh(&server);
     fence(one(&strict, LONG, acquire("k", owner())).await);
     let set = |name, value| assert_eq!(server.cli(&["config", "set", name, value]), "OK");
