@@ -170,7 +170,6 @@ known_bugs! {
     seq_forgotten: SeqForgotten in PUT_BACKS,
     seq_of_notes: SeqOfNotes in PUT_BACKS,
     seq_by_note: SeqByNote in PUT_BACKS,
-    loss_from_note: LossFromNote in PUT_BACKS,
     rename_begins: RenameBegins in PUT_BACKS,
     proof_without_run: ProofWithoutRun in FAILOVERS,
     proof_without_counters: ProofWithoutCounters in PUT_BACKS,
