@@ -87,9 +87,6 @@ impl Group {
         for server in &group.world.groups[0].servers {
             watcher.args(["--server", &server.addr]);
         }
-        if shape.defeat {
-            watcher.arg("--defeat");
-        }
         group.start(watcher)?;
         Ok(group)
     }
@@ -232,9 +229,7 @@ impl Group {
         self.until(stop, since, "the new master to be through its quarantine", |events| {
             let facts = Facts::of(events);
             let (begun, master) = writable(events)?;
-            let ready = if self.shape.defeat {
-                begun + self.shape.window()
-            } else if fault.is_seamless() {
+            let ready = if fault.is_seamless() {
                 begun
             } else {
                 facts.quarantine_ends(&master).filter(|ends| *ends > since)?

@@ -43,10 +43,6 @@ pub(crate) struct Args {
     monitor: Option<String>,
     #[arg(long)]
     into: Option<PathBuf>,
-    /// Write a marker without a quarantine to each new master. This is a deliberate defect, which
-    /// the check of the event log must find.
-    #[arg(long)]
-    defeat: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
@@ -61,8 +57,7 @@ async fn watch(args: &Args) -> Result<(), Failure> {
         tasks.spawn_local(sentinel(ledger, n, group, addr));
     }
     for (n, addr) in (1_u8..).zip(&args.server) {
-        let defeat = args.defeat;
-        tasks.spawn_local(server(ledger(20 + n).await?, addr.as_str().into(), defeat));
+        tasks.spawn_local(server(ledger(20 + n).await?, addr.as_str().into()));
     }
     if let (Some(addr), Some(file)) = (&args.monitor, &args.into) {
         tasks.spawn_local(monitor(addr.clone(), File::create(file)?));
@@ -105,7 +100,7 @@ async fn sentinel(mut ledger: Ledger, n: u8, group: String, addr: String) -> io:
 }
 
 /// Reports to the ledger this server's replies to plain writes, and its marker.
-async fn server(mut ledger: Ledger, addr: Arc<str>, defeat: bool) -> io::Result<()> {
+async fn server(mut ledger: Ledger, addr: Arc<str>) -> io::Result<()> {
     let mut line = Line::to(&addr);
     let (mut before, mut last_yes) = (None, 0);
     let mut marker = Marker { server: Arc::clone(&addr), replid: None, text: String::new() };
@@ -127,7 +122,7 @@ async fn server(mut ledger: Ledger, addr: Arc<str>, defeat: bool) -> io::Result<
         }
         if to_write == WriteReply::Yes {
             last_yes = at;
-            marker.look(&mut line, &mut ledger, defeat).await?;
+            marker.look(&mut line, &mut ledger).await?;
         }
         sleep(EVERY).await;
     }
@@ -144,7 +139,7 @@ struct Marker {
 }
 
 impl Marker {
-    async fn look(&mut self, line: &mut Line, ledger: &mut Ledger, defeat: bool) -> io::Result<()> {
+    async fn look(&mut self, line: &mut Line, ledger: &mut Ledger) -> io::Result<()> {
         let Some(Reply::Ok(text)) = line.ask("GET palisade:generation").await else {
             return Ok(());
         };
@@ -153,18 +148,6 @@ impl Marker {
         let of_this = |id: &Option<String>| id.as_deref() == text.split(' ').nth(REPLID);
         if self.replid.is_none() || (text != self.text && !of_this(&self.replid)) {
             let Some((replid, run_id)) = line.who().await else { return Ok(()) };
-            if defeat {
-                let (since, floor) = ("0".repeat(13), "0".repeat(16));
-                let mut words: Vec<&str> = text.split(' ').take(WORDS).collect();
-                if words.len() == WORDS {
-                    words[REPLID] = &replid;
-                    words[SINCE] = &since;
-                    words[FLOOR] = &floor;
-                    let [began, state] = ["n", "-0000000000000"];
-                    (words[FLOOR + 1], words[FLOOR + 2]) = (began, state);
-                    line.ask(&format!("SET palisade:generation \"{}\"", words.join(" "))).await;
-                }
-            }
             let (server, run_id) = (Arc::clone(&self.server), run_id.as_str().into());
             ledger.report(EventKind::Process { server, run_id }).await?;
             self.replid = Some(replid);
@@ -181,12 +164,10 @@ impl Marker {
     }
 }
 
-/// Words of a marker without its losses, and their numbers.
-const WORDS: usize = 18;
+/// Numbers of words in a marker.
 const REPLID: usize = 3;
 const SINCE: usize = 6;
 const LENGTH: usize = 13;
-const FLOOR: usize = 14;
 
 fn beginning(marker: &str) -> (Option<&str>, Option<&str>) {
     (marker.split(' ').nth(SINCE), marker.split(' ').nth(LENGTH))
