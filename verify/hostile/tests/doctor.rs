@@ -21,7 +21,7 @@ pub(crate) const PHASES: &[Phase] = &[
     Phase::Time,
     Phase::Role,
     Phase::Info,
-    Phase::Get,
+    Phase::Marker,
     Phase::Config,
     Phase::Acl,
 ];

@@ -1,8 +1,8 @@
 //! A fake data server that replies correctly, except in one phase of its conversation with a
 //! client.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -38,7 +38,7 @@ pub(crate) enum Phase {
     /// requests, too.
     Time,
     Info,
-    Get,
+    Marker,
     Config,
     Acl,
     /// A request that only Sentinels receive. The next five variants are such requests, too.
@@ -138,6 +138,8 @@ async fn serve(socket: TcpStream, shared: Arc<Shared>) -> Option<()> {
 pub(crate) struct DataServer {
     run_id: String,
     has_script: AtomicBool,
+    marker: Mutex<String>,
+    writes: Mutex<u64>,
 }
 
 /// Data history of every data server.
@@ -147,7 +149,8 @@ impl DataServer {
     pub(crate) fn new() -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(1);
         let run_id = format!("{:040x}", COUNT.fetch_add(1, Relaxed));
-        Self { run_id, has_script: AtomicBool::new(false) }
+        let has_script = AtomicBool::new(false);
+        Self { run_id, has_script, marker: Mutex::default(), writes: Mutex::default() }
     }
 
     fn info(&self, section: &str) -> String {
@@ -196,7 +199,7 @@ impl Honest for DataServer {
             "EVALSHA" if !self.has_script.load(Relaxed) => {
                 (Phase::Greeting, b"-NOSCRIPT No matching script.\r\n".to_vec())
             }
-            "EVALSHA" => batch(asked),
+            "EVALSHA" => self.batch(asked),
             "SUBSCRIBE" => (Phase::Subscribe, subscribed(&asked[1..])),
             "SET" => (Phase::BarrierWrite, ok()),
             "WAIT" => (Phase::Wait, integer(1)),
@@ -205,7 +208,7 @@ impl Honest for DataServer {
                 let parts = [now / 1_000_000, now % 1_000_000].map(|n| bulk(n.to_string()));
                 (Phase::Time, array(&parts))
             }
-            "GET" => (Phase::Get, b"_\r\n".to_vec()),
+            "MGET" => (Phase::Marker, b"*2\r\n_\r\n_\r\n".to_vec()),
             "CONFIG" => (Phase::Config, map(&[(&section.to_lowercase(), "1")])),
             "ACL" => (Phase::Acl, if section == "WHOAMI" { bulk("default") } else { ok() }),
             _ => (Phase::Acl, ok()),
@@ -226,16 +229,46 @@ fn micros() -> u128 {
 /// Name of a lock that another client holds.
 pub(crate) const TAKEN: &str = "taken";
 
-/// Replies to a batch: another client holds the lock [`TAKEN`], and all other locks are granted.
-fn batch(asked: &Command) -> (Phase, Vec<u8>) {
-    let text = |at: usize| asked.get(at).map_or("", |w| std::str::from_utf8(w).unwrap_or(""));
+impl DataServer {
+    /// Replies as the script does: executes a batch only under the marker that is there.
+    fn batch(&self, asked: &Command) -> (Phase, Vec<u8>) {
+        let text = |at: usize| asked.get(at).map_or("", |w| std::str::from_utf8(w).unwrap_or(""));
+        let first = 3 + text(2).parse::<usize>().unwrap_or(0);
+        let (expected, write) = (text(first), text(first + 4));
+        let now = micros();
+        let (mut marker, mut writes) = (self.marker.lock().unwrap(), self.writes.lock().unwrap());
+        if *marker != expected || expected.is_empty() && write.is_empty() {
+            let note = note(&marker, *writes, now);
+            let zeros = [0; 4].map(integer);
+            let news = [bulk("news"), integer(now), bulk(&*marker), bulk(note), bulk(HISTORY)];
+            let parts = [&news[..], &zeros, &[bulk(&self.run_id)]].concat();
+            return (Phase::Greeting, array(&parts));
+        }
+        if !write.is_empty() {
+            write.clone_into(&mut marker);
+        }
+        *writes += 1;
+        let is_taken = asked[3..first.min(asked.len())].iter().any(|key| key == TAKEN.as_bytes());
+        let codes = codes(&asked[asked.len().min(first + 6)..], is_taken);
+        let phase = if codes.is_empty() { Phase::Greeting } else { Phase::Batch };
+        let head = [integer(now), bulk(note(&marker, *writes, now))];
+        (phase, array(&[&head[..], &codes].concat()))
+    }
+}
+
+/// The last write that counts, of the data history in the marker.
+fn note(marker: &str, writes: u64, now: u128) -> String {
+    let history = marker.get(3..26).unwrap_or_default();
+    format!("{history} {writes:012} {now:016} {:013}", 0)
+}
+
+/// Replies to the ops of a batch: another client holds the lock [`TAKEN`], and all other locks are
+/// granted.
+fn codes(ops: &[Vec<u8>], is_taken: bool) -> Vec<Vec<u8>> {
+    let text = |at: usize| ops.get(at).map_or("", |w| std::str::from_utf8(w).unwrap_or(""));
     let number = |at: usize| text(at).parse::<usize>().unwrap_or(0);
-    let first = 3 + number(2);
-    let mut at = first + 4;
-    let empty = at >= asked.len();
-    let mut codes = Vec::new();
-    let is_taken = asked[3..first.min(asked.len())].iter().any(|key| key == TAKEN.as_bytes());
-    while at < asked.len() {
+    let (mut codes, mut at) = (Vec::new(), 0);
+    while at < ops.len() {
         let (code, skip) = match text(at) {
             kind @ ("A" | "V" | "W") => {
                 // The op of a waiter also contains the waiter's place in the queue, so it has more
@@ -258,13 +291,7 @@ fn batch(asked: &Command) -> (Phase, Vec<u8>) {
             _ => (-5, 0),
         };
         codes.push(integer(code));
-        at = if skip == 0 { asked.len() } else { at + skip };
+        at = if skip == 0 { ops.len() } else { at + skip };
     }
-    let (now, q) = (micros() / 1_000, text(first + 3).split(' ').nth(2).unwrap_or("0"));
-    let (since, later) = (now - 3_600_000, now + 3_600_000);
-    let marker = format!("{HISTORY} {since:013} {:016} {q:0>9} {later:013} {later:013} n", 0);
-    let marker = format!("{marker} -{:013} {:013}", 0, now);
-    let facts = [integer(micros()), bulk(marker), integer(0)];
-    let phase = if empty { Phase::Greeting } else { Phase::Batch };
-    (phase, array(&[&facts[..], &codes].concat()))
+    codes
 }
