@@ -152,6 +152,13 @@ impl Endpoint {
         Ok(Self { login: self.login.set_db(db), ..self })
     }
 
+    /// Without a password a client does not log in, so it would be the user `default`.
+    pub(crate) fn check_login(&self, field: &'static str) -> Result<(), ConfigError> {
+        let (Some(user), false) = self.login() else { return Ok(()) };
+        let rule = "needs its password; give an empty one if it has none (in an address: user:@)";
+        Err(ConfigError::new(field, format!("{user:?}"), rule))
+    }
+
     /// Returns the user name, and true if there is a password.
     pub fn login(&self) -> (Option<&str>, bool) {
         (self.login.username(), self.login.password().is_some())

@@ -64,10 +64,12 @@ impl<'a> Url<'a> {
                 authority.rsplit_once('@').map_or((None, authority), |(l, hosts)| (Some(l), hosts));
             (url.hosts, url.path) = (hosts, path);
             if let Some(login) = login {
-                let (user, password) = login.split_once(':').unwrap_or((login, ""));
-                let part =
-                    |name, text| url.decoded(name, text).map(|t| Some(t).filter(|t| !t.is_empty()));
-                url.login = Some((part("user", user)?, part("password", password)?));
+                let (user, password) =
+                    login.split_once(':').map_or((login, None), |(user, p)| (user, Some(p)));
+                let user = Some(url.decoded("user", user)?).filter(|user| !user.is_empty());
+                let password = password.map(|p| url.decoded("password", p)).transpose()?;
+                let password = password.filter(|p| user.is_some() || !p.is_empty());
+                url.login = Some((user, password));
             }
         }
         if fragment.is_some() {

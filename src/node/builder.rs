@@ -73,7 +73,8 @@ impl<S> NodeBuilder<S> {
     }
 
     pub(crate) fn data(&self) -> Result<Endpoint, ConfigError> {
-        self.settings.as_ref().map(|s| s.data.clone()).map_err(Clone::clone)
+        let data = self.settings.as_ref().map(|s| s.data.clone()).map_err(Clone::clone)?;
+        data.check_login("username").map(|()| data)
     }
 
     pub(super) fn set(self, change: impl FnOnce(&mut NodeSettings<S>)) -> Self {

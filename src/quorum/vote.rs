@@ -52,8 +52,14 @@ impl Witness<'_> {
         }
     }
 
+    /// All clients use the largest that any has asked for (quarantine 7).
+    fn clock_error(&self) -> Duration {
+        let shared = self.facts.map_or(Duration::ZERO, |facts| facts.clock_error);
+        self.terms.clock_error.max(shared)
+    }
+
     fn is_ahead(&self, fence: u64) -> bool {
-        let lead = token_lead(self.terms.clock_error) + FENCE_SLACK;
+        let lead = token_lead(self.clock_error()) + FENCE_SLACK;
         let lead = u64::try_from(lead.as_micros()).unwrap_or(u64::MAX);
         fence > self.wall_micros.saturating_add(lead)
     }
@@ -65,7 +71,7 @@ impl Witness<'_> {
         let facts = self.facts.filter(|f| !f.quarantine.is_zero())?;
         let age = facts.quarantine_len.saturating_sub(facts.quarantine);
         let longer = facts.quarantine_len.saturating_sub(facts.quarantine_asked);
-        let longest = self.terms.max_ttl + longer + 2 * self.terms.clock_error;
+        let longest = self.terms.max_ttl + longer + 2 * self.clock_error();
         let rest = holder.and_then(|h| h.remaining);
         let written_since = rest.is_some_and(|rest| rest + age > longest);
         let id = facts.history();
@@ -281,6 +287,25 @@ mod tests {
             let got = witness.old_data(rest.map(holder).as_ref()).is_none();
             assert_eq!(got, counted, "{age:?} {others} {rest:?}");
         }
+    }
+
+    #[test]
+    fn an_answer_is_judged_by_the_largest_clock_error_that_any_client_asked_for() {
+        let shared = Facts { clock_error: 3 * SECOND, ..facts(Some(4), 0) };
+        let own = facts(Some(4), 0);
+        let judge = |facts: &Facts, reply: Reply| {
+            let (facts, terms) = (Some(facts), &TERMS);
+            let witness = Witness { facts, objection: None, terms, wall_micros: 1_000_000_000 };
+            witness.judge(Ok(reply), true).map(|reply| matches!(reply, Reply::Quarantined { .. }))
+        };
+        let ahead = |facts| token_lead(facts) + FENCE_SLACK;
+        let fence = 1_000_000_000 + u64::try_from(ahead(3 * SECOND).as_micros()).unwrap();
+        let refused = judge(&own, Reply::Granted { fence }).unwrap_err();
+        assert_eq!(refused.fault(), NodeFault::TokenAhead);
+        assert_eq!(judge(&shared, Reply::Granted { fence }).map_err(|e| e.fault()), Ok(false));
+        let written = Reply::Holder(Some(holder(5 * SECOND)));
+        assert_eq!(judge(&own, written.clone()).map_err(|e| e.fault()), Ok(false));
+        assert_eq!(judge(&shared, written).map_err(|e| e.fault()), Ok(true));
     }
 
     #[test]

@@ -124,13 +124,6 @@ fn first_line(
     Ok(Some(text.lines().next().unwrap_or_default().to_owned()))
 }
 
-/// Without a password a client does not log in, so it would be the user `default` and not this one.
-fn check_login(field: &'static str, of: &Endpoint) -> Result<(), ConfigError> {
-    let (Some(user), false) = of.login() else { return Ok(()) };
-    let rule = "needs its password; give an empty one if it has none";
-    Err(ConfigError::new(field, format!("{user:?}"), rule))
-}
-
 impl<'a> Access<'a> {
     pub(super) fn of(of: &'a Settings) -> Result<Self, ConfigError> {
         let files = [("cacert", &of.cacert), ("cert", &of.cert), ("key", &of.key)];
@@ -183,10 +176,9 @@ impl<'a> Access<'a> {
     }
 
     /// For an address that has no login.
-    fn login<S>(&self, node: NodeBuilder<S>) -> Result<NodeBuilder<S>, ConfigError> {
+    fn login<S>(&self, node: NodeBuilder<S>) -> NodeBuilder<S> {
         let node = given(node, self.of.username.as_ref(), NodeBuilder::username);
-        let node = given(node, self.password.as_ref(), NodeBuilder::password);
-        node.data().and_then(|data| check_login("username", &data)).map(|()| node)
+        given(node, self.password.as_ref(), NodeBuilder::password)
     }
 
     fn lone(&self, mut url: Url<'_>) -> Result<RedisNodeBuilder, ConfigError> {
@@ -195,7 +187,7 @@ impl<'a> Access<'a> {
         #[cfg(feature = "tls")]
         let has_own = endpoint.is_tls() && (self.root.is_some() || self.client.is_some());
         let node = RedisNode::at(endpoint);
-        let node = if has_login { node } else { self.login(node)? };
+        let node = if has_login { node } else { self.login(node) };
         #[cfg(feature = "tls")]
         let node = if has_own { node.tls(self.root.clone(), self.client.clone()) } else { node };
         with_options(node, url.options, |node, given| {
@@ -224,7 +216,7 @@ impl<'a> Access<'a> {
         let sentinels = url.hosts.split(',').map(with_port);
         let node = SentinelNode::builder(url.decoded("name", name)?, sentinels);
         let node = match url.login {
-            None => self.login(node)?,
+            None => self.login(node),
             Some((user, password)) => {
                 let node = given(node, user, NodeBuilder::username);
                 given(node, password, NodeBuilder::password)
@@ -237,7 +229,7 @@ impl<'a> Access<'a> {
         let db = db.map_err(|_| broken("with a database that is not a number"))?;
         let node = given(node, db, SentinelNodeBuilder::db);
         let node = node.map_address(self.of.map.clone());
-        let node = with_options(node, url.options, |node, given| {
+        with_options(node, url.options, |node, given| {
             Ok(match given.name {
                 "sentinel_username" => node.sentinel_username(&given.value),
                 "sentinel_password" => node.sentinel_password(&given.value),
@@ -260,9 +252,7 @@ impl<'a> Access<'a> {
                     ));
                 }
             })
-        })?;
-        check_login("sentinel_username", &node.access()?.sentinel)?;
-        Ok(node)
+        })
     }
 }
 

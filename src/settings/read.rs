@@ -55,6 +55,8 @@ const PROGRAM: [&str; 12] = [
 pub(super) enum Written {
     Text(String),
     Yes(bool),
+    /// A double has no exact value for each of these.
+    Whole(u64),
     Number(f64),
     List(Vec<Word>),
 }
@@ -71,6 +73,7 @@ impl Written {
         match (self, ["urls", "map"].contains(&name)) {
             (Self::Text(text), _) => Ok(text),
             (Self::Yes(yes), false) => Ok(yes.to_string()),
+            (Self::Whole(number), false) => Ok(number.to_string()),
             (Self::Number(number), false) => Ok(number.to_string()),
             (Self::List(words), true) => {
                 let text = |word| match word {
@@ -89,6 +92,8 @@ impl TryFrom<BTreeMap<String, Option<Written>>> for Settings {
     type Error = String;
 
     fn try_from(all: BTreeMap<String, Option<Written>>) -> Result<Self, String> {
+        let is_given = |name: &str| matches!(all.get(name), Some(Some(_)));
+        one_of_each(is_given).map_err(|e| e.to_string())?;
         let mut of = Self::default();
         for (name, written) in all {
             if !SETTINGS.contains(&&*name) {
@@ -100,6 +105,22 @@ impl TryFrom<BTreeMap<String, Option<Written>>> for Settings {
         }
         Ok(of)
     }
+}
+
+/// The file would win over the password beside it, or the other way round: nobody can know.
+fn one_of_each(is_given: impl Fn(&str) -> bool) -> Result<(), ConfigError> {
+    for [own, file] in
+        [["password", "password_file"], ["sentinel_password", "sentinel_password_file"]]
+    {
+        if is_given(own) && is_given(file) {
+            return Err(ConfigError::new(
+                own,
+                "not shown",
+                format!("give it or `{file}`, not both"),
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Returns a sentence for each variable that looks like a setting and is none, so that nothing
@@ -254,11 +275,16 @@ impl Settings {
             "cert",
             "key",
         ];
+        let mut given = BTreeMap::new();
         for name in SETTINGS {
             let text = read(&variable(name))?;
             if let Some(text) = text.filter(|text| !text.is_empty() || !UNSET.contains(&name)) {
-                self.set(name, &text).map_err(of_environment)?;
+                given.insert(name, text);
             }
+        }
+        one_of_each(|name| given.contains_key(name)).map_err(of_environment)?;
+        for (name, text) in given {
+            self.set(name, &text).map_err(of_environment)?;
         }
         Ok(self)
     }

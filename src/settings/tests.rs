@@ -159,12 +159,18 @@ fn a_duration_is_written_alike_everywhere() {
 #[test]
 fn a_file_says_which_setting_is_wrong() {
     let read = |text: &str| serde_json::from_str::<Settings>(text);
+    let name = read(r#"{"deployment": 9007199254740993}"#).unwrap().deployment;
+    assert_eq!(name.as_deref(), Some("9007199254740993"));
     let settings = read(r#"{"urls": ["memory://a"], "ttl": "1m 30s", "max_ttl": "2m"}"#).unwrap();
     assert_eq!(settings.build().unwrap().config().max_ttl, Duration::from_secs(120));
     for (text, words) in [
         (r#"{"ttl": "soon"}"#, "`ttl` is \"soon\": write a duration as"),
         (r#"{"tll": "1s"}"#, "unknown field `tll`"),
         (r#"{"urls": 7}"#, "`urls` is one text or a list of texts"),
+        (
+            r#"{"password": "s3cret", "password_file": "/f"}"#,
+            "`password` is not shown: give it or `password_file`, not both",
+        ),
     ] {
         let e = read(text).unwrap_err().to_string();
         assert!(e.contains(words), "{e}");
@@ -198,6 +204,20 @@ fn a_password_comes_from_where_it_was_said_last() {
     let why = passwords(&settings).unwrap_err();
     assert!(why.starts_with("`password_file` is \"/no/such/file\": "), "{why}");
     std::fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn a_user_has_a_password_wherever_it_is_written() {
+    let built = |url: &str| Settings::new([url]).build().map(drop).map_err(|e| e.to_string());
+    for url in ["redis://app@h", "sentinel://app@h/a", "unix:///s?user=app"] {
+        let why = built(url).unwrap_err();
+        assert!(why.contains("`username` is \"app\": needs its password"), "{url}: {why}");
+    }
+    let why = built("sentinel://h/a?sentinel_username=watch").unwrap_err();
+    assert!(why.contains("`sentinel_username` is \"watch\": needs its password"), "{why}");
+    for url in ["redis://app:@h", "redis://:pw@h", "redis://@h", "sentinel://app:@h/a"] {
+        built(url).unwrap_or_else(|why| panic!("{url}: {why}"));
+    }
 }
 
 #[test]

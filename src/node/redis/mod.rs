@@ -145,6 +145,7 @@ impl NodeBuilder<ServerSettings> {
     /// rule.
     pub fn build(self) -> Result<RedisNode, ConfigError> {
         let settings = self.settings?;
+        settings.data.check_login("username")?;
         settings.data.check_tls_name("tls_server_name", "needs TLS (rediss://, `tls`)")?;
         let name = settings.own.name.clone().unwrap_or_else(|| settings.data.to_string());
         let name: Arc<str> = name.into();

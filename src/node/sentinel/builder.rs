@@ -8,7 +8,7 @@ use super::find::Finder;
 use super::settings::{self, GroupSettings};
 use crate::dial::endpoint::Endpoint;
 use crate::error::ConfigError;
-use crate::node::builder::NodeBuilder;
+use crate::node::builder::{NodeBuilder, NodeSettings};
 use crate::node::link::Link;
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
@@ -33,9 +33,17 @@ pub struct GroupAccess {
     pub sentinel: Endpoint,
 }
 
+impl NodeSettings<GroupSettings> {
+    fn check_logins(&self) -> Result<(), ConfigError> {
+        self.data.check_login("username")?;
+        self.own.sentinel.check_login("sentinel_username")
+    }
+}
+
 impl NodeBuilder<GroupSettings> {
     pub(crate) fn access(&self) -> Result<GroupAccess, ConfigError> {
         let settings = self.settings.as_ref().map_err(Clone::clone)?;
+        settings.check_logins()?;
         Ok(GroupAccess {
             name: settings.own.name.to_string(),
             sentinels: settings.own.sentinels.iter().map(ToString::to_string).collect(),
@@ -111,6 +119,7 @@ impl NodeBuilder<GroupSettings> {
     /// rule.
     pub fn build(self) -> Result<SentinelNode, ConfigError> {
         let (settings, env) = (self.settings?, self.env);
+        settings.check_logins()?;
         settings.data.check_tls_name("tls_server_name", "needs `tls`")?;
         if !settings.own.trust_unconfirmed {
             settings::check_word(settings.own.poll_every, settings.rule.window)?;

@@ -110,7 +110,17 @@ pub(super) fn address_map(
     map: impl IntoIterator<Item = (String, String)>,
 ) -> Result<BTreeMap<Address, Address>, ConfigError> {
     let parse = |text: &str| Address::parse("map_address", text);
-    map.into_iter().map(|(reported, reached)| Ok((parse(&reported)?, parse(&reached)?))).collect()
+    let mut pairs = BTreeMap::new();
+    for (reported, reached) in map {
+        let (reported, reached) = (parse(&reported)?, parse(&reached)?);
+        if let Some(other) = pairs.insert(reported.clone(), reached.clone())
+            && other != reached
+        {
+            let rule = format!("leads to {other} and to {reached}: give one");
+            return Err(ConfigError::new("map_address", reported.to_string(), rule));
+        }
+    }
+    Ok(pairs)
 }
 
 #[cfg(test)]
@@ -156,6 +166,9 @@ mod tests {
             assert!(node.clone().trust_unconfirmed_master(true).build().is_ok());
             assert!(text(node).starts_with(field));
         }
+        let two = ["a:2", "a:3"].map(|reached| ("10.0.0.1:1".to_owned(), reached.to_owned()));
+        let why = text(node().map_address(two));
+        assert_eq!(why, "`map_address` is 10.0.0.1:1: leads to a:2 and to a:3: give one");
         let map = [("10.0.0.1:1".to_owned(), "nowhere".to_owned())];
         assert!(text(node().map_address(map)).starts_with("`map_address` is \"nowhere\""));
         assert!(node().min_replicas(2, s(3)).build().is_ok());

@@ -241,7 +241,8 @@ fn other_deployment(facts: &Facts) -> Vec<Finding> {
     if !votes.is_empty() {
         let message = format!(
             "several nodes have one vote: {}; name each server once; if one was made from a copy \
-             of another one's data, stop it, delete its data files and start it",
+             of another one's data, stop it (of a group: with its replicas), delete the data files \
+             of all that you stopped, and start them",
             listed(&votes)
         );
         found.push(Finding::error(message, evidence.clone()));
