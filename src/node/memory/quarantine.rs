@@ -93,14 +93,15 @@ pub(super) fn open(
         }
     };
     kept.marker = Some(m);
-    if !batch.ops.iter().all(Op::only_reads) || batch.ops.is_empty() {
+    let not_after = batch.not_after.as_ref().map(|moment| moment.on(identity));
+    let late = not_after.is_some_and(|t| clock.micros > t);
+    // A note of a late batch would say that this server was the master until now (quarantine 16).
+    if !late && (batch.ops.is_empty() || !batch.ops.iter().all(Op::only_reads)) {
         let own = |n: &Note| (n.history, n.generation) == (m.history, m.generation);
         let seq = kept.note.filter(own).map_or(0, |note| note.seq) + 1;
         let Marker { history, generation, .. } = m;
         kept.note = Some(Note { history, generation, seq, micros: clock.micros });
     }
-    let not_after = batch.not_after.as_ref().map(|moment| moment.on(identity));
-    let late = not_after.is_some_and(|t| clock.micros > t);
     let settles = m.settles(clock.micros / 1_000);
     // All clients use the largest E that any has asked for.
     let terms =
