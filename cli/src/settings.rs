@@ -157,8 +157,8 @@ pub(crate) struct HandleArgs {
     /// Keep all data in this process's memory: the locks work only within this one process
     #[arg(long, help_heading = "Nodes", conflicts_with = "urls")]
     embedded: bool,
-    /// Prefix of every name; the same in every program that shares the names
-    #[arg(long, value_name = "TEXT", env = "PALISADE_PREFIX", help_heading = "Nodes")]
+    /// Prefix of every name; the same in every program that shares the names [env: PALISADE_PREFIX]
+    #[arg(long, value_name = "TEXT", help_heading = "Nodes")]
     prefix: Option<String>,
 }
 

@@ -289,6 +289,9 @@ async fn an_edited_schedule_runs_nothing_belatedly_and_says_what_it_leaves_out()
 async fn ticks_that_were_due_while_nothing_ran_are_a_warning_of_the_next_process() {
     let world = World::with_ttl(20 * SECOND);
     let job = || Job::new("job", "0 * * * *");
+    let clock = world.now().duration_since(at(0)).unwrap();
+    let half_past = (90 * 60 - clock.as_secs() % 3_600) % 3_600;
+    sleep(Duration::from_secs(half_past)).await;
     let first = world.process(job());
     sleep(61 * MINUTE).await;
     assert_eq!(world.runs().len(), 1);
@@ -300,7 +303,7 @@ async fn ticks_that_were_due_while_nothing_ran_are_a_warning_of_the_next_process
     sleep(70 * MINUTE).await;
     let lines = said();
     assert_eq!(lines.len(), 1, "{}", log.text());
-    assert!(["ticks=4", "ticks=5"].iter().any(|n| lines[0].contains(n)), "{}", lines[0]);
+    assert!(lines[0].contains("ticks=5"), "{}", lines[0]);
     assert_eq!(world.runs().len(), 2);
     second.end().await;
     let third = world.process(job());

@@ -369,6 +369,9 @@ mod tests {
             }
         });
         assert_eq!(got, [disagree(node, Duration::from_secs(60))]);
+        let nearly = Duration::from_micros(59_999_001);
+        let nearly = Facts { clock_error_asked: nearly, ..facts(1, "x") };
+        assert_eq!(reported(&s, |p| _ = p.judge(&nearly, at(1), at(1), &nowhere)), []);
         let small = Duration::from_millis(59_999);
         let smaller = Facts { clock_error_asked: small, ..facts(1, "x") };
         let got = reported(&s, |p| {

@@ -52,12 +52,7 @@ impl Endpoint {
             (Place::Unix(Path::new(&path).into()), login, url.take("db"))
         } else {
             let [at] = &*url.addresses(SERVER_PORT)? else { return Err(url.odd()) };
-            if at.host().parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_unspecified()) {
-                // Each machine would reach a server of its own.
-                return Err(
-                    url.refused("0.0.0.0 and :: are no addresses of a server: write its own")
-                );
-            }
+            url.check_host(at)?;
             let db = url.path.map(|path| path.trim_matches('/').to_owned());
             let login = url.login.clone().unwrap_or_default();
             (Place::Tcp(at.host().into(), at.port()), login, db.filter(|db| !db.is_empty()))

@@ -113,6 +113,15 @@ impl<'a> Url<'a> {
         self.hosts.split(',').map(address).collect()
     }
 
+    /// Each machine would reach a server of its own. `0` is how resolvers write 0.0.0.0, too.
+    pub(crate) fn check_host(&self, at: &Address) -> Result<(), ConfigError> {
+        let of_all = at.host().parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_unspecified());
+        if of_all || at.host().bytes().all(|b| b"0.".contains(&b)) {
+            return Err(self.refused("0.0.0.0 and :: are no addresses of a server: write its own"));
+        }
+        Ok(())
+    }
+
     pub(crate) fn decoded(&self, what: &str, text: &str) -> Result<String, ConfigError> {
         decode(text).ok_or_else(|| {
             let rule = "write two hexadecimal digits after a %, as in %25 for % itself, and UTF-8 \

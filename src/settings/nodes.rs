@@ -172,7 +172,15 @@ impl<'a> Access<'a> {
                 return Err(refused(n, url, rule));
             }
         };
-        made.map_err(|e| refused(n, url, e.to_string()))
+        let checked = made.and_then(|node| {
+            match &node {
+                NodeUrl::Lone(lone) => lone.data().map(drop),
+                NodeUrl::Group(group) => group.access().map(drop),
+                NodeUrl::Memory(_) => Ok(()),
+            }?;
+            Ok(node)
+        });
+        checked.map_err(|e| refused(n, url, e.to_string()))
     }
 
     /// For an address that has no login.
@@ -213,6 +221,9 @@ impl<'a> Access<'a> {
             let at = Address::split(host, Some(SENTINEL_PORT));
             at.map_or_else(|| host.to_owned(), |at| at.to_string())
         };
+        for at in url.hosts.split(',').filter_map(|host| Address::split(host, Some(1))) {
+            url.check_host(&at)?;
+        }
         let sentinels = url.hosts.split(',').map(with_port);
         let node = SentinelNode::builder(url.decoded("name", name)?, sentinels);
         let node = match url.login {

@@ -261,24 +261,16 @@ impl Settings {
         Ok(settings)
     }
 
-    fn with_variables(
+    pub(super) fn with_variables(
         mut self,
         read: impl Fn(&str) -> Result<Option<String>, ConfigError>,
     ) -> Result<Self, ConfigError> {
-        // A variable that is set to nothing does not take away what the lower layers give.
-        const UNSET: [&str; 7] = [
-            "username",
-            "sentinel_username",
-            "password_file",
-            "sentinel_password_file",
-            "cacert",
-            "cert",
-            "key",
-        ];
         let mut given = BTreeMap::new();
         for name in SETTINGS {
             let text = read(&variable(name))?;
-            if let Some(text) = text.filter(|text| !text.is_empty() || !UNSET.contains(&name)) {
+            // A variable that is set to nothing takes away nothing that the lower layers give. But
+            // a user may have an empty password.
+            if let Some(text) = text.filter(|t| !t.is_empty() || name.ends_with("password")) {
                 given.insert(name, text);
             }
         }

@@ -20,6 +20,8 @@ fn addresses_of_all_kinds_make_nodes() {
     assert_eq!(nodes(&redlock.unwrap()), ["orders-a", "h3:7001", "third"]);
     let redlock = Redlock::from_urls("unix:///run/r.sock?db=1&pass=pw&name=local").unwrap();
     assert_eq!(nodes(&redlock), ["local"]);
+    let blank = Settings { urls: vec![" redis://h:1 ".into()], ..Settings::default() };
+    assert_eq!(nodes(&blank.build().unwrap()), ["h:1"]);
 }
 
 #[test]
@@ -233,4 +235,23 @@ fn a_map_has_pairs_and_a_client_certificate_its_key() {
     let settings = Settings { key: Some("/dev/null".into()), ..Settings::new(["redis://h"]) };
     let why = text(&settings);
     assert!(why.starts_with("`key` is "), "{why}");
+}
+
+#[test]
+fn a_variable_that_is_set_to_nothing_takes_nothing_away() {
+    let text = r#"{"urls": "sentinel://h/a", "map": "10.0.0.1:1=h:2", "prefix": "billing:",
+        "ttl": "3s", "username": "app", "password": "s3cret"}"#;
+    let file = || serde_json::from_str::<Settings>(text).unwrap();
+    let empty = |name: &str| Ok((!name.ends_with("PASSWORD")).then(String::new));
+    assert_eq!(format!("{:?}", file().with_variables(empty).unwrap()), format!("{:?}", file()));
+    let without = |name: &str| Ok((name == "PALISADE_PASSWORD").then(String::new));
+    assert_eq!(file().with_variables(without).unwrap().password.as_deref(), Some(""));
+}
+
+#[test]
+fn an_address_of_every_machine_is_refused_however_it_is_written() {
+    for url in ["sentinel://0.0.0.0:26379/a", "sentinel://h,[::]/a", "redis://0:6379"] {
+        let why = Settings::new([url]).build().map(drop).unwrap_err().to_string();
+        assert!(why.contains("write its own"), "{url}: {why}");
+    }
 }

@@ -298,7 +298,7 @@ impl<F> Engine<'_, F> {
         let of = found.of;
         let ran = found.runs.iter().map(|(tick, _)| tick);
         let newest = ran.chain(&found.begun).chain(&found.lapsed).max().copied();
-        // Its process still decides about the ticks after it.
+        // Its process decides about the ticks after it, if it lives.
         let runs_on = newest.is_some_and(|tick| found.begun.contains(&tick));
         let is_left = self.job.interrupted == Interrupted::Leave;
         let checking = locked(&self.checking).clone();
@@ -336,19 +336,21 @@ impl<F> Engine<'_, F> {
         let (missed, of_before): (Vec<_>, Vec<_>) =
             missed.into_iter().partition(|tick| *tick > self.began);
         self.report_missed(&missed);
-        self.report_down(of_before.into_iter().filter(|tick| !runs_on && Some(*tick) > newest));
+        self.report_down(of_before.into_iter().filter(|tick| Some(*tick) > newest), runs_on);
         rest
     }
 
     /// Ticks of before the start of this process, and after the newest run. They are not counted,
     /// because each process that starts would count them.
-    fn report_down(&self, ticks: impl Iterator<Item = i64>) {
+    fn report_down(&self, ticks: impl Iterator<Item = i64>, runs_on: bool) {
         let ticks: Vec<_> = ticks.collect();
         let (Some(first), Some(last)) = (ticks.iter().min(), ticks.iter().max()) else { return };
         tracing::warn!(
             target: "palisade::cron",
             job = %self.job.name, first, last, ticks = ticks.len(), policy = ?self.job.missed,
-            "ticks of before this process began have no run, and are left out"
+            runs_on,
+            "ticks of before this process began have no run, and are left out here; if an earlier \
+             run goes on, its process decides about them"
         );
     }
 

@@ -50,7 +50,8 @@ impl<F> Engine<'_, F> {
             tracing::warn!(
                 target: "palisade::cron",
                 job = %self.job.name, why = %error, policy = ?self.job.interrupted,
-                "the end of a run is not stored: the policy for interrupted runs decides"
+                "the end of a run may not be stored: if it is not, the policy for interrupted runs \
+                 decides"
             );
         }
         let RunError::Handler { failed, .. } = error else {

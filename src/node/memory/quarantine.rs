@@ -112,3 +112,27 @@ pub(super) fn open(
     let (now, floor) = (clock.now, m.floor);
     Ok(Header { facts, now, floor, late, settling, settles_till, terms })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::node::memory::tests::{acquire, node};
+    use crate::op::{Batch, NotAfter, Remembered, Terms};
+
+    #[test]
+    fn a_late_batch_is_no_write_that_counts() {
+        let (node, hand) = node();
+        let (max_ttl, clock_error) = (Duration::from_secs(30), Duration::from_secs(60));
+        let terms = Terms { max_ttl, clock_error };
+        let batch = |not_after| {
+            let ops = vec![acquire("lock", 1, 0)];
+            Batch { terms, not_after, remembers: Remembered::default(), ops }
+        };
+        let first = node.execute(&batch(None)).facts.unwrap();
+        hand.pass(Duration::from_secs(10));
+        let not_after = NotAfter { server: first.identity, micros: first.node_micros + 1 };
+        let late = node.execute(&batch(Some(not_after))).facts.unwrap();
+        assert_eq!(late.lineage, first.lineage);
+    }
+}

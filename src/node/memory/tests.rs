@@ -12,8 +12,7 @@ use crate::error::NodeFault;
 use crate::name::LockKeys;
 use crate::node::LockNode as _;
 use crate::op::{
-    Batch, Began, Claim, Facts, LockMode, Loss, NotAfter, Op, QuarantineId, Remembered, Reply,
-    Terms,
+    Batch, Began, Claim, Facts, LockMode, Loss, Op, QuarantineId, Remembered, Reply, Terms,
 };
 use crate::token::{FencingToken, OwnerToken};
 
@@ -402,20 +401,6 @@ fn what_a_node_forgot_it_does_not_claim_to_know() {
     assert!(!remembers(ask(&node, claim("after", 1, retention))), "a repeat hears the same");
     hand.pass(retention + 2 * E);
     assert!(remembers(ask(&node, claim("later", 1, retention))));
-}
-
-#[test]
-fn a_late_batch_is_no_write_that_counts() {
-    let (node, hand) = node();
-    let batch = |not_after| {
-        let ops = vec![acquire("lock", 1, 0)];
-        Batch { terms: TERMS, not_after, remembers: Remembered::default(), ops }
-    };
-    let first = node.execute(&batch(None)).facts.unwrap();
-    hand.pass(TTL);
-    let not_after = NotAfter { server: first.identity, micros: first.node_micros + 1 };
-    let late = node.execute(&batch(Some(not_after))).facts.unwrap();
-    assert_eq!(late.lineage, first.lineage);
 }
 
 /// Checks that after a planned handover, names and claims that were in use are kept for exactly as

@@ -60,8 +60,13 @@ async fn a_node_that_answers_and_refuses_keeps_a_call_from_going_on() {
 async fn nodes_that_were_not_asked_are_not_known() {
     let world = World::new(3);
     let redlock = world.process();
-    for (fault, said) in [(NodeFault::Busy, "not known"), (NodeFault::NoReplicas, "no;")] {
-        [0, 1].into_iter().for_each(|node| world.set_error(node, fault));
+    let (busy, refuses) = (NodeFault::Busy, NodeFault::NoReplicas);
+    for (faults, said) in [
+        (&[busy, busy][..], "not known"),
+        (&[refuses, refuses], "no;"),
+        (&[busy, refuses, refuses], "no;"),
+    ] {
+        faults.iter().enumerate().for_each(|(node, fault)| world.set_error(node, *fault));
         let health = redlock.health().await;
         assert!(health.to_string().starts_with(&format!("locks: {said}")), "{health}");
     }

@@ -87,6 +87,30 @@ fn allowing(server: &Server) -> RedisNode {
     node.build().unwrap()
 }
 
+/// The second one writes a marker, as the server gave its data another name.
+#[tokio::test]
+async fn a_late_batch_leaves_the_note_alone() {
+    let server = Server::start(&["--repl-diskless-sync-delay", "0"]);
+    let node = fresh(&server);
+    let first = facts(&node, LONG).await;
+    fence(one(&node, LONG, acquire("k", owner())).await);
+    for is_renamed in [false, true] {
+        if is_renamed {
+            server.cli(&["--rdb", "-"]);
+        }
+        let before = note(&server);
+        let not_after = NotAfter { server: first.identity.clone(), micros: first.node_micros };
+        let remembers = Remembered::default();
+        let ops = vec![acquire("l", owner())];
+        let batch = Batch { terms: LONG, not_after: Some(not_after), remembers, ops };
+        let mut replies = node.call(batch, SystemEnv.now() + PATIENCE).await;
+        let refused = replies.items.remove(0).unwrap_err();
+        assert_eq!(refused.fault(), NodeFault::PastDeadline, "{refused}");
+        assert_eq!(note(&server), before, "{is_renamed}");
+        assert_eq!(marker(&server).replid.to_string(), replid(&server), "{is_renamed}");
+    }
+}
+
 #[tokio::test]
 async fn evicted_keys_are_a_loss_to_who_does_not_allow_it_whoever_comes_first() {
     let server = Server::start(&["--repl-diskless-sync-delay", "0"]);

@@ -28,8 +28,8 @@ use std::time::{Duration, Instant};
 use palisade::FencingToken;
 use palisade::error::{NodeError, NodeFault};
 use palisade::node::spi::{
-    Batch, Began, Claim, Env as _, Facts, IfHeld, LockKeys, LockMode, LockNode, NodeSignal, Op,
-    OwnerToken, Place, Remembered, Replies, Reply, SystemEnv, Terms,
+    Batch, Began, Claim, Env as _, Facts, IfHeld, LockKeys, LockMode, LockNode, NodeSignal,
+    NotAfter, Op, OwnerToken, Place, Remembered, Replies, Reply, SystemEnv, Terms,
 };
 use palisade::node::{NodeEvent, RedisNode};
 

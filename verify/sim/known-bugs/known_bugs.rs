@@ -156,6 +156,7 @@ known_bugs! {
     batches_yield: BatchesYield in FAILOVERS,
     batches_overtake: BatchesOvertake in MIXED,
     epoch_ignored: EpochIgnored in RETURNS,
+    begins_again: BeginsAgain in RETURNS,
     epoch_of_any_age: EpochOfAnyAge in RETURNS,
     address_alone: AddressAlone in RETURNS,
     young_note_instead: YoungNoteInstead in RETURNS,

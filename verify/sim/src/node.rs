@@ -283,7 +283,7 @@ impl Node {
             }
             if let (Answer::Quarantined, Some(facts)) = (&answer, &replies.facts) {
                 let since_ms = (facts.node_micros / 1_000).saturating_sub(facts.since);
-                self.world.tell(Event::Refrains { node, since_ms });
+                self.world.tell(Event::Refrains { node, life, since_ms, began: facts.since });
             }
             if matches!(answer, Answer::Granted(_) | Answer::Claimed(..)) {
                 self.world.tell(Event::Granting { node, server, life, at });

@@ -101,7 +101,10 @@ pub(crate) enum Event {
     /// A node in quarantine refused a request, `since_ms` after its history began.
     Refrains {
         node: usize,
+        life: u64,
         since_ms: u64,
+        /// When the history began, by the node's clock in ms.
+        began: u64,
     },
     /// A request took effect `late` microseconds after its deadline.
     LateEffect {

@@ -162,9 +162,9 @@ pub(super) fn monitor_at(
 pub(super) fn monitor(group: &Group, sentinel: &Sentinel) -> Vec<String> {
     let Some(at) = group.master_at() else { return Vec::new() };
     let (host, port) = parts(&at);
-    let here = host_of(&sentinel.at);
+    let are_here = group.heard().all(|s| is_local(host_of(&s.at)));
     match machine(group) {
-        _ if !is_local(host) || is_local(here) => monitor_at(group, sentinel, (host, port)),
+        _ if !is_local(host) || are_here => monitor_at(group, sentinel, (host, port)),
         Some(machine) => monitor_at(group, sentinel, (machine, port)),
         None => Vec::new(),
     }

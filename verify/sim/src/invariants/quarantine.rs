@@ -2,7 +2,7 @@
 //! and lasts for `max_ttl` and the failover window L by the node's own clock (rules quarantine 3, 4
 //! in docs/design).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Rule, rule};
 use crate::plan::Ms;
@@ -32,16 +32,30 @@ pub(super) fn quarantine() -> Rule {
     })
 }
 
-/// Returns the rule that no quarantine is longer than `longest`, in ms.
+/// Histories that may begin in one life of a server's data. What happens to the data begins a new
+/// life, but for a renaming that nobody can prove, and a client with longer leases.
+const BEGINNINGS: usize = 6;
+
+/// Returns the rule that no quarantine is longer than `longest`, in ms, and that none begins again
+/// without a reason.
 pub(super) fn ends(longest: Ms) -> Rule {
     let (name, source) = (
         "a quarantine ends",
         "docs/design/quarantine.md, 4: it is as long as the longest lease and L",
     );
+    let mut beginnings = BTreeMap::<(usize, u64), BTreeSet<u64>>::new();
     rule(name, source, move |_, event| match *event {
         // The server counts in whole milliseconds.
-        Event::Refrains { node, since_ms } if since_ms > longest + 1 => {
+        Event::Refrains { node, since_ms, .. } if since_ms > longest + 1 => {
             Err(format!("node {node} is still in quarantine {since_ms} ms after it began"))
+        }
+        Event::Refrains { node, life, began, .. } => {
+            let all = beginnings.entry((node, life)).or_default();
+            all.insert(began);
+            if all.len() > BEGINNINGS {
+                return Err(format!("the quarantine of node {node} began {} times", all.len()));
+            }
+            Ok(())
         }
         _ => Ok(()),
     })
