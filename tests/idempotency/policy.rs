@@ -8,6 +8,7 @@ use palisade::idempotency::{Call, Effect, Parked, ParkedReason, Resolved, Status
 use palisade::{
     Advice, Failed, Forgotten, Idempotency, Lapsed, MemoryNode, Outcome, Probed, RunError,
 };
+use palisade_testing::fault::Fault;
 use tokio::time::{sleep, timeout};
 
 use crate::support::idem::{Effects, World, at, boom, secs};
@@ -444,5 +445,42 @@ async fn dropped_while_its_claim_ends_a_failure_means_what_it_said() {
             assert_eq!(w.redlock.held(), 0);
         }
         assert!(before > 0 && (after > 0) == unknown, "{before}, {after}");
+    }
+}
+
+/// While a node joins or leaves, processes have one node more or fewer. `away` did not answer while
+/// the key ran for the first time.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_counts_for_processes_with_another_number_of_nodes() {
+    for (earlier, away, later) in [
+        (0..1, None, 0..2),
+        (0..2, None, 0..3),
+        (0..3, Some(2), 0..2),
+        (0..3, Some(0), 0..4),
+        (0..4, Some(1), 1..4),
+        (0..2, None, 0..1),
+    ] {
+        let w = World::with_nodes(&[0; 4], secs(1));
+        let faults: Vec<_> = w.nodes[earlier.clone()].iter().cloned().map(Fault::new).collect();
+        let controls: Vec<_> = faults.iter().map(Fault::control).collect();
+        let builder = faults.into_iter().fold(w.over(&[], 0), |builder, node| builder.node(node));
+        let first = builder.build().unwrap();
+        let second = w.over(&w.nodes[later.clone()], 0).build().unwrap();
+        let orders = |redlock: &palisade::Redlock| {
+            redlock.idempotency("orders").at_most_once().build().unwrap()
+        };
+        if let Some(node) = away {
+            controls[node].cut();
+        }
+        let born = at(w.now());
+        sleep(secs(1)).await;
+        let key = orders(&first);
+        let failed = key.key("k").created_at(born).run(|_| boom());
+        drop(failed.await);
+        let key = orders(&second);
+        let effects = Effects::default();
+        let again = key.key("k").created_at(born).run(|_| effects.act(Duration::ZERO)).await;
+        let parked = matches!(&again, Ok(Outcome::Parked(p)) if p.reason == ParkedReason::Lapsed);
+        assert!(parked && effects.count() == 0, "{earlier:?} {away:?} {later:?}: {again:?}");
     }
 }
