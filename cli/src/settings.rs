@@ -157,8 +157,8 @@ pub(crate) struct HandleArgs {
     /// Keep all data in this process's memory: the locks work only within this one process
     #[arg(long, help_heading = "Nodes", conflicts_with = "urls")]
     embedded: bool,
-    /// Prefix of every name; the same in every program that shares the names [env: PALISADE_PREFIX]
-    #[arg(long, value_name = "TEXT", help_heading = "Nodes")]
+    /// Prefix of every name; the same in every program that shares the names
+    #[arg(long, value_name = "TEXT", env = "PALISADE_PREFIX", help_heading = "Nodes")]
     prefix: Option<String>,
 }
 
@@ -204,7 +204,10 @@ impl HandleArgs {
         if self.embedded {
             settings.set("urls", EMBEDDED)?;
         }
-        settings.prefix = self.prefix.or(settings.prefix);
+        // A variable that is set to nothing takes nothing away, but an option does.
+        let unset = std::env::var_os(variable("prefix")).is_some_and(|text| text.is_empty());
+        let prefix = self.prefix.filter(|text| !(unset && text.is_empty()));
+        settings.prefix = prefix.or(settings.prefix);
         Ok(settings)
     }
 

@@ -5,8 +5,9 @@ use crate::op::Reply;
 use crate::quorum::{Answer, majority};
 
 /// Returns the largest number of claims of a key that a majority may have counted, of `n` nodes or
-/// of one node fewer, which another process may use (idempotency 5). `counts` has the count of each node, and whether the node certainly has every
-/// claim. One that does not may have counted any number, and so may the nodes that are `unknown`.
+/// of one node fewer, which another process may use (idempotency 5). `counts` has the count of each
+/// node, and whether the node certainly has every claim. One that does not may have counted any
+/// number, and so may the nodes that are `unknown`.
 pub fn attempts(counts: &[(u32, bool)], unknown: usize, n: usize) -> u32 {
     let sure = |least: u32| counts.iter().filter(|(n, sure)| *sure && *n >= least).count();
     let unknown = unknown + counts.len() - sure(0);
