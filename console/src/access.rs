@@ -27,6 +27,7 @@ const SESSIONS: usize = 1_024;
 /// The address at which the console listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
+    /// An address and a port.
     Tcp(SocketAddr),
     /// The path of a unix socket, which only the user of this process may use.
     Unix(PathBuf),
