@@ -79,8 +79,8 @@ mod tests {
                 vec![(&park, false), (&run, true)],
                 "partly",
                 &[
-                    "decided about loss 20251123-140420",
-                    "stands about loss 20251123-140320, by bob",
+                    "decided about loss 20251123-140420.000",
+                    "stands about loss 20251123-140320.000, by bob",
                 ],
             ),
         ] {

@@ -301,8 +301,8 @@ async fn a_park_whose_replacement_is_under_way_is_undecided() {
             is_undecided(&orders(&w.builder(0).build().unwrap()), "k").await
         };
         let replaces = loss.decide(&operator, Decision::Run, true, &audit);
-        let (replaced, is_open) = tokio::join!(replaces, looks);
-        assert!(replaced.is_err() && is_open, "{has_it:?}: {replaced:?}");
+        let (decided, is_open) = tokio::join!(replaces, looks);
+        assert!(decided.is_err() && is_open, "{has_it:?}: {decided:?}");
         sleep(secs(60)).await;
         let of = orders(&w.redlock);
         assert_eq!(is_undecided(&of, "k").await, has_it.is_some(), "{has_it:?}");

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use palisade::idempotency::{Call, Effect, Parked, ParkedReason, Resolved, Status};
 use palisade::{
-    Advice, Failed, Forgotten, Idempotency, Lapsed, MemoryNode, Outcome, Probed, RunError,
+    Advice, Failed, Forgotten, Idempotency, Lapsed, MemoryNode, Outcome, Probed, RedlockBuilder,
+    RunError,
 };
 use palisade_testing::fault::Fault;
 use tokio::time::{sleep, timeout};
@@ -463,7 +464,7 @@ async fn an_attempt_counts_for_processes_with_another_number_of_nodes() {
         let w = World::with_nodes(&[0; 4], secs(1));
         let faults: Vec<_> = w.nodes[earlier.clone()].iter().cloned().map(Fault::new).collect();
         let controls: Vec<_> = faults.iter().map(Fault::control).collect();
-        let builder = faults.into_iter().fold(w.over(&[], 0), |builder, node| builder.node(node));
+        let builder = faults.into_iter().fold(w.over(&[], 0), RedlockBuilder::node);
         let first = builder.build().unwrap();
         let second = w.over(&w.nodes[later.clone()], 0).build().unwrap();
         let orders = |redlock: &palisade::Redlock| {

@@ -28,7 +28,7 @@ async fn tried(redlock: &Redlock, name: &str) -> Result<Option<LockGuard>, Acqui
     let mutex = redlock.mutex(name).auto_renew(false).build().unwrap();
     Ok(match mutex.try_acquire().await? {
         TryAcquire::Acquired(guard) => Some(guard),
-        _ => None,
+        TryAcquire::Taken(_) => None,
     })
 }
 

@@ -52,7 +52,7 @@ async fn a_server_that_has_deleted_keys_since_programs_use_it_is_not_new() {
         let node = RedisNode::builder(server.url()).allow_eviction(is_left).build().unwrap();
         let redlock = Redlock::builder().node(node).ttl(brief).max_ttl(brief).build().unwrap();
         let used = async |name: &str| {
-            let mutex = redlock.mutex(name.to_owned()).acquire_timeout(SOON).build().unwrap();
+            let mutex = redlock.mutex(name).acquire_timeout(SOON).build().unwrap();
             // No request is left under way.
             drop(mutex.acquire().await.unwrap().release().await);
         };

@@ -31,8 +31,8 @@ pub(super) async fn close_on(
              has to be closed for more than {least:?} (`--closed-for`)"
         )));
     }
-    let last = looked.now().saturating_add(span);
-    marking::swap(conn, &looked, &closed, false, last).await.map(|()| (closed, clock_error))
+    let until = looked.now().saturating_add(span);
+    marking::swap(conn, &looked, &closed, false, until).await.map(|()| (closed, clock_error))
 }
 
 pub(super) async fn open_on(conn: &Conn, closed: &Closed) -> Result<(), Refusal> {

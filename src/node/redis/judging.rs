@@ -436,8 +436,8 @@ mod tests {
         assert_eq!(known.facts.node_micros, NOW.unsigned_abs());
         let behind = Marker { epoch: 2, ..ours() }.to_string();
         for shown in ["", &*behind] {
-            let (begun, sent_with) = begin(shown);
-            let Ok(Begun::Writes(bytes)) = begun else { panic!("a history is due") };
+            let (first, sent_with) = begin(shown);
+            let Ok(Begun::Writes(bytes)) = first else { panic!("a history is due") };
             let seen = sent_with.lock().seen.clone().expect("a marker");
             assert_eq!(seen.replaces.as_deref(), Some(shown));
             assert!(String::from_utf8(bytes).unwrap().contains(seen.text()));

@@ -206,7 +206,9 @@ fn other_deployment(facts: &Facts) -> Vec<Finding> {
         match &server.marker {
             Ok(Some(kept)) => {
                 for (ids, id) in [(&mut deployments, kept.deployment), (&mut votes, kept.vote)] {
-                    id.map(|id| ids.entry(id).or_default().push(&server.at));
+                    if let Some(id) = id {
+                        ids.entry(id).or_default().push(&server.at);
+                    }
                 }
             }
             Ok(None) => {}

@@ -33,7 +33,7 @@ pub(super) async fn lead(mut task: Task) -> io::Result<()> {
             Err(CampaignError::NoQuorum(_)) => Answer::Refused,
             Err(other) => panic!("{other}"),
         };
-        let won = task.verb(Verb::Campaign, &name, wait + ROUND, call, answer).await?;
+        let won = Box::pin(task.verb(Verb::Campaign, &name, wait + ROUND, call, answer)).await?;
         let Ok(leadership) = won else { continue };
         let (at, token) = (now(), leadership.term().get());
         let until = leadership.valid_until().as_nanos();

@@ -90,7 +90,7 @@ pub(super) async fn of(redlock: &Redlock, addr: &str, renames: bool) -> Result<N
         }
     };
     let backups = async {
-        let (mut id, mut renamed) = (String::new(), 0);
+        let (mut id, mut count) = (String::new(), 0);
         for night in 0..=NIGHTS {
             let dawn = Instant::now() + DAY;
             if night > 0 {
@@ -100,20 +100,20 @@ pub(super) async fn of(redlock: &Redlock, addr: &str, renames: bool) -> Result<N
                 let info = ask(addr, &["INFO", "replication"]).await;
                 let now = info.lines().find_map(|l| l.strip_prefix("master_replid:"));
                 let now = now.unwrap_or_default().trim();
-                renamed += usize::from(!id.is_empty() && now != id);
+                count += usize::from(!id.is_empty() && now != id);
                 now.clone_into(&mut id);
                 sleep(4 * BEAT).await;
             }
         }
-        Ok::<_, Failure>(renamed)
+        Ok::<_, Failure>(count)
     };
-    let (gaps, (), renamed) = tokio::join!(locks, orders, backups);
-    let (gaps, renamed) = (gaps?, renamed?);
+    let (gaps, (), names) = tokio::join!(locks, orders, backups);
+    let (gaps, names) = (gaps?, names?);
     let refused: Duration = gaps.iter().sum();
     let _ = redlock.close(Duration::from_secs(1)).await;
     Ok(Nights {
         count: NIGHTS,
-        renamed,
+        renamed: names,
         outages: gaps.len(),
         refused_s: (refused.as_secs_f64() * 10.0).round() / 10.0,
         executed: executed.into_inner(),
