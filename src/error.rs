@@ -198,6 +198,9 @@ pub enum NodeFault {
     /// Too many requests of this handle wait for the node, so this request was refused and not
     /// sent.
     Busy,
+    /// Other requests changed the record or the marker first, each time the request was sent. The
+    /// server executed nothing of it.
+    Contended,
     /// The request cannot be sent: the handle is closed, or the call was polled outside of a tokio
     /// runtime with timers.
     Closed,
@@ -289,7 +292,9 @@ impl NodeError {
             F::Unreachable | F::Timeout | F::Disconnected | F::NoSentinel | F::NoAgreement => {
                 Reach::Unreachable
             }
-            F::NoPermission | F::ForeignKey | F::Server | F::Protocol => Reach::Answered,
+            F::NoPermission | F::ForeignKey | F::Server | F::Protocol | F::Contended => {
+                Reach::Answered
+            }
             F::Busy | F::Closed => Reach::NotAsked,
             F::NotMaster
             | F::Loading
@@ -339,6 +344,7 @@ impl NodeError {
             | F::NoSentinel
             | F::PastDeadline
             | F::Busy
+            | F::Contended
             | F::NoAgreement => Advice::RetryAfter(Duration::from_millis(500)),
             F::NotMaster | F::Loading | F::NoReplicas | F::Server | F::Protocol => {
                 Advice::RetryAfter(Duration::from_secs(1))
@@ -408,6 +414,10 @@ impl NodeError {
             F::Protocol => "answer not understood",
             F::Busy => {
                 "too many requests wait for this node; send fewer at once, or try again later"
+            }
+            F::Contended => {
+                "other requests were executed first each time, and nothing of this one; try again, \
+                 and use a key in fewer callers at once if that lasts"
             }
             F::Closed => "no tokio runtime with timers runs this call; await it inside one",
         }

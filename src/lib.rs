@@ -49,6 +49,7 @@ mod name;
 mod op;
 mod retry_policy;
 mod safe_text;
+mod store;
 mod sync;
 mod time;
 mod token;

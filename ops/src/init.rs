@@ -25,7 +25,7 @@ use super::script::{self, Kind, Refusal};
 use super::{Deployment, backlog};
 use palisade::ConfigError;
 use palisade::internal::lineage::{Losses, Marker};
-use palisade::internal::{DECISIONS, MARKER, NOTE};
+use palisade::internal::{DECISIONS, MARKER, NOTE, RecordRead};
 use palisade::node::spi::Began;
 
 /// The result of `init` for each node.
@@ -367,9 +367,11 @@ async fn older(conn: &Conn, keys: Vec<Vec<u8>>, began: &str) -> Result<Option<Ve
         return Ok(None);
     }
     let mut command = redis::cmd("EVAL");
-    command.arg(script::OLDER).arg(keys.len()).arg(keys).arg(began);
-    let key: Vec<u8> = conn.read(&command, "EVAL").await?;
-    Ok(Some(key).filter(|key| !key.is_empty()))
+    command.arg(script::OLDER).arg(keys.len()).arg(&keys).arg(RecordRead::HEAD);
+    let heads: Vec<Vec<u8>> = conn.read(&command, "EVAL").await?;
+    let began = began.parse::<u64>().unwrap_or(0).saturating_mul(1_000);
+    let is_older = |head: &Vec<u8>| RecordRead::parse(head).is_some_and(|r| r.ballot() < began);
+    Ok(keys.into_iter().zip(&heads).find(|(_, head)| is_older(head)).map(|(key, _)| key))
 }
 
 /// Such a key shows that the deployment had data before.

@@ -20,16 +20,27 @@ use redis::{Cmd, RedisError, RedisResult, Value};
 use self::line::{LOADING, Line, Request};
 use super::frames::{Excess, Limits};
 use super::limited::Socket;
-use crate::op::Batch;
+use crate::op::{Batch, Op};
 use crate::sync::SyncMutex;
 use crate::tls;
 
 type Answer = RedisResult<Vec<Value>>;
 
 pub(crate) trait Retry: Send {
+    /// Ops that the last answer has settled; all that were sent, if nothing is sent again.
+    fn settled(&self) -> &[Op];
+
+    /// Ops that are sent, or are to be sent again.
     fn batch(&self) -> &Batch;
 
-    fn again(&mut self, answer: &Value) -> Option<Vec<u8>>;
+    /// May keep the answer. The bytes are sent before any newer request.
+    fn again(&mut self, answer: &mut Value) -> Option<Vec<u8>>;
+
+    /// What is to be sent without the ops of these ops' owners; `None` if nothing is left, or it
+    /// cannot be divided.
+    fn without(&mut self, _overtaken_by: &[Op]) -> Option<Vec<u8>> {
+        None
+    }
 }
 
 pub(crate) struct Wire(Arc<Shared>);

@@ -76,21 +76,45 @@ impl Header {
 
     /// `created` is in ms since 1970.
     pub(crate) fn is_too_old(&self, created: Option<u64>, retention: Duration) -> bool {
-        created.is_some_and(|at| at + millis(retention) < self.facts.node_micros / 1_000)
+        last_young(created, retention) < self.facts.node_micros
+    }
+
+    /// E in µs.
+    pub(crate) fn clock_error(&self) -> u64 {
+        micros(self.terms.clock_error)
     }
 
     /// Fence of a new grant. The proposal is limited to this node's clock ± E.
     pub(crate) fn next_fence(&self, fence: u64, proposal: u64) -> u64 {
-        let error = micros(self.terms.clock_error);
-        let low = self.facts.node_micros.saturating_sub(error);
-        let high = self.facts.node_micros.saturating_add(error);
-        fence.saturating_add(1).max(proposal.clamp(low, high)).max(self.floor)
+        self.fence_after(fence, proposal, 0)
+    }
+
+    /// As [`next_fence`](Self::next_fence), for a claim, which may have been planned a while ago.
+    pub(crate) fn claim_fence(&self, fence: u64, proposal: u64) -> u64 {
+        self.fence_after(fence, proposal, UNDER_WAY)
+    }
+
+    fn fence_after(&self, fence: u64, proposal: u64, under_way: u64) -> u64 {
+        let (now, error) = (self.facts.node_micros, self.clock_error());
+        let low = now.saturating_sub(error.saturating_add(under_way));
+        let proposal = proposal.clamp(low, now.saturating_add(error));
+        fence.saturating_add(1).max(proposal).max(self.floor)
     }
 
     /// The token is further ahead of this node's clock than correct clocks and nodes can produce.
     pub(crate) fn is_ahead(&self, token: u64) -> bool {
         token > self.facts.node_micros.saturating_add(micros(raise_lead(self.terms.clock_error)))
     }
+}
+
+/// In µs. For so long a claim may be under way with a ballot that was in range when it was planned
+/// (idempotency 24). Less than [`FENCE_SLACK`], for which a fence outlives what the clocks need.
+pub(crate) const UNDER_WAY: u64 = 500_000;
+
+/// Last time (µs) at which a request of this time (ms) is not too old.
+pub(crate) fn last_young(created: Option<u64>, retention: Duration) -> u64 {
+    let end = |at: u64| at.saturating_add(millis(retention)).saturating_add(1);
+    created.map_or(u64::MAX, |at| end(at).saturating_mul(1_000) - 1)
 }
 
 fn nanos(d: Duration) -> u64 {

@@ -6,4 +6,4 @@ pub(crate) mod locks;
 pub(crate) mod lost_claims;
 pub(crate) mod records;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -10,7 +10,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::header::Header;
+use super::header::{Header, UNDER_WAY, last_young};
 use super::lost_claims::Unsure;
 use crate::op::{
     Ballot, Claim, ClaimEnd, FingerprintBytes, Op, QuarantineId, RecordState, Reply, StoredRecord,
@@ -22,19 +22,19 @@ use crate::token::{FencingToken, OwnerToken};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Row {
     /// Owner of the last promised ballot; `None` if its claim was ended before its lease.
-    own: Option<OwnerToken>,
-    fence: u64,
+    pub(crate) own: Option<OwnerToken>,
+    pub(crate) fence: u64,
     /// End of the claim's lease. It stays when the lease is over, so that a lapsed claim is
     /// recognised; `None` if the claim was ended.
-    till: Option<u64>,
-    attempt: u32,
-    fingerprint: Option<FingerprintBytes>,
-    result: Option<StoredRecord>,
+    pub(crate) till: Option<u64>,
+    pub(crate) attempt: u32,
+    pub(crate) fingerprint: Option<FingerprintBytes>,
+    pub(crate) result: Option<StoredRecord>,
     /// Never beside a result.
-    steps: Option<StoredSteps>,
+    pub(crate) steps: Option<StoredSteps>,
     /// Data history in which the promise was made (idempotency 3); `None` counts as an earlier one.
-    promised_in: Option<QuarantineId>,
-    expires: u64,
+    pub(crate) promised_in: Option<QuarantineId>,
+    pub(crate) expires: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,6 +86,19 @@ pub(crate) fn decide(h: &Header, op: &Op, row: Option<&Row>) -> Ruling {
     }
 }
 
+/// Last time of the node's clock, in µs, until which it may write what was decided for an earlier
+/// time; `None` if that does not depend on the clock.
+pub(crate) fn holds_until(h: &Header, op: &Op) -> Option<u64> {
+    match op {
+        Op::Claim(c) => {
+            let young = last_young(c.created, c.retention);
+            Some(young.min(c.proposal.saturating_add(h.clock_error() + UNDER_WAY)))
+        }
+        Op::RaiseClaim { .. } | Op::ExtendClaim { .. } => Some(u64::MAX),
+        _ => None,
+    }
+}
+
 fn decide_claim(h: &Header, c: &Claim, row: Option<&Row>) -> Ruling {
     if row.is_some_and(|row| row.is_anothers(c.fingerprint)) {
         return Ruling::unchanged(Reply::Mismatch);
@@ -114,7 +127,7 @@ fn decide_claim(h: &Header, c: &Claim, row: Option<&Row>) -> Ruling {
         return Ruling::unchanged(Reply::TooOld);
     }
     let mut row = row.cloned().unwrap_or_default();
-    row.promise(h, c.owner, h.next_fence(row.fence, c.proposal));
+    row.promise(h, c.owner, h.claim_fence(row.fence, c.proposal));
     row.till = Some(h.after(c.lease));
     row.attempt = row.attempt.saturating_add(1);
     row.is_of(c.fingerprint);
@@ -313,33 +326,67 @@ impl Row {
     }
 }
 
-/// Change that an operator makes to a record without a result.
-#[cfg(feature = "test-util")]
+/// Change that an operator makes to a record (idempotency 17).
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "for tests")]
+#[expect(clippy::exhaustive_enums, reason = "for operators' programs and tests of this workspace")]
 pub enum RecordChange {
-    /// The command `palisade idem rerun`, which sets the number of attempts to zero.
+    /// Ends the running claim.
+    Release,
+    /// Sets the number of attempts to zero, if there is no result.
     Rerun,
-    /// The command `palisade idem purge --unfinished`, which also removes the handler's finished
-    /// steps and the fingerprint of the request.
+    /// Removes the result, the attempts and the fingerprint.
+    Purge,
+    /// As `Purge`, and also removes the steps of a record without a result.
     PurgeUnfinished,
 }
 
-#[cfg(feature = "test-util")]
+/// Why an operator's change leaves a record as it is.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "for operators' programs of this workspace")]
+pub enum Unchanged {
+    NoClaimRuns,
+    ClaimRuns,
+    /// Soon after a planned handover, by which the claim may still run.
+    ClaimMayRun,
+    Stored,
+    Unfinished,
+}
+
 impl RecordChange {
-    /// The record after an operator's change, as by `ops/src/lua/change.lua`: `None` unless its
-    /// promise is the one that was `seen`, it has no result, and no claim runs (idempotency 17). A
-    /// claim counts as running until `longer` (ns) after the end of its lease.
-    pub(crate) fn of(self, row: &Row, seen: u64, (now, longer): (u64, u64)) -> Option<Row> {
+    /// A claim counts as running until `longer` (ns) after the end of its lease.
+    pub(crate) fn decide(self, row: &Row, (now, longer): (u64, u64)) -> Result<Row, Unchanged> {
         let runs = row.till.is_some_and(|till| till.saturating_add(longer) > now);
-        if row.fence != seen || runs || row.result.is_some() {
+        let is_stored = row.result.is_some();
+        match self {
+            Self::Release | Self::Rerun if is_stored => Err(Unchanged::Stored),
+            Self::Release if !runs => Err(Unchanged::NoClaimRuns),
+            Self::Release => Ok(Row { own: None, till: None, ..row.clone() }),
+            _ if runs && !is_stored && row.till.is_some_and(|till| till > now) => {
+                Err(Unchanged::ClaimRuns)
+            }
+            _ if runs && !is_stored => Err(Unchanged::ClaimMayRun),
+            Self::Purge if !is_stored => Err(Unchanged::Unfinished),
+            _ => Ok(self.emptied(row)),
+        }
+    }
+
+    /// The record after an operator's change in a simulation: `None` unless its promise is the one
+    /// that was `seen`, it has no result, and no claim runs.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn of(self, row: &Row, seen: u64, (now, longer): (u64, u64)) -> Option<Row> {
+        if row.fence != seen || row.result.is_some() {
             return None;
         }
+        self.decide(row, (now, longer)).ok()
+    }
+
+    fn emptied(self, row: &Row) -> Row {
         let mut row = Row { own: None, till: None, attempt: 0, ..row.clone() };
-        if self == Self::PurgeUnfinished {
+        if self != Self::Rerun {
             (row.result, row.steps, row.fingerprint) = (None, None, None);
         }
-        Some(row)
+        row
     }
 }

@@ -18,7 +18,7 @@ pub(super) fn ms(text: &str) -> Duration {
     Duration::from_millis(num(text))
 }
 
-pub(super) fn owner(text: &str) -> OwnerToken {
+pub(crate) fn owner(text: &str) -> OwnerToken {
     assert_eq!(text.len(), 1, "no word and no owner: {text}");
     OwnerToken::from_random(u128::from(text.as_bytes()[0]))
 }
@@ -27,7 +27,7 @@ pub(super) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-pub(super) fn header(words: &str) -> Header {
+pub(crate) fn header(words: &str) -> Header {
     let facts = Facts {
         node_micros: NOW * 1_000,
         history_id: 2,

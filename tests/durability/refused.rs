@@ -205,9 +205,9 @@ async fn a_barrier_knows_one_history_of_one_process() {
 async fn a_missing_permission_is_named() {
     let trio = Trio::start();
     let rights = "~* &palisade:changed* -@all +hello +select +info +time +script|load +evalsha \
-                  +get +getrange +mget +exists +set +del +pexpire +pexpireat +pttl +hset +hmget \
-                  +hstrlen +hdel +zadd +zrem +zrange +zcard +zscore +zremrangebyscore +publish \
-                  +subscribe";
+                  +get +getrange +mget +exists +set +del +pexpire +pexpireat +pttl +setrange \
+                  +strlen +hset +hmget +zadd +zrem +zrange +zcard +zscore +zremrangebyscore \
+                  +publish +subscribe";
     let rule: Vec<_> = "ACL SETUSER palisade on >pw".split(' ').chain(rights.split(' ')).collect();
     assert_eq!(trio.master.cli(&rule), "OK");
     let node = RedisNode::builder(trio.master.url()).username("palisade").password("pw");

@@ -4,7 +4,7 @@ use crate::rules::Finding;
 
 /// The top modules, the lowest layer first. A module may import modules of lower layers. Modules of
 /// the same layer may import each other only if `TOGETHER` permits it.
-const LAYERS: [&[&str]; 12] = [
+const LAYERS: [&[&str]; 13] = [
     &[
         "name",
         "token",
@@ -20,6 +20,7 @@ const LAYERS: [&[&str]; 12] = [
     &["env", "tls", "fuzzing", "metrics", "span"],
     &["dial"],
     &["sentinel", "quorum", "rules"],
+    &["store"],
     &["node"],
     &["client"],
     &["redlock", "lock"],
@@ -40,7 +41,7 @@ const WORLD: [&str; 6] =
     ["tokio::", "rand::", "Instant::now", "SystemTime", "std::thread", "std::net"];
 
 /// Pure modules above the values.
-const PURE: [&str; 2] = ["quorum", "rules"];
+const PURE: [&str; 3] = ["quorum", "rules", "store"];
 
 /// Returns the name of the file's top module.
 fn module_of(path: &str) -> &str {

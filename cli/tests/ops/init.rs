@@ -207,11 +207,11 @@ async fn a_server_with_records_from_before_its_data_began_is_not_marked() {
     let mutex = redlock.mutex("other").acquire_timeout(SOON).build().unwrap();
     drop(mutex.acquire().await.unwrap());
     let marker = server.cli(&["GET", "palisade:generation"]);
-    let less = ["ACL", "SETUSER", "ops", "on", ">ops", "~*", "&*", "+@all", "-hget"];
+    let less = ["ACL", "SETUSER", "ops", "on", ">ops", "~*", "&*", "+@all", "-getrange"];
     assert_eq!(server.cli(&less), "OK");
     let by_ops = Deployment::new().node(format!("redis://ops:ops@{}", server.addr()));
     let unread = begun(&by_ops.timeout(SOON), "").await.to_string();
-    assert!(unread.contains("allow this user +hget ("), "{unread}");
+    assert!(unread.contains("allow this user +getrange ("), "{unread}");
     let refused = begun(&lone(&server), "").await;
     assert_eq!(refused.exit_code(), 2, "{refused}");
     assert!(refused.to_string().contains("\"idem:orders:7\""), "{refused}");

@@ -3,11 +3,15 @@
 -- which servers before Redis 7.2 do not.
 -- KEYS, ARGV  not read
 -- Returns     nothing
+local function fail(why, command)
+  why = string.gsub(why, '^ERR ', '')
+  error(why .. " (run the '" .. string.lower(command) .. "' command)", 0)
+end
+
 local function read(...)
   local v = redis.pcall(...)
   if type(v) == 'table' and v.err and not string.find(v.err, 'WRONGTYPE', 1, true) then
-    local why = string.gsub(v.err, '^ERR ', '')
-    error(why .. " (run the '" .. string.lower((...)) .. "' command)", 0)
+    fail(v.err, (...))
   end
   return v
 end

@@ -6,14 +6,15 @@ use futures_util::future::join_all;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::facts::{NodeRecords, facts};
+use super::facts::{Found, NodeRecords, facts};
 use super::key_change::{KeyChange, NodeChange};
 use super::{KeyFacts, KeyState, NodeSeen, Nodes, PAGE, Records, Select};
 use crate::masters::{Master, find_masters};
 use crate::script;
 use palisade::ConfigError;
 use palisade::idempotency::{Call, Resolved, RunError};
-use palisade::internal::{MARKER, check_name, key_of};
+use palisade::internal::lineage::Handover;
+use palisade::internal::{MARKER, RecordChange, RecordEdit, Unchanged, check_name, key_of};
 
 /// Author and reason of a change to a key, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,6 +80,15 @@ impl Change {
             Self::Release => "release",
             Self::Rerun => "rerun",
             Self::Purge => "purge",
+        }
+    }
+
+    fn of(self, unfinished: bool) -> RecordChange {
+        match self {
+            Self::Release => RecordChange::Release,
+            Self::Rerun => RecordChange::Rerun,
+            Self::Purge if unfinished => RecordChange::PurgeUnfinished,
+            Self::Purge => RecordChange::Purge,
         }
     }
 }
@@ -272,21 +282,28 @@ impl Records {
         keys: &[String],
         (seen, meant): (&NodeRecords, &[bool]),
     ) -> Result<Vec<NodeChange>, NodeChange> {
+        let edits = seen.found.iter().zip(meant).map(|(found, meant)| match meant {
+            true => edit(seen, found, change.of(unfinished)),
+            false => Err(USED),
+        });
+        let edits: Vec<Result<RecordEdit, NodeChange>> = edits.collect();
+        if edits.iter().all(Result::is_err) {
+            return Ok(edits.into_iter().filter_map(Result::err).collect());
+        }
         let conn = master.open(&self.deployment).await.map_err(NodeChange::Unreachable)?;
         // A request that waits too long at the server cannot change a record after its failure was
         // reported.
         let deadline = conn.deadline_at_server().await.map_err(NodeChange::Unreachable)?;
         let mut command = redis::cmd("EVAL");
-        command.arg(script::CHANGE).arg(keys.len() + 1).arg(MARKER);
-        for key in keys {
+        let sent =
+            || keys.iter().zip(&edits).filter_map(|(key, edit)| Some((key, edit.as_ref().ok()?)));
+        command.arg(script::CHANGE).arg(sent().count() + 1).arg(MARKER);
+        for (key, _) in sent() {
             command.arg(format!("{}{key}", self.begins));
         }
-        command.arg(change.word()).arg(u8::from(unfinished)).arg(deadline);
-        for (seen, meant) in seen.records.iter().zip(meant) {
-            // No record has the ballot `used`, so the records of keys that are not `meant` stay as
-            // they are.
-            let ballot = seen.as_ref().map_or("", |seen| &seen.fence);
-            command.arg(if *meant { ballot } else { "used" });
+        command.arg(&seen.marker[..]).arg(deadline);
+        for (_, RecordEdit { begins, text, is_whole }) in sent() {
+            command.arg(&begins[..]).arg(&text[..]).arg(u8::from(*is_whole));
         }
         let answer = conn.change(&command).await.map_err(NodeChange::Unanswered)?;
         let answer = answer.map_err(NodeChange::Unreachable)?;
@@ -294,30 +311,64 @@ impl Records {
         let words: Option<Vec<_>> = words.iter().map(|word| said(word)).collect();
         let strange =
             || NodeChange::Unanswered(format!("{}: EVAL: answer not understood", master.at));
-        words.filter(|words| words.len() == keys.len()).ok_or_else(strange)
+        let words = words.filter(|words| words.len() == sent().count()).ok_or_else(strange)?;
+        let mut words = words.into_iter();
+        let word = |edit: Result<_, NodeChange>| match edit {
+            Ok(_) => words.next().unwrap_or(NodeChange::Absent),
+            Err(why) => why,
+        };
+        Ok(edits.into_iter().map(word).collect())
     }
 }
 
-/// `None` for an unknown word.
+const USED: NodeChange = NodeChange::Refused("it was used since it was read; look again");
+
+/// Returns what is to be written, or the reason for which nothing is.
+fn edit(node: &NodeRecords, found: &Found, change: RecordChange) -> Result<RecordEdit, NodeChange> {
+    let now = node.micros / 1_000;
+    let longer = match node.lineage.and_then(|m| Some((m.handover?, m.quarantine))) {
+        Some((Handover::Closed(till), _)) if now < till => {
+            let why = "closed for a handover; try again when that is over";
+            return Err(NodeChange::Refused(why));
+        }
+        // A lease may last for twice E longer than the server's clock shows; the length of a
+        // quarantine is longer.
+        Some((Handover::Settling(till), quarantine)) if now < till => quarantine,
+        _ => 0,
+    };
+    let record = match found {
+        Found::Record(record) => record,
+        Found::Nothing => return Err(NodeChange::Absent),
+        Found::Foreign => {
+            return Err(NodeChange::Refused("another program's value is under its key"));
+        }
+    };
+    let edit = record.edited(change, (now, longer)).map_err(|why| match why {
+        Unchanged::NoClaimRuns => NodeChange::AsItIs,
+        Unchanged::ClaimRuns => {
+            NodeChange::Refused("its claim runs; wait for its end, or release it first")
+        }
+        Unchanged::ClaimMayRun => NodeChange::Refused(
+            "soon after a handover its claim may still run; wait a moment, or release it first",
+        ),
+        Unchanged::Stored => NodeChange::Refused("it has a result"),
+        Unchanged::Unfinished => NodeChange::Refused("it has no result"),
+    })?;
+    if change == RecordChange::Rerun && record.attempts() == 0 {
+        return Err(NodeChange::AsItIs);
+    }
+    Ok(edit)
+}
+
+/// Converts a word that the script returned to a result; `None` for an unknown word.
 fn said(word: &str) -> Option<NodeChange> {
     Some(match word {
         "done" => NodeChange::Done,
-        "as it is" => NodeChange::AsItIs,
-        "none" => NodeChange::Absent,
-        "changed" => NodeChange::Refused("it was used since it was read; look again"),
-        "running" => NodeChange::Refused("its claim runs; wait for its end, or release it first"),
-        "settling" => NodeChange::Refused(
-            "soon after a handover its claim may still run; wait a moment, or release it first",
-        ),
-        "closed" => NodeChange::Refused("closed for a handover; try again when that is over"),
-        "stored" => NodeChange::Refused("it has a result"),
-        "unfinished" => NodeChange::Refused("it has no result"),
+        "changed" => USED,
         "broken" => NodeChange::Unanswered(
             "the server refused one of its writes; see the rights of this user".to_owned(),
         ),
-        "stopped" => NodeChange::Refused("not changed, because the write of another record failed"),
         "late" => NodeChange::Unreachable("the request was there after its deadline".to_owned()),
-        "foreign" => NodeChange::Refused("another program's value is under its key"),
         _ => return None,
     })
 }

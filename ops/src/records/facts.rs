@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use palisade::internal::attempts;
+use palisade::internal::lineage::Marker;
+use palisade::internal::{RecordRead, attempts};
 
 /// The state and the last claim of an idempotency key, combined from the answers of all nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,12 +82,30 @@ pub(crate) struct Seen {
     pub(super) current: bool,
 }
 
+/// What a node has under the key of a record.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are records")]
+pub(super) enum Found {
+    Nothing,
+    /// Another program's value, or a record of another version.
+    Foreign,
+    Record(RecordRead),
+}
+
+/// What one node has of some keys.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct NodeRecords {
     /// `None` if that is unknown.
     pub(super) history: Option<Duration>,
     /// `None` for a key without a record.
     pub(super) records: Vec<Option<Seen>>,
+    /// In the order of the keys.
+    pub(super) found: Vec<Found>,
+    /// The node's clock, in microseconds since 1970.
+    pub(super) micros: u64,
+    pub(super) marker: Vec<u8>,
+    /// The marker; `None` if there is none.
+    pub(super) lineage: Option<Marker>,
 }
 
 /// `None` if no node has one.
@@ -173,6 +192,7 @@ mod tests {
             node(cell).map(|(history, record)| NodeRecords {
                 history: Some(history),
                 records: vec![record],
+                ..NodeRecords::default()
             })
         };
         let nodes: Vec<_> = cells.split(' ').chain(["?"; 2]).take(3).map(node).collect();

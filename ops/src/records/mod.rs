@@ -14,8 +14,8 @@ use redis::Value;
 
 pub use self::change::{Audit, Change, Purge, Purged, resolve};
 pub(crate) use self::facts::NodeRecords;
+use self::facts::{Found, Seen, facts};
 pub use self::facts::{KeyFacts, KeyState};
-use self::facts::{Seen, facts};
 pub use self::key_change::{KeyChange, NodeChange};
 use super::Deployment;
 use super::gather::conn::raw;
@@ -23,7 +23,11 @@ use super::masters::{Master, find_masters};
 use super::scan::{Scan, escaped};
 use super::script;
 use palisade::ConfigError;
-use palisade::internal::{DECISIONS, MARKER, check_namespace, check_prefix, of_record, record_key};
+use palisade::internal::lineage::Marker;
+use palisade::internal::{
+    DECISIONS, MARKER, QuarantineId, RecordRead, check_namespace, check_prefix, of_record,
+    record_key,
+};
 
 /// Number of records in one request. A larger number would block the server for too long.
 const PAGE: usize = 500;
@@ -207,6 +211,7 @@ impl Records {
         for key in keys {
             command.arg(format!("{}{key}", self.begins));
         }
+        command.arg(RecordRead::HEAD);
         command
     }
 
@@ -272,29 +277,52 @@ async fn namespaces_on(
 
 pub(crate) fn records_of(answer: Vec<Value>, n: usize) -> Option<(String, NodeRecords)> {
     let mut answer = answer.into_iter();
-    let (run_id, history) = (raw(&answer.next()?)?, answer.next()?);
-    let history: i64 = redis::from_redis_value(history).ok()?;
-    let history = u64::try_from(history).ok().map(Duration::from_millis);
-    let records: Vec<Option<Seen>> = answer.map(seen_of).collect();
-    (records.len() == n).then_some((run_id, NodeRecords { history, records }))
+    let (run_id, micros) = (raw(&answer.next()?)?, answer.next()?);
+    let micros: u64 = redis::from_redis_value(micros).ok()?;
+    let marker = redis::from_redis_value::<Vec<u8>>(answer.next()?).ok()?;
+    let text = std::str::from_utf8(&marker).unwrap_or_default();
+    let lineage = Marker::parse(text, micros / 1_000);
+    let mut all = NodeRecords {
+        history: lineage.map(|m| Duration::from_millis((micros / 1_000).saturating_sub(m.since))),
+        micros,
+        marker,
+        lineage,
+        ..NodeRecords::default()
+    };
+    while let Some(text) = answer.next() {
+        let text: Vec<u8> = redis::from_redis_value(text).ok()?;
+        let left: i64 = redis::from_redis_value(answer.next()?).ok()?;
+        let found = match RecordRead::parse(&text) {
+            Some(record) => Found::Record(record),
+            None if left == NO_KEY => Found::Nothing,
+            None => Found::Foreign,
+        };
+        let left = Duration::from_millis(u64::try_from(left).unwrap_or(0));
+        all.records.push(match &found {
+            Found::Record(record) => Some(seen_of(record, left, micros, lineage.map(|m| m.id()))),
+            _ => None,
+        });
+        all.found.push(found);
+    }
+    (all.found.len() == n).then_some((run_id, all))
 }
 
-/// `None` if the node has no record.
-fn seen_of(record: Value) -> Option<Seen> {
-    let (attempts, left, result, expires, fence, age, current): Numbers =
-        redis::from_redis_value(record).ok()?;
-    // A negative number must not become a huge unsigned one.
-    let span = |ms| u64::try_from(ms).ok().map(Duration::from_millis);
-    Some(Seen {
-        attempts: u32::try_from(u64::try_from(attempts).ok()?).unwrap_or(u32::MAX),
-        left: span(left)?,
-        result,
-        expires: span(expires)?,
-        fence,
-        age: span(age)?,
-        current,
-    })
-}
+/// Value of `PTTL` for a key that does not exist.
+const NO_KEY: i64 = -2;
 
-/// In the order of the answer of `records.lua`.
-type Numbers = (i64, i64, bool, i64, String, i64, bool);
+fn seen_of(
+    record: &RecordRead,
+    expires: Duration,
+    micros: u64,
+    history: Option<QuarantineId>,
+) -> Seen {
+    Seen {
+        attempts: record.attempts(),
+        left: Duration::from_millis(record.lease_end().saturating_sub(micros / 1_000)),
+        result: record.has_result(),
+        expires,
+        fence: record.ballot().to_string(),
+        age: Duration::from_millis(micros.saturating_sub(record.ballot()) / 1_000),
+        current: history.is_some_and(|history| record.is_of(history)),
+    }
+}

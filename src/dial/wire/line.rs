@@ -1,9 +1,14 @@
 //! The socket of a [`Wire`](super::Wire). It sends a batch again that the server refused as a
 //! whole, because it has lost the script (NOSCRIPT) or has other data (`Retry`).
 //!
-//! Another client may load the script at any time, so nothing new is sent until all sent requests
-//! are answered. A refused batch is not sent again if the server executed a later one with the same
-//! owner token: it may acquire a lock whose release has found none.
+//! Another client may load the script at any time, so that later batches are executed. So nothing
+//! new is sent until all sent requests are answered; then the refused batches go again, in their
+//! first order.
+//!
+//! So does the rest of a batch, if the server executed a part of it (`Retry` has another plan).
+//!
+//! A refused batch is not sent again if the server executed a later one with the same owner token:
+//! it may acquire a lock whose release has found none, and that lock would stay held.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,7 +21,7 @@ use tokio::io::ReadBuf;
 use super::Retry;
 use crate::dial::frames::{Excess, Frames, Limits};
 use crate::dial::limited::{Socket, TURN};
-use crate::op::Batch;
+use crate::op::Op;
 
 const CHUNK: usize = 16 * 1024;
 const KEPT: usize = 4 * CHUNK;
@@ -44,10 +49,10 @@ impl Request {
         matches!(self.got.first(), Some(Value::ServerError(e)) if e.code() == "NOSCRIPT")
     }
 
-    fn shares_an_owner_with(&self, other: &Batch) -> bool {
+    fn shares_an_owner_with(&self, others: &[Op]) -> bool {
         let mine = self.retry.iter().flat_map(|retry| &retry.batch().ops);
         let mine = mine.filter_map(|op| op.owner());
-        mine.into_iter().any(|me| other.ops.iter().any(|op| op.owner() == Some(me)))
+        mine.into_iter().any(|me| others.iter().any(|op| op.owner() == Some(me)))
     }
 }
 
@@ -201,27 +206,37 @@ impl Line {
 
     fn settle(&mut self, mut request: Request, answered: &mut impl FnMut(Request)) {
         if let Some(mut retry) = request.retry.take() {
-            if request.found_no_script() {
-                if !std::mem::replace(&mut request.lacked_script, true) {
-                    request.retry = Some(retry);
-                    self.lacks_script = true;
-                    return self.missing.push_back(request);
-                }
-            } else if let Some(bytes) = request.got.first().and_then(|got| retry.again(got)) {
+            if request.found_no_script() && !std::mem::replace(&mut request.lacked_script, true) {
+                request.retry = Some(retry);
+                self.lacks_script = true;
+                return self.missing.push_back(request);
+            }
+            let again = request.got.first_mut().and_then(|got| retry.again(got));
+            self.give_up_overtaken(retry.settled(), answered);
+            if let Some(bytes) = again {
                 (request.bytes, request.retry) = (bytes, Some(retry));
                 return self.missing.push_back(request);
             }
-            let overtaken = |missing: &Request| missing.shares_an_owner_with(retry.batch());
-            let missing = std::mem::take(&mut self.missing);
-            let (late, rest): (VecDeque<_>, _) = missing.into_iter().partition(overtaken);
-            self.missing = rest;
-            late.into_iter().for_each(&mut *answered);
         }
         answered(request);
     }
 
-    /// Behind the command that loads the script if they need it. Nothing while a sent request has
-    /// no answer. True if a batch was queued.
+    fn give_up_overtaken(&mut self, settled: &[Op], answered: &mut impl FnMut(Request)) {
+        for mut missing in std::mem::take(&mut self.missing) {
+            if missing.shares_an_owner_with(settled) {
+                let rest = missing.retry.as_mut().and_then(|retry| retry.without(settled));
+                let Some(bytes) = rest else {
+                    answered(missing);
+                    continue;
+                };
+                missing.bytes = bytes;
+            }
+            self.missing.push_back(missing);
+        }
+    }
+
+    /// Before all unsent requests, behind the command that loads the script if they need it.
+    /// Nothing while a sent request has no answer. True if a batch was queued.
     fn send_missing(&mut self) -> bool {
         if self.missing.is_empty() || !self.sent.is_empty() || self.begun > 0 {
             return false;

@@ -8,15 +8,15 @@
 --          D, Q, G (releases), S (shared acquires): number of ops, then as in release_fast.lua and
 --          shared.lua
 --          all other kinds: the arguments of the op, as in its file
--- Returns  only the note, or the clock in µs if the script has not written the note, if the fast
---          paths have executed every op as requested. Then each acquire and claim has its proposal
---          as its fence, and no claimed key had a record.
+-- Returns  only the note, or the clock in µs if the script has not written the note, if every op
+--          was executed as requested, on a fast path. Then each acquire has its proposal as its
+--          fence.
 --          Else, or if an op has no fast path or gives a shared lock or a permit, a list:
 --          - the clock in µs
 --          - the note
 --          - for each op its result: a code (redis/codes.rs), and what the op's file documents. An
---            acquire, claim, inspect or lookup that succeeds has its fence in place of the code,
---            and an enlist the number of entries. -9 stands once for a whole run, or for a single
+--            acquire or inspect that succeeds has its fence in place of the code, and an enlist the
+--            number of entries. -9 stands once for a whole run, or for a single
 --            op, that was executed as requested. After -9 of a run of shared acquires follows the
 --            fence of all its ops.
 -- `b` is the state of the slow paths (batch.lua), `out` the list of results. Each is created when
@@ -30,12 +30,11 @@ if not expected then
 end
 -- Each kind of single op, with the number of its KEYS and of its ARGV after the kind: one character
 -- each; a colon is ten.
-local sizes = 'C18 c16 s15 x16 r12 u12 L11 X46 R22 I41 M31 E14 H34 P2: Y26 F23 U13'
+local sizes = 'X46 R22 I41 M31 E14 H34 P2: Y26 F23 U13'
 local k, a, last = 2, 6, #ARGV
 local whole = 0 -- number of runs executed as requested, while there is no list of results
--- Ms for which a fence is kept, name of the data history, and clock in ms: each set when it is
--- first needed.
-local life, id, now_ms
+local life -- ms for which a fence is kept, when it is first needed
+local moot, room -- records with an op that waits for its next plan; as in write.lua
 while a < last do
   local kind, rest, count, keys, args, found, slot = ARGV[a + 1], true
   if kind == 'A' or kind == 'W' or kind == 'V' or kind == 'T' or kind == 'O' then
@@ -56,6 +55,15 @@ while a < last do
     keys, args, rest = kind == 'D' and count or 2 * count, 2 + count, kind == 'D' and 1 or 2
     found = release(k, a, count, rest, (b and b.waited or waited) * 1000 > now_us, wake, now_us)
     if not found then rest = nil end
+  elseif kind == 'C' then
+    keys, args, rest = 1, 6 + ARGV[a + 3], nil
+    local key, left = KEYS[k + 1], nil
+    found, slot, left = write(k, a, now_us, b, full, counted, moot and moot[key], room or 1048576)
+    room = left or room
+    if found == 0 and ARGV[a + 2] ~= 'r' then
+      moot = moot or {}
+      moot[key] = true
+    end
   else
     if kind == 'S' then
       count, keys, rest = tonumber(ARGV[a + 2]), 3, 0
@@ -79,17 +87,6 @@ while a < last do
         end
         rest, found, slot = fast(kind, k, a, count, marker, now_us, life, time[1])
       end
-    elseif expected and find('Ccxs', kind, 1, true) then
-      if not id then
-        now_ms = math.floor(now_us / 1000)
-        id = string.match(ARGV[4], '(%x+:%d+) ')
-      end
-      if kind == 'C' then
-        found = claim(k, a, id, now_ms)
-        if found == true then rest, found = nil, nil end
-      elseif complete(k, a, id, now_ms) then
-        rest = nil
-      end
     end
   end
   if (rest or found) and not out then
@@ -98,10 +95,8 @@ while a < last do
   end
   if rest then
     b = b or batch(now_us, note, out)
-    if kind ~= 'C' or not replay(b, k, a, found) then
-      rare(b, kind, k, a, count, rest, found, release, wake)
-    end
-  elseif found then -- the fence of readers, or the fence and the slot of a permit
+    rare(b, kind, k, a, count, rest, found, release, wake)
+  elseif found then -- of a write; the fence of readers, or the fence and the slot of a permit
     if kind == 'S' then out[#out + 1] = -9 end
     out[#out + 1] = found
     out[#out + 1] = slot

@@ -12,11 +12,7 @@ macro_rules! codes {
             HELD = -3, "another owner has the lock, or it is reserved or kept for another owner";
             FOREIGN = -4, "held by a value of another program";
             WRONG_TYPE = -5, "another program wrote a key that the op needs";
-            MISMATCH = -6, "the record has the fingerprint of another request";
-            COMPLETED = -7, "the idempotency key has a result";
-            IN_FLIGHT = -8, "another claim of the idempotency key runs";
             LATE = -10, "not executed, because the batch came after its deadline";
-            TOO_OLD = -11, "the request is older than the time for which records are kept";
             DEFERRED = -12, "not executed, because the answer is full: ask again";
             READING = -13, "readers have the lock; they follow";
             NO_PERMISSION = -14, "the user lacks a command that readers need";
@@ -40,6 +36,11 @@ macro_rules! lua_text {
 
 codes!(constants);
 pub(super) use {codes, lua_text};
+
+/// A conditional write was executed, and the value follows.
+pub(super) const RAN: i64 = 1;
+/// A condition of a write did not hold, and what is there follows.
+pub(super) const NOT_RUN: i64 = 0;
 
 /// For a whole run (`encode::runs`): each op was executed as requested. Not in the table, because
 /// `main.lua` writes it and cannot see the table's names.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use redis::Value;
 
 use super::codes::{
-    ABSENT, AS_ASKED, COMPLETED, DEFERRED, DONE, FOREIGN, FULL, HELD, IN_FLIGHT, LATE, MISMATCH,
-    NO_PERMISSION, NOT_OWNER, PERMITS, QUARANTINED, READING, TOO_OLD, WRONG_TYPE,
+    ABSENT, AS_ASKED, DEFERRED, DONE, FOREIGN, FULL, HELD, LATE, NO_PERMISSION, NOT_OWNER, NOT_RUN,
+    PERMITS, QUARANTINED, RAN, READING, WRONG_TYPE,
 };
 use super::encode::runs;
 use super::faults;
@@ -17,22 +17,61 @@ use super::seen::{Noted, Seen};
 use crate::error::{NodeError, NodeFault};
 use crate::name::LockKeys;
 use crate::op::{
-    Facts, Holder, IfHeld, Listed, LockMode, MAX_LISTED, Op, QuarantineId, Queued, Readers,
-    RecordState, Replies, Reply, SharedGrant, SlotGrant, Slots, StoredRecord, StoredSteps,
+    Batch, Facts, Holder, IfHeld, Listed, LockMode, MAX_LISTED, Op, QuarantineId, Queued, Readers,
+    RecordKey, Replies, Reply, SharedGrant, SlotGrant, Slots,
 };
-use crate::rules::lost_claims::{LostClaims, Unsure};
-use crate::token::{FencingToken, OwnerToken};
+use crate::store::records::{Judged, Planned, judge};
+use crate::store::write::{Answer, Class, Step, Write};
+use crate::token::OwnerToken;
 
 /// The script counts in doubles, which represent every whole number only up to this.
 const TOKEN_END: u64 = 1 << 53;
 
-/// The script has executed `ops` under the marker `seen`.
+/// Answers to a batch. `None` for an op on a record that needs another plan.
+#[derive(Debug)]
+pub(super) struct Decoded {
+    pub(super) facts: Facts,
+    pub(super) items: Vec<Option<Result<Reply, NodeError>>>,
+}
+
+impl Decoded {
+    /// `rest` answers the ops at these places, which were sent again.
+    pub(super) fn take_rest(&mut self, rest: Self, places: impl Iterator<Item = usize>) {
+        let first = std::mem::replace(&mut self.facts, rest.facts);
+        self.facts.new_history |= first.new_history;
+        self.facts.renamed |= first.renamed;
+        self.facts.marker_missing |= first.marker_missing;
+        self.facts.quarantine_raised |= first.quarantine_raised;
+        for (at, item) in places.zip(rest.items) {
+            self.items[at] = item;
+        }
+    }
+
+    /// What has no answer yet gets this error.
+    pub(super) fn or_fail(mut self, e: &NodeError) -> Self {
+        for item in &mut self.items {
+            item.get_or_insert_with(|| Err(e.clone()));
+        }
+        self
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        self.items.iter().all(Option::is_some)
+    }
+
+    pub(super) fn replies(self) -> Replies {
+        Replies { facts: Some(self.facts), items: self.items.into_iter().flatten().collect() }
+    }
+}
+
+/// The script has executed the batch as planned, under the marker `seen`.
 pub(super) fn replies(
     answer: Value,
-    ops: &[Op],
+    (batch, plans): (&Batch, &[Option<Planned>]),
     judging: &Judging,
     seen: &Arc<Seen>,
-) -> Result<Replies, NodeError> {
+) -> Result<Decoded, NodeError> {
+    let ops = &batch.ops[..];
     let as_asked = || runs(ops).map(|_| Value::Int(AS_ASKED)).collect::<Vec<_>>().into_iter();
     let (items, node_micros, noted) = match answer {
         // Each op was executed as requested; the note was written or not.
@@ -59,11 +98,34 @@ pub(super) fn replies(
     let mut from = Reader { values: items, spoiled: None };
     let noted = judging.heard(seen, node_micros, noted);
     let facts = seen.facts(node_micros, noted, &judging.identity);
-    let now = facts.node_micros / 1_000;
-    let lost_claims =
-        LostClaims::new(Arc::clone(&facts.losses), facts.began, seen.clock_error(), now);
+    let is_planned = plans.iter().any(Option::is_some);
+    let header = is_planned.then(|| seen.header(facts.clone(), batch.terms.max_ttl));
+    let mut again: Vec<&RecordKey> = Vec::new();
     let mut items = Vec::with_capacity(ops.len());
     for run in runs(ops) {
+        if let (Some(h), Some(Some(planned)), Some(key)) =
+            (&header, plans.get(items.len()), run[0].record_key())
+        {
+            let answer = from.answer(planned)?;
+            // (overview 2): the script has run no op on a key behind one that is to run yet.
+            let waits = matches!(answer, Answer::Not(_)) && again.contains(&key);
+            let (mut judged, shown) = judge(h, planned, answer);
+            if waits {
+                judged = Judged::Again;
+            } else {
+                let for_next_plan = matches!(judged, Judged::Again);
+                judging.beliefs.lock().learn(key, shown, for_next_plan);
+            }
+            items.push(match judged {
+                Judged::Reply(reply) => Some(reply.and_then(in_range)),
+                Judged::Full => Some(Err(faults::no_memory())),
+                Judged::Again => {
+                    again.push(key);
+                    None
+                }
+            });
+            continue;
+        }
         let mut first = from.code()?;
         let as_asked = first == AS_ASKED;
         if as_asked && matches!(run[0], Op::Acquire { mode: LockMode::Shared, .. }) {
@@ -83,9 +145,9 @@ pub(super) fn replies(
             if code == AS_ASKED && !as_asked {
                 return Err(garbage("the rest of a run as asked"));
             }
-            match reply(&mut from, op, code, (&facts, &lost_claims)) {
-                Ok(reply) => items.push(Ok(reply)),
-                Err(Trouble::Op(e)) => items.push(Err(e)),
+            match reply(&mut from, op, code, &facts) {
+                Ok(reply) => items.push(Some(Ok(reply))),
+                Err(Trouble::Op(e)) => items.push(Some(Err(e))),
                 Err(Trouble::Answer(e)) => return Err(e),
             }
         }
@@ -93,7 +155,13 @@ pub(super) fn replies(
     if from.values.next().is_some() {
         return Err(garbage("more answers than questions"));
     }
-    Ok(Replies { facts: Some(facts), items })
+    if !items.iter().flatten().flatten().any(Reply::shows_result) {
+        // The script left a result out for the sake of one that no reply shows.
+        for (item, _) in items.iter_mut().zip(ops).filter(|(_, op)| op.record_key().is_some()) {
+            item.take_if(|item| *item == Ok(Reply::Deferred));
+        }
+    }
+    Ok(Decoded { facts, items })
 }
 
 fn noted(note: Vec<u8>) -> Result<(Noted, u64), NodeError> {
@@ -115,25 +183,13 @@ impl From<NodeError> for Trouble {
     }
 }
 
-fn reply(
-    from: &mut Reader,
-    op: &Op,
-    code: i64,
-    (facts, lost_claims): (&Facts, &LostClaims),
-) -> Result<Reply, Trouble> {
+fn reply(from: &mut Reader, op: &Op, code: i64, facts: &Facts) -> Result<Reply, Trouble> {
     let reply = match (op, code) {
         (_, WRONG_TYPE) => return Err(Trouble::Op(wrong_type(op))),
         (_, NO_PERMISSION) => return Err(no_permission()),
         (_, FULL) => return Err(Trouble::Op(faults::no_memory())),
         (_, LATE) if !op.is_undo() => return Err(Trouble::Op(NodeError::past_deadline())),
-        (
-            Op::Acquire { .. }
-            | Op::Raise { .. }
-            | Op::Extend { .. }
-            | Op::Claim(_)
-            | Op::ExtendClaim { .. },
-            QUARANTINED,
-        ) => {
+        (Op::Acquire { .. } | Op::Raise { .. } | Op::Extend { .. }, QUARANTINED) => {
             let id = QuarantineId { history: facts.history_id, since: facts.since };
             let began = facts.began;
             Reply::Quarantined { remaining: facts.quarantine, id, began }
@@ -147,16 +203,7 @@ fn reply(
                 Reply::Held { remaining, foreign }
             }
         }
-        (_, MISMATCH) if has_fingerprint(op) => Reply::Mismatch,
-        (Op::Claim(_), TOO_OLD) => Reply::TooOld,
         (_, DEFERRED) if op.shows_result() => Reply::Deferred,
-        (Op::Claim(_), IN_FLIGHT) => {
-            Reply::InFlight { remaining: Duration::from_millis(from.number()?) }
-        }
-        (Op::Claim(_) | Op::RaiseClaim { .. } | Op::ExtendClaim { .. }, COMPLETED) => {
-            let rf = from.number()?;
-            Reply::Completed(from.record(rf)?)
-        }
         (Op::Acquire { mode: LockMode::Exclusive, proposal, .. }, AS_ASKED) => {
             Reply::Granted { fence: *proposal }
         }
@@ -164,76 +211,36 @@ fn reply(
             Reply::Permit { fence: code.unsigned_abs(), slot: from.slot()? }
         }
         (Op::Acquire { .. }, 1..) => Reply::Granted { fence: code.unsigned_abs() },
-        (Op::Claim(c), AS_ASKED | 1..) => {
-            let (fence, attempt, record, steps) = match code {
-                // The key had no record, so this is the first claim, and no values follow.
-                AS_ASKED => (c.proposal, 1, None, None),
-                fence => (
-                    fence.unsigned_abs(),
-                    from.attempt()?,
-                    from.maybe_record()?,
-                    from.maybe_steps()?,
-                ),
-            };
-            let Unsure { remaining: unsure, losses, fresh } =
-                lost_claims.unsure(c.born, c.retention, c.accepted);
-            Reply::Claimed { fence, attempt, record, steps, unsure, losses, fresh }
-        }
         (Op::Enlist(_), 0..) => Reply::Candidates(from.candidates(code.unsigned_abs())?),
         (Op::Inspect { .. }, ABSENT) => Reply::Holder(None),
         (Op::Inspect { .. }, READING) => Reply::Readers(from.readers()?),
         (Op::Inspect { .. }, PERMITS) => Reply::Permits(from.permits()?),
         (Op::Inspect { .. }, 0..) => Reply::Holder(Some(from.holder(code.unsigned_abs())?)),
-        (Op::Lookup { retention, born, accepted, .. }, ABSENT | 0..) => {
-            let fence = u64::try_from(code).ok();
-            let state = fence.map(|fence| from.state(fence)).transpose()?;
-            let Unsure { remaining: unsure, losses, .. } =
-                lost_claims.unsure(*born, *retention, *accepted);
-            Reply::Record { state, unsure, losses }
-        }
-        (Op::Release { .. } | Op::Unclaim { .. }, ABSENT) => Reply::Absent,
+        (Op::Release { .. }, ABSENT) => Reply::Absent,
         (op, _) if shows(op) => return Err(garbage("an answer to another kind of question").into()),
-        (
-            Op::Release { .. }
-            | Op::Extend { .. }
-            | Op::ExtendClaim { .. }
-            | Op::Complete { .. }
-            | Op::Steps { .. },
-            AS_ASKED,
-        )
-        | (_, DONE) => Reply::Done,
+        (Op::Release { .. } | Op::Extend { .. }, AS_ASKED) | (_, DONE) => Reply::Done,
         (_, NOT_OWNER) => Reply::NotOwner,
         _ => return Err(garbage("an answer to another kind of question").into()),
     };
     if let Some(e) = from.spoiled.take() {
         return Err(Trouble::Op(e));
     }
+    in_range(reply).map_err(Trouble::Op)
+}
+
+fn in_range(reply: Reply) -> Result<Reply, NodeError> {
     if largest_token(&reply) >= TOKEN_END {
         // From 2^53 on doubles do not represent every whole number, so the next holder's token
         // might not be larger.
         let detail = "this key holds a fencing token of 2^53 or more; delete it";
-        return Err(Trouble::Op(NodeError::maybe_executed(NodeFault::Protocol, detail)));
+        return Err(NodeError::maybe_executed(NodeFault::Protocol, detail));
     }
     Ok(reply)
 }
 
-/// A fencing token, a holder, a record or a list, and never `DONE` or `NOT_OWNER`.
+/// A fencing token, a holder or a list, and never `DONE` or `NOT_OWNER`.
 fn shows(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Acquire { .. } | Op::Claim(_) | Op::Inspect { .. } | Op::Lookup { .. } | Op::Enlist(_)
-    )
-}
-
-fn has_fingerprint(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Claim(_)
-            | Op::ExtendClaim { .. }
-            | Op::Complete { .. }
-            | Op::Steps { .. }
-            | Op::Lookup { .. }
-    )
+    matches!(op, Op::Acquire { .. } | Op::Inspect { .. } | Op::Enlist(_))
 }
 
 fn wrong_type(op: &Op) -> NodeError {
@@ -248,19 +255,15 @@ fn no_permission() -> Trouble {
     Trouble::Op(NodeError::not_executed(NodeFault::NoPermission, detail))
 }
 
-/// Of tokens and ballots; 0 if there is none.
+/// 0 if there is none. Those of a stored result are in range.
 fn largest_token(reply: &Reply) -> u64 {
-    let of = |record: &Option<StoredRecord>| record.as_ref().map_or(0, |r| r.token.get());
     match reply {
-        Reply::Granted { fence } | Reply::Permit { fence, .. } => *fence,
-        Reply::Permits(all) => all.iter().map(|permit| permit.fence).max().unwrap_or(0),
-        Reply::Claimed { fence, record, steps, .. } => {
-            of(record).max(*fence).max(steps.as_ref().map_or(0, |s| s.token.get()))
+        Reply::Granted { fence } | Reply::Permit { fence, .. } | Reply::Claimed { fence, .. } => {
+            *fence
         }
-        Reply::Completed(record) => record.token.get(),
+        Reply::Permits(all) => all.iter().map(|permit| permit.fence).max().unwrap_or(0),
         Reply::Holder(Some(holder)) => holder.fence,
         Reply::Readers(readers) => readers.fence,
-        Reply::Record { state: Some(state), .. } => of(&state.record).max(state.fence),
         _ => 0,
     }
 }
@@ -342,37 +345,19 @@ impl Reader {
         self.maybe_bytes()?.ok_or_else(|| garbage("nothing where text belongs"))
     }
 
-    fn record(&mut self, rf: u64) -> Result<StoredRecord, NodeError> {
-        Ok(StoredRecord {
-            token: FencingToken::new(rf),
-            value: self.maybe_bytes()?.map(Into::into),
+    /// To a conditional write.
+    fn answer(&mut self, planned: &Planned) -> Result<Answer, NodeError> {
+        let Write { class, steps, .. } = &planned.write;
+        let shows = steps.contains(&Step::Show);
+        Ok(match self.code()? {
+            AS_ASKED if !steps.is_empty() && !shows => Answer::Ran(None),
+            RAN if shows => Answer::Ran(Some(self.bytes()?)),
+            NOT_RUN => Answer::Not(self.maybe_bytes()?),
+            WRONG_TYPE => Answer::Foreign,
+            LATE if *class != Class::Undo => Answer::Late,
+            FULL if *class == Class::Grant => Answer::Full,
+            _ => return Err(garbage("an answer to another kind of question")),
         })
-    }
-
-    fn maybe_record(&mut self) -> Result<Option<StoredRecord>, NodeError> {
-        // The token of the claim whose result follows; 0 without a result.
-        match self.code()? {
-            0 => Ok(None),
-            rf => {
-                let rf = self.unsigned(rf);
-                self.record(rf).map(Some)
-            }
-        }
-    }
-
-    fn maybe_steps(&mut self) -> Result<Option<StoredSteps>, NodeError> {
-        match self.code()? {
-            0 => Ok(None),
-            token => {
-                let token = FencingToken::new(self.unsigned(token));
-                Ok(Some(StoredSteps { token, list: self.bytes()?.into() }))
-            }
-        }
-    }
-
-    fn attempt(&mut self) -> Result<u32, NodeError> {
-        let n = self.integer()?;
-        Ok(self.fitting(u32::try_from(n).ok(), "no attempt number"))
     }
 
     fn holder(&mut self, fence: u64) -> Result<Holder, NodeError> {
@@ -427,12 +412,6 @@ impl Reader {
             all.push(Listed { owner, remaining, entry });
         }
         Ok(all)
-    }
-
-    fn state(&mut self, fence: u64) -> Result<RecordState, NodeError> {
-        let attempt = self.attempt()?;
-        let lease = self.ttl()?;
-        Ok(RecordState { fence, attempt, lease, record: self.maybe_record()? })
     }
 }
 

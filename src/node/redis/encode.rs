@@ -6,10 +6,9 @@ use redis::Cmd;
 
 use super::script::SCRIPT;
 use super::seen::Seen;
-use crate::op::{
-    Ballot, Batch, Claim, ClaimEnd, Enlist, FingerprintBytes, IfHeld, LockMode, Op, Place,
-    QuarantineId, Slots, Want,
-};
+use crate::op::{Batch, Enlist, IfHeld, LockMode, Op, Place, QuarantineId, Slots, Want};
+use crate::store::records::Planned;
+use crate::store::write::{Class, Look, Stamped, Step, Write};
 use crate::time::{FENCE_SLACK, Moment, token_lead};
 use crate::token::OwnerToken;
 
@@ -61,9 +60,10 @@ impl GroupTerms {
 
 /// For a server on which the client expects `seen`. Without one the script executes nothing, and
 /// answers what the client needs to judge again. `not_after` is in µs by that server's clock.
-/// `awaited`: a client may be waiting for a hint from it.
+/// `awaited`: a client may be waiting for a hint from it. `plans`: for each op on a record its
+/// conditional write.
 pub(crate) fn batch(
-    batch: &Batch,
+    (batch, plans): (&Batch, &[Option<Planned>]),
     not_after: Option<u64>,
     group_terms: GroupTerms,
     (seen, awaited): (Option<&Seen>, bool),
@@ -97,9 +97,15 @@ pub(crate) fn batch(
         Some(seen) => cmd.arg(seen.text()).arg(seen.marker.replid.to_string()),
         None => cmd.arg("").arg(""),
     };
-    let lives = Lives { fence: fence_life, apart: error.div_ceil(500) };
+    let mut at = 0;
     for run in runs(&batch.ops) {
-        run_args(&mut cmd, run, lives, awaited);
+        match plans.get(at).and_then(Option::as_ref) {
+            Some(planned) => write(&mut cmd, &planned.write),
+            // Nothing is executed.
+            None if run[0].record_key().is_some() => write(&mut cmd, &Write::NOTHING),
+            None => run_args(&mut cmd, run, fence_life, awaited),
+        }
+        at += run.len();
     }
     cmd
 }
@@ -115,19 +121,43 @@ fn counts(ops: &[Op]) -> u8 {
     }
 }
 
-/// In ms.
-#[derive(Clone, Copy)]
-struct Lives {
-    fence: u64,
-    /// 2E.
-    apart: u64,
+/// As `lua/write.lua` reads it.
+pub(super) fn write(cmd: &mut Cmd, Write { class, steps, look }: &Write) {
+    let args = |step: &Step| match step {
+        Step::Absent | Step::Show => 1,
+        Step::Begins(_) | Step::KeepFor(_) | Step::Wake(_) => 2,
+        Step::Clock(..) => 3,
+        Step::Set(..) | Step::Part(..) => 5,
+    };
+    let class = match class {
+        Class::Grant => "g",
+        Class::Keep => "k",
+        Class::Undo => "u",
+        Class::Read => "r",
+    };
+    cmd.arg("C").arg(class).arg(steps.iter().map(args).sum::<usize>());
+    for step in steps {
+        match step {
+            Step::Absent => cmd.arg("A"),
+            Step::Show => cmd.arg("V"),
+            Step::Begins(bytes) => cmd.arg("E").arg(&bytes[..]),
+            Step::Clock(from, until) => cmd.arg("T").arg(*from).arg(*until),
+            Step::KeepFor(ms) => cmd.arg("X").arg(*ms),
+            Step::Wake(at) => cmd.arg("W").arg(*at),
+            Step::Set(value, life) => stamped(number(cmd.arg("S"), *life), value),
+            Step::Part(at, value) => stamped(cmd.arg("O").arg(*at), value),
+        };
+    }
+    let Look { first, whole_if } = look;
+    cmd.arg(first - 1);
+    match whole_if {
+        Some((at, byte)) => cmd.arg(at + 1).arg(&[*byte][..]),
+        None => cmd.arg("").arg(""),
+    };
 }
 
-impl Lives {
-    /// In ms, after its last write.
-    fn record(self, retention: Duration) -> u64 {
-        millis(retention).saturating_add(self.apart + 1).max(self.fence)
-    }
+fn stamped<'c>(cmd: &'c mut Cmd, Stamped { before, lease, after }: &Stamped) -> &'c mut Cmd {
+    number(cmd.arg(&before[..]), *lease).arg(&after[..])
 }
 
 pub(super) fn micros(d: Duration) -> u64 {
@@ -173,7 +203,7 @@ fn keyed(run: &[Op]) -> &[Op] {
     }
 }
 
-fn run_args(cmd: &mut Cmd, run: &[Op], lives: Lives, awaited: bool) {
+fn run_args(cmd: &mut Cmd, run: &[Op], fence_life: u64, awaited: bool) {
     match &run[0] {
         Op::Release { mode, keys, meta, .. }
             if keys.is_many() || *mode == LockMode::Exclusive && !meta =>
@@ -198,12 +228,12 @@ fn run_args(cmd: &mut Cmd, run: &[Op], lives: Lives, awaited: bool) {
                 Some(IfHeld::Fair { .. }) => "O",
                 Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }) => "T",
             };
-            cmd.arg(kind).arg(run.len()).arg(millis(*ttl)).arg(lives.fence);
+            cmd.arg(kind).arg(run.len()).arg(millis(*ttl)).arg(fence_life);
         }
         _ => {}
     }
     for op in run {
-        args(cmd, op, lives);
+        args(cmd, op);
     }
 }
 
@@ -288,14 +318,7 @@ fn keys(op: &Op, awaited: bool, mut each: impl FnMut(&str)) {
         // Each key costs time, so the queue's is sent only if there may be one.
         Op::Release { keys, .. } if awaited => &[keys.lock(), keys.queue()],
         Op::Release { keys, .. } => &[keys.lock()],
-        Op::Enlist(Enlist { key, .. })
-        | Op::Claim(Claim { key, .. })
-        | Op::RaiseClaim { key, .. }
-        | Op::ExtendClaim { ballot: Ballot { key, .. }, .. }
-        | Op::Complete { ballot: Ballot { key, .. }, .. }
-        | Op::Steps { ballot: Ballot { key, .. }, .. }
-        | Op::Unclaim { key, .. }
-        | Op::Lookup { key, .. } => &[&**key],
+        op => &[op.own_key().unwrap_or_default()],
     };
     for key in keys {
         each(key);
@@ -307,16 +330,6 @@ fn named(cmd: &mut Cmd, reassert: Option<QuarantineId>) -> &mut Cmd {
         Some(QuarantineId { history, since }) => cmd.arg(format!("{history:016x}:{since}")),
         None => cmd.arg(""),
     }
-}
-
-fn fingerprint(of: Option<&FingerprintBytes>) -> &[u8] {
-    of.map_or(&[], |bytes| &bytes[..])
-}
-
-/// In ms, `lease` included; and its fingerprint.
-fn kept<'c>(cmd: &'c mut Cmd, ballot: &Ballot, lives: Lives, lease: u64) -> &'c mut Cmd {
-    cmd.arg(lives.record(ballot.retention).saturating_add(lease))
-        .arg(fingerprint(ballot.fingerprint.as_ref()))
 }
 
 fn number(cmd: &mut Cmd, number: Option<u64>) -> &mut Cmd {
@@ -354,7 +367,7 @@ fn waits<'c>(cmd: &'c mut Cmd, if_held: Option<&IfHeld>) -> &'c mut Cmd {
     }
 }
 
-fn args(cmd: &mut Cmd, op: &Op, lives: Lives) {
+fn args(cmd: &mut Cmd, op: &Op) {
     if let Some(keys) = op.several() {
         return many_args(cmd, op, keys.all().count());
     }
@@ -407,38 +420,12 @@ fn args(cmd: &mut Cmd, op: &Op, lives: Lives) {
             .arg(millis(*ttl))
             .arg(entry.as_deref().unwrap_or_default())
             .arg(u8::from(*news)),
-        Op::Claim(c) => {
-            let (lease, retention) = (millis(c.lease), millis(c.retention));
-            cmd.arg("C")
-                .arg(c.owner.as_str())
-                .arg(lease)
-                .arg(lives.record(c.retention).saturating_add(lease))
-                .arg(c.proposal)
-                .arg(fingerprint(c.fingerprint.as_ref()))
-                .arg(u8::from(c.force));
-            let latest = c.created.map(|created| created.saturating_add(retention));
-            number(cmd, latest).arg(u8::from(c.wait))
-        }
-        Op::RaiseClaim { owner, token, .. } => cmd.arg("r").arg(owner.as_str()).arg(token.get()),
-        Op::ExtendClaim { ballot, lease, reassert } => {
-            let lease = millis(*lease);
-            let cmd = cmd.arg("x").arg(ballot.owner.as_str()).arg(ballot.token.get()).arg(lease);
-            named(kept(cmd, ballot, lives, lease), *reassert)
-        }
-        Op::Complete { ballot, value } => {
-            let cmd = cmd.arg("c").arg(ballot.owner.as_str()).arg(ballot.token.get());
-            let cmd = cmd.arg(value.as_deref().unwrap_or_default());
-            kept(cmd, ballot, lives, 0).arg(u8::from(value.is_some()))
-        }
-        Op::Steps { ballot, list } => {
-            let cmd = cmd.arg("s").arg(ballot.owner.as_str()).arg(ballot.token.get());
-            kept(cmd.arg(&**list), ballot, lives, 0)
-        }
-        Op::Unclaim { owner, end, .. } => cmd.arg("u").arg(owner.as_str()).arg(match end {
-            ClaimEnd::Undone => "u",
-            ClaimEnd::Repeatable => "r",
-            ClaimEnd::Lapsed => "l",
-        }),
-        Op::Lookup { fingerprint: fp, .. } => cmd.arg("L").arg(fingerprint(fp.as_ref())),
+        Op::Claim(_)
+        | Op::RaiseClaim { .. }
+        | Op::ExtendClaim { .. }
+        | Op::Complete { .. }
+        | Op::Steps { .. }
+        | Op::Unclaim { .. }
+        | Op::Lookup { .. } => unreachable!("a conditional write: {op:?}"),
     };
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use redis::{RedisError, Value};
 
 use super::faults;
-use super::judging::{Look, look_at_data};
+use super::news::{Look, look_at_data};
 use crate::dial::endpoint::Endpoint;
 use crate::dial::wire::Wire;
 use crate::env::Env;

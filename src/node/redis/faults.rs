@@ -229,8 +229,9 @@ mod tests {
             F::PastDeadline,
             F::Server,
             F::Busy,
+            F::Contended,
         ];
-        assert_eq!(kept.map(ends_session), [false; 7]);
+        assert_eq!(kept.map(ends_session), [false; 8]);
         let ended = [F::Timeout, F::Disconnected, F::NotMaster, F::Loading, F::Auth, F::Protocol];
         assert_eq!(ended.map(ends_session), [true; 6]);
     }
@@ -317,7 +318,9 @@ mod tests {
             assert!(commands.iter().all(|c| e.detail().contains(&format!("+{c}"))), "{e}");
             named.extend(commands);
         }
-        assert!(["set", "get", "del", "hset", "publish"].iter().all(|c| named.contains(*c)));
+        assert!(
+            ["set", "get", "del", "hset", "setrange", "publish"].iter().all(|c| named.contains(*c))
+        );
         let keys = "The user executing the script can't access at least one of the keys mentioned \
                     in the command arguments script: 7, on @user_script:1.";
         let e = calling(&server("ERR", keys), &Secrets::default());

@@ -1,24 +1,30 @@
 //! Judges a server's data for the batches of one connection: by what the server showed at the login
-//! ([`look_at_data`]), and by its answer to a batch that the script refused because it found
-//! another marker than the client expected. Such a batch is sent again.
+//! ([`Look`]), and by its answer to a batch that the script refused because it found another marker
+//! than the client expected. Such a batch is sent again.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use redis::{RedisError, Value};
+use redis::Value;
 
+use super::decode::{self, Decoded};
 use super::encode::{self, GroupTerms};
+use super::news::{Look, News, Outcome};
 use super::seen::{Noted, Seen};
-use crate::dial::wire::{Retry, Wire};
+use crate::dial::wire::Retry;
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
-use crate::node::lineage::{self, Asked, Change, Marker, Process, ReplicationId, Shown, Verdict};
-use crate::op::{Batch, Facts, Remembered, Terms, TimedFacts};
+use crate::node::lineage::{self, Asked, Change, Marker, Verdict};
+use crate::op::{Batch, Op, TimedFacts};
+use crate::store::beliefs::Beliefs;
+use crate::store::records::Planned;
 use crate::sync::SyncMutex;
 use crate::time::{Drift, Moment, NodeClock};
 
 /// How often a batch is sent again because the marker is another one each time.
 const TRIES: u8 = 3;
+/// How often the rest of a batch is sent again because its records are not as they were believed to
+/// be. One is enough if nobody else changes them meanwhile.
+const PLANS: u8 = 100;
 
 pub(super) struct Judging {
     /// Identity of the server's process, and its first 16 digits.
@@ -26,6 +32,7 @@ pub(super) struct Judging {
     pub(super) at: Arc<str>,
     pub(super) env: Arc<dyn Env>,
     known: SyncMutex<Known>,
+    pub(super) beliefs: SyncMutex<Beliefs>,
 }
 
 #[derive(Clone, Default)]
@@ -37,10 +44,11 @@ struct Known {
 
 impl Judging {
     pub(super) fn new(identity: Arc<str>, at: Arc<str>, env: Arc<dyn Env>) -> Self {
-        Self { identity, at, env, known: SyncMutex::default() }
+        let (known, beliefs) = (SyncMutex::default(), SyncMutex::default());
+        Self { identity, at, env, known, beliefs }
     }
 
-    fn asked(batch: &Batch, group_terms: GroupTerms) -> Asked {
+    pub(super) fn asked(batch: &Batch, group_terms: GroupTerms) -> Asked {
         Asked {
             max_ttl: batch.terms.max_ttl,
             clock_error: batch.terms.clock_error,
@@ -82,13 +90,21 @@ pub(super) struct Attempt {
     deadline: Option<u64>,
     sent_with: Arc<SyncMutex<SentWith>>,
     tries: u8,
+    plans: u8,
+    /// Places of the ops of `batch` in the first one, of which they are the rest.
+    places: Option<Vec<usize>>,
+    /// Executed by the last answer, if something is sent again.
+    settled: Option<Vec<Op>>,
 }
 
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(super) struct SentWith {
     pub(super) seen: Option<Arc<Seen>>,
     /// The Sentinels' word ends before the batch's own deadline.
     pub(super) is_bounded: bool,
+    pub(super) plans: Vec<Option<Planned>>,
+    /// Answers that came already, to the first batch.
+    pub(super) came: Option<Result<Decoded, NodeError>>,
 }
 
 impl Attempt {
@@ -108,6 +124,9 @@ impl Attempt {
             deadline,
             sent_with: Arc::clone(sent_with),
             tries: TRIES,
+            plans: PLANS,
+            places: None,
+            settled: None,
         }
     }
 
@@ -158,9 +177,68 @@ impl Attempt {
         let bound = until.map(|until| self.judging.limit(until));
         let not_after = self.deadline.into_iter().chain(bound).min();
         let is_bounded = bound.is_some() && not_after == bound && self.deadline != bound;
-        let cmd = encode::batch(&self.batch, not_after, self.group_terms, to_send);
-        *self.sent_with.lock() = SentWith { seen, is_bounded };
+        let plans = seen.as_deref().map(|seen| self.plan(seen, noted)).unwrap_or_default();
+        let cmd = encode::batch((&self.batch, &plans), not_after, self.group_terms, to_send);
+        let mut sent_with = self.sent_with.lock();
+        (sent_with.seen, sent_with.is_bounded, sent_with.plans) = (seen, is_bounded, plans);
         cmd.get_packed_command()
+    }
+
+    /// Empty if no op is on a record.
+    fn plan(&self, seen: &Seen, noted: Noted) -> Vec<Option<Planned>> {
+        if self.batch.ops.iter().all(|op| op.record_key().is_none()) {
+            return Vec::new();
+        }
+        let Self { judging, batch, .. } = self;
+        let clock = judging.known.lock().clock;
+        let micros = clock.map_or(0, |clock| clock.at(judging.env.now(), Drift::DEFAULT));
+        let facts = seen.facts(micros, noted, &judging.identity);
+        let h = seen.header(facts, batch.terms.max_ttl);
+        let mut beliefs = judging.beliefs.lock();
+        batch.ops.iter().map(|op| beliefs.plan(&h, op)).collect()
+    }
+
+    /// Keeps an answer that settles only a part of the batch, and plans the rest again.
+    fn plan_rest(&mut self, answer: &mut Value) -> Option<Vec<u8>> {
+        let (seen, plans) = {
+            let mut sent_with = self.sent_with.lock();
+            let is_list = matches!(answer, Value::Array(_));
+            if self.places.is_none() && (!is_list || sent_with.plans.is_empty()) {
+                return None;
+            }
+            (sent_with.seen.clone()?, std::mem::take(&mut sent_with.plans))
+        };
+        let answer = match answer {
+            Value::ServerError(_) => return None,
+            answer => std::mem::replace(answer, Value::Nil),
+        };
+        let decoded = decode::replies(answer, (&self.batch, &plans), &self.judging, &seen);
+        let mut sent_with = self.sent_with.lock();
+        let came = match (sent_with.came.take(), decoded) {
+            (Some(Ok(mut came)), Ok(rest)) => {
+                came.take_rest(rest, self.places.iter().flatten().copied());
+                Ok(came)
+            }
+            (Some(Ok(came)), Err(e)) => Ok(came.or_fail(&e)),
+            (_, decoded) => decoded,
+        };
+        let came = sent_with.came.insert(came).as_ref().ok()?;
+        let is_open = |at: &usize| came.items[*at].is_none();
+        let places: Vec<usize> = (0..came.items.len()).filter(is_open).collect();
+        let left = self.plans.checked_sub(1)?;
+        if places.is_empty() {
+            return None;
+        }
+        drop(sent_with);
+        let before = self.places.take().unwrap_or_else(|| (0..self.batch.ops.len()).collect());
+        let ops = self.batch.ops.iter().cloned().zip(before);
+        let (ops, settled): (Vec<_>, Vec<_>) = ops.partition(|(_, at)| places.contains(at));
+        let op = |(op, _)| op;
+        self.settled = Some(settled.into_iter().map(op).collect());
+        let ops = ops.into_iter().map(op).collect();
+        self.batch = Arc::new(Batch { ops, ..Batch::clone(&self.batch) });
+        (self.places, self.plans) = (Some(places), left);
+        Some(self.encode())
     }
 
     fn judged(&self, news: &News, read: Moment) -> Option<Arc<Seen>> {
@@ -187,10 +265,49 @@ impl Retry for Attempt {
         &self.batch
     }
 
-    fn again(&mut self, answer: &Value) -> Option<Vec<u8>> {
-        let news = News::read(answer)?;
+    fn settled(&self) -> &[Op] {
+        self.settled.as_ref().unwrap_or(&self.batch.ops)
+    }
+
+    fn without(&mut self, overtaken_by: &[Op]) -> Option<Vec<u8>> {
+        let shares = |op: &Op| {
+            op.owner().is_some_and(|me| overtaken_by.iter().any(|op| op.owner() == Some(me)))
+        };
+        let places = self.places.take()?;
+        let ops = self.batch.ops.iter().cloned().zip(places);
+        let (late, rest): (Vec<_>, Vec<_>) = ops.partition(|(op, _)| shares(op));
+        if let Some(Ok(came)) = &mut self.sent_with.lock().came {
+            for (_, at) in &late {
+                came.items[*at] = Some(Err(overtaken()));
+            }
+        }
+        let (ops, places): (Vec<_>, Vec<_>) = rest.into_iter().unzip();
+        let is_over = ops.is_empty();
+        self.batch = Arc::new(Batch { ops, ..Batch::clone(&self.batch) });
+        self.places = Some(places);
+        (!is_over).then(|| self.encode())
+    }
+
+    fn again(&mut self, answer: &mut Value) -> Option<Vec<u8>> {
+        self.settled = None;
+        let Some(news) = News::read(answer) else { return self.plan_rest(answer) };
+        let bytes = self.judge_again(&news)?;
+        self.settled = Some(Vec::new());
+        Some(bytes)
+    }
+}
+
+impl Attempt {
+    fn judge_again(&mut self, news: &News) -> Option<Vec<u8>> {
         self.tries = self.tries.checked_sub(1)?;
-        let sent_with = self.sent_with.lock().seen.clone();
+        let (sent_with, plans) = {
+            let mut sent_with = self.sent_with.lock();
+            (sent_with.seen.clone(), std::mem::take(&mut sent_with.plans))
+        };
+        {
+            let mut beliefs = self.judging.beliefs.lock();
+            plans.into_iter().rev().flatten().for_each(|planned| beliefs.forget(planned));
+        }
         let known = self.judging.known.lock().clone();
         let asked = Judging::asked(&self.batch, self.group_terms);
         // An earlier batch of this connection has judged meanwhile.
@@ -203,7 +320,7 @@ impl Retry for Attempt {
             let written = Arc::new(seen.written());
             return Some(self.encode_under(Some(written), Noted::read(&news.note)));
         }
-        let seen = self.judged(&news, self.judging.env.now())?;
+        let seen = self.judged(news, self.judging.env.now())?;
         if seen.replaces.is_none() && self.batch.ops.is_empty() {
             self.sent_with.lock().seen = Some(seen);
             return None;
@@ -217,149 +334,21 @@ pub(super) enum Begun {
     Knows(TimedFacts),
 }
 
-pub(super) struct Look {
-    news: News,
-    sent: Moment,
-    received: Moment,
-}
-
-/// A batch that expects no marker, so the script only answers what the server shows.
-struct Looking(Batch);
-
-impl Retry for Looking {
-    fn batch(&self) -> &Batch {
-        &self.0
-    }
-
-    fn again(&mut self, _: &Value) -> Option<Vec<u8>> {
-        None
-    }
-}
-
-/// The request leaves at once; the script is loaded if the server lacks it. `None` if it refused
-/// for another reason; then the first batch asks.
-pub(super) fn look_at_data(
-    wire: &Wire,
-    env: &Arc<dyn Env>,
-) -> impl Future<Output = Result<Option<Look>, RedisError>> + use<> {
-    let terms = Terms { max_ttl: Duration::ZERO, clock_error: Duration::ZERO };
-    let (not_after, remembers) = (None, Remembered::default());
-    let nothing = Batch { terms, not_after, remembers, ops: Vec::new() };
-    let cmd = encode::batch(&nothing, None, GroupTerms::ALONE, (None, true));
-    let (env, sent) = (Arc::clone(env), env.now());
-    let reply = wire.send(cmd.get_packed_command(), 1, Some(Box::new(Looking(nothing))));
-    async move {
-        let Some(reply) = reply else { return Ok(None) };
-        let answer = reply.await?.pop().unwrap_or(Value::Nil);
-        let received = env.now();
-        Ok(News::read(&answer).map(|news| Look { news, sent, received }))
-    }
-}
-
-pub(super) struct News {
-    micros: u64,
-    marker: String,
-    note: String,
-    replid: ReplicationId,
-    inputs: Option<u64>,
-    calls: u64,
-    was_reset: bool,
-    evicted: u64,
-    run: u64,
-}
-
-impl News {
-    pub(super) fn read(answer: &Value) -> Option<Self> {
-        let Value::Array(items) = answer else { return None };
-        let [Value::BulkString(kind), rest @ ..] = &items[..] else { return None };
-        if &kind[..] != b"news" {
-            return None;
-        }
-        let text = |at: usize| match rest.get(at)? {
-            // The script shows a marker that is no text as `x`; such a note is none.
-            Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
-            Value::Int(number) => Some(number.to_string()),
-            _ => None,
-        };
-        let number = |at: usize| text(at)?.parse::<u64>().ok();
-        Some(Self {
-            micros: number(0)?,
-            marker: text(1)?,
-            note: text(2)?,
-            replid: ReplicationId::parse(&text(3)?)?,
-            inputs: number(4),
-            calls: number(5)?,
-            was_reset: number(6)? > 0,
-            evicted: number(7)?,
-            run: text(8)?
-                .get(..16)
-                .map_or(0, |digits| u64::from_str_radix(digits, 16).unwrap_or(0)),
-        })
-    }
-
-    fn parsed(&self) -> Option<Marker> {
-        Marker::parse(&self.marker, self.micros / 1_000)
-    }
-
-    fn shown(&self) -> Shown {
-        let Self { run, inputs, calls, was_reset, .. } = *self;
-        Shown {
-            marker: self.parsed(),
-            is_empty: self.marker.is_empty(),
-            note: Noted::read(&self.note).note,
-            replid: self.replid,
-            process: Process { run, inputs, calls, was_reset },
-            evicted: self.evicted,
-            micros: self.micros,
-        }
-    }
-
-    /// What the batch gets that was not sent again: the facts, if it has no ops and nothing was to
-    /// be written, else the error.
-    pub(super) fn outcome(
-        &self,
-        attempt: &Outcome<'_>,
-        seen: Option<&Arc<Seen>>,
-    ) -> Result<Facts, NodeError> {
-        let Outcome { judging, batch, group_terms } = attempt;
-        let asked = Judging::asked(batch, *group_terms);
-        match (lineage::judge(&self.shown(), &asked), seen) {
-            (Verdict::Foreign(theirs), _) => {
-                let detail = lineage::foreign(&asked.remembers.newest, &theirs, &judging.at);
-                Err(NodeError::not_executed(NodeFault::ForeignData, detail))
-            }
-            (Verdict::Closed(left), _) => Err(closed(left)),
-            (Verdict::Goes(..), Some(seen)) if batch.ops.is_empty() && seen.replaces.is_none() => {
-                let noted = judging.heard(seen, self.micros, Some(Noted::read(&self.note)));
-                Ok(seen.facts(self.micros, noted, &judging.identity))
-            }
-            (Verdict::Goes(..), _) => {
-                let detail = "other clients changed the marker palisade:generation each time, or \
-                              it took 2 s and more to write one";
-                Err(NodeError::not_executed(NodeFault::Busy, detail))
-            }
-        }
-    }
-}
-
-pub(super) struct Outcome<'a> {
-    pub(super) judging: &'a Judging,
-    pub(super) batch: &'a Batch,
-    pub(super) group_terms: GroupTerms,
-}
-
-fn closed(left: Duration) -> NodeError {
-    let detail = format!("closed for another {left:?} at most");
-    NodeError::not_executed(NodeFault::HandingOver, detail)
+fn overtaken() -> NodeError {
+    let detail = "a later request of its owner came first, because the record was another one";
+    NodeError::not_executed(NodeFault::Contended, detail)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::env::SystemEnv;
     use crate::name::LockKeys;
+    use crate::node::lineage::ReplicationId;
     use crate::node::redis::encode::Named;
-    use crate::op::{LockMode, Op};
+    use crate::op::{LockMode, Remembered, Terms};
     use crate::token::OwnerToken;
 
     const NOW: i64 = 1_790_000_000_000_000;
@@ -407,7 +396,7 @@ mod tests {
         let until = SystemEnv.now() + Duration::from_secs(600);
         let (mut attempt, sent_with) = attempt(Some(until));
         assert_eq!(limit(&attempt.encode()), 1);
-        let again = attempt.again(&news("")).expect("it was judged");
+        let again = attempt.again(&mut news("")).expect("it was judged");
         let least = NOW.unsigned_abs() + 500_000_000;
         assert!((least..=least + 100_000_000).contains(&limit(&again)));
         assert!(sent_with.lock().is_bounded);
@@ -473,7 +462,7 @@ mod tests {
         let foreign = ours.replacen("ab", "AB", 1);
         for (shown, writes) in [(&ours, false), (&foreign, true), (&String::new(), true)] {
             let (mut attempt, sent_with) = attempt(None);
-            attempt.again(&news(shown)).expect("it was judged");
+            attempt.again(&mut news(shown)).expect("it was judged");
             let seen = sent_with.lock().seen.clone().expect("a marker");
             assert_eq!(seen.replaces.is_some(), writes, "{shown}");
             let written = if writes { NOW.unsigned_abs() / 1_000 } else { 0 };

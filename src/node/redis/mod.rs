@@ -8,10 +8,13 @@ pub(crate) mod facts;
 pub(crate) mod faults;
 mod hints;
 mod judging;
+mod news;
 pub(crate) mod read_max_lag;
 pub(crate) mod script;
 pub(crate) mod seen;
 pub(crate) mod session;
+#[cfg(test)]
+mod twin_tests;
 
 use std::fmt;
 use std::sync::Arc;

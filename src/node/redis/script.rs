@@ -16,7 +16,7 @@ macro_rules! lua {
 /// only when an op needs them.
 const SOURCE: &str = concat!(
     lua!("acquire_fast" "wake" "release_fast" "extend_fast"),
-    lua!("claim_fast" "complete_fast" "claim_replay"),
+    lua!("write"),
     "local function fast(kind, k, a, count, marker, now_us, life, second)\n",
     lua!("shared_fast" "slots_fast" "many_fast"),
     "end\n",
@@ -31,7 +31,6 @@ const SOURCE: &str = concat!(
     lua!("shared" "slots" "many"),
     "end\n",
     lua!("candidates"),
-    lua!("records" "claim" "raise_claim" "extend_claim" "complete" "steps" "unclaim" "lookup"),
     "end\n",
     lua!("prelude" "main"),
 );

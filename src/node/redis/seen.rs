@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::node::lineage::{self, Asked, Change, Handover, Marker, Note};
-use crate::op::{Batch, Claim, Facts, Op, Remembered};
+use crate::op::{Batch, Facts, Op, Remembered, Terms};
+use crate::rules::header::Header;
 
 /// Position in a note of the time until which a client may wait for a hint, and its width.
 const WAITED: usize = lineage::NOTE + 1;
@@ -87,7 +88,7 @@ impl Seen {
             (m.quarantine_end().max(settled) * 1_000).max(m.floor.saturating_add(m.clock_error));
         let mut until = not_after.unwrap_or(u64::MAX);
         for op in &batch.ops {
-            if let Op::Acquire { proposal, .. } | Op::Claim(Claim { proposal, .. }) = op {
+            if let Op::Acquire { proposal, .. } = op {
                 from = from.max(proposal.saturating_sub(m.clock_error));
                 until = until.min(proposal.saturating_add(m.clock_error));
             }
@@ -116,6 +117,20 @@ impl Seen {
 
     pub(super) fn clock_error(&self) -> Duration {
         Duration::from_micros(self.marker.clock_error)
+    }
+
+    /// For the rules of ops on records.
+    pub(super) fn header(&self, facts: Facts, max_ttl: Duration) -> Header {
+        let settles = self.marker.settles(facts.node_micros / 1_000);
+        Header {
+            now: facts.node_micros.saturating_mul(1_000),
+            facts,
+            floor: self.marker.floor,
+            late: false,
+            settling: settles.is_some(),
+            settles_till: settles.unwrap_or(0),
+            terms: Terms { max_ttl, clock_error: self.clock_error() },
+        }
     }
 
     pub(super) fn facts(&self, micros: u64, noted: Noted, identity: &Arc<str>) -> Facts {

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, RedisError, Value};
+use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::sync::broadcast;
 
 use super::encode::GroupTerms;
 use super::facts::{ServerFacts, introduce, look};
 use super::hints::Hints;
-use super::judging::{Attempt, Begun, Judging, Look, News, Outcome, SentWith};
+use super::judging::{Attempt, Begun, Judging, SentWith};
+use super::news::{Look, News, Outcome};
 use super::{decode, faults, script};
 use crate::dial::endpoint::Endpoint;
 use crate::dial::frames::Excess;
@@ -189,6 +190,24 @@ impl Session {
     }
 }
 
+impl Session {
+    fn answer_of(&self, answers: RedisResult<Vec<Value>>) -> Result<Value, NodeError> {
+        let calling = |e| faults::calling(&e, &self.secrets);
+        let answer = answers.map_err(calling)?.into_iter().next().unwrap_or(Value::Nil);
+        answer.extract_error().map_err(|e| {
+            if faults::is_noscript(&e) {
+                // `wire` loads a missing script and sends the batch again. Here the second try
+                // failed, or a later batch was sent before it. So the node makes a new connection.
+                self.abandon();
+                if let Some(refused) = self.wire.refused_script() {
+                    return faults::connecting(&refused, &self.secrets);
+                }
+            }
+            calling(e)
+        })
+    }
+}
+
 type LastSent = Arc<SyncMutex<SentWith>>;
 
 /// Whoever judged the marker on this connection may have other terms. The quarantine is the longest
@@ -211,32 +230,33 @@ impl Sent {
     /// `Err` if the connection failed, or the server refused the whole batch.
     pub(crate) async fn answer(self) -> Result<Replies, NodeError> {
         let Self { session, reply, batch, group_terms, last } = self;
-        let calling = |e| faults::calling(&e, &session.secrets);
-        let mut answers = reply.await.map_err(calling)?.into_iter();
-        let answer = match answers.next().unwrap_or(Value::Nil).extract_error() {
-            Ok(answer) => answer,
-            Err(e) => {
-                if faults::is_noscript(&e) {
-                    // `wire` loads a missing script and sends the batch again. Here the second try
-                    // failed, or a later batch was sent before it. So the node makes a new
-                    // connection.
-                    session.abandon();
-                    if let Some(refused) = session.wire.refused_script() {
-                        return Err(faults::connecting(&refused, &session.secrets));
-                    }
-                }
-                return Err(calling(e));
-            }
-        };
-        let SentWith { seen, is_bounded } = last.lock().clone();
+        let answers = reply.await;
+        let SentWith { seen, is_bounded, plans, came } = std::mem::take(&mut *last.lock());
+        let answer = session.answer_of(answers);
         let judging = &*session.judging;
-        let mut replies = if let Some(news) = News::read(&answer) {
-            let outcome = Outcome { judging, batch: &batch, group_terms };
-            let facts = news.outcome(&outcome, seen.as_ref())?;
-            Replies { facts: Some(facts), items: Vec::new() }
-        } else {
-            let seen = seen.ok_or_else(|| decode::garbage("an answer under no marker"))?;
-            decode::replies(answer, &batch.ops, judging, &seen)?
+        let outcome = Outcome { judging, batch: &batch, group_terms };
+        let mut replies = match came.transpose()? {
+            Some(came) if came.is_whole() => came.replies(),
+            // A part was executed. The rest was sent again in vain, or not sent.
+            Some(came) => {
+                let why = answer.and_then(|answer| match News::read(&answer) {
+                    Some(news) => news.outcome(&outcome, seen.as_ref()).map(drop),
+                    None => Ok(()),
+                });
+                came.or_fail(&why.err().unwrap_or_else(out_of_plans)).replies()
+            }
+            None => {
+                let answer = answer?;
+                if let Some(news) = News::read(&answer) {
+                    let facts = news.outcome(&outcome, seen.as_ref())?;
+                    Replies { facts: Some(facts), items: Vec::new() }
+                } else {
+                    let seen = seen.ok_or_else(|| decode::garbage("an answer under no marker"))?;
+                    decode::replies(answer, (&batch, &plans), judging, &seen)?
+                        .or_fail(&out_of_plans())
+                        .replies()
+                }
+            }
         };
         if is_bounded {
             for item in &mut replies.items {
@@ -257,6 +277,10 @@ impl Sent {
         }
         Ok(replies)
     }
+}
+
+pub(super) fn out_of_plans() -> NodeError {
+    NodeError::not_executed(NodeFault::Contended, "the record was another one each time")
 }
 
 /// The master may have been replaced and promoted again, and only the Sentinels can tell

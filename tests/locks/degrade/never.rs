@@ -39,6 +39,7 @@ async fn a_node_that_answers_and_refuses_keeps_a_call_from_going_on() {
         NodeFault::ClockJump,
         NodeFault::TokenAhead,
         NodeFault::Busy,
+        NodeFault::Contended,
         NodeFault::NoReplicas,
         NodeFault::NotMaster,
         NodeFault::Loading,

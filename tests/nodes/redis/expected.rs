@@ -355,12 +355,14 @@ fn left_behind(server: &Server, side: &str, start: u64) -> Vec<(String, u64)> {
     let script = "local all = {} for _, k in ipairs(redis.call('KEYS', '*' .. ARGV[1] .. '-*')) do \
         local v = redis.call('TYPE', k).ok if v == 'string' then v = redis.call('GET', k) \
         elseif v == 'zset' then v = redis.call('ZRANGE', k, 0, -1) table.sort(v) \
-        v = table.concat(v, ' ') else \
-        v = redis.call('HGETALL', k) for i = 1, #v, 2 do \
-        if v[i] == 'till' and v[i + 1] ~= '0' then v[i + 1] = 'T' end \
-        if v[i] == 'fence' and tonumber(v[i + 1]) < tonumber(ARGV[2]) then v[i + 1] = 'F' end \
-        v[i] = v[i] .. '=' .. v[i + 1] v[i + 1] = '' end \
-        table.sort(v) v = table.concat(v, ' ') end \
+        v = table.concat(v, ' ') end \
+        if string.sub(v, 1, 2) == 'p1' then \
+        local fence, till = string.sub(v, 25, 40), string.sub(v, 137, 149) \
+        if tonumber(fence) < tonumber(ARGV[2]) then fence = 'F' end \
+        if tonumber(till) > 0 then till = 'T' end \
+        v = 'record ' .. string.sub(v, 3, 24) .. fence .. string.sub(v, 41, 79) .. \
+        string.gsub(string.sub(v, 80, 111), '%c', 'c') .. string.sub(v, 112, 136) .. till .. \
+        string.sub(v, 150) end \
         v = string.gsub(v, '%d+([xs]' .. ('%x'):rep(16) .. '%d%d)' .. ('%d'):rep(13), 'T%1T') \
         if tonumber(v) and #v == 16 and tonumber(v) < tonumber(ARGV[2]) then v = 'F' end \
         if #v % 51 == 0 then v = string.gsub(v, ('.'):rep(51), function(slot) \

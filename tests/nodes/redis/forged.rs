@@ -120,26 +120,31 @@ async fn a_forged_field_of_a_record_spoils_its_own_op_only() {
     facts(&node, LONG).await;
     let (mut events, mut con) = (node.events(), tenant(&server).await);
     let me = owner();
-    let now = (SystemEnv.wall_micros() / 1_000 + 60_000).to_string();
+    let till = SystemEnv.wall_micros() / 1_000 + 60_000;
     let bytes = STRANGE.iter().map(|s| s.as_bytes()).chain([BYTES]);
+    let fields = ["own", "fence", "history", "attempt", "state", "ballot", "length", "till"];
     for value in bytes {
-        for field in ["own", "fence", "till", "att", "rf", "g", "fp", "val"] {
+        for name in fields.into_iter().chain(["waiters"]) {
             // In the first case the record has a running lease. In the second case the record has a
             // result.
             for done in [false, true] {
                 for op in about_record("r", me) {
-                    put(&mut con, &[b"DEL", b"r"]).await;
-                    let honest = format!("HSET r own {} fence 5 till {now} att 1 g x", me.as_str());
-                    let honest: Vec<_> = honest.split(' ').map(str::as_bytes).collect();
-                    put(&mut con, &honest).await;
-                    if done {
-                        put(&mut con, &[b"HSET", b"r", b"rf", b"5", b"val", b"v"]).await;
-                    }
-                    put(&mut con, &[b"HSET", b"r", field.as_bytes(), value]).await;
-                    let what = format!("{field}={}", value.escape_ascii());
+                    let mut text = record(me.as_str(), till, done.then_some(&b"v"[..]));
+                    let (at, len) = field(name);
+                    let n = value.len().min(len);
+                    text[at..at + n].copy_from_slice(&value[..n]);
+                    put(&mut con, &[b"SET", b"r", &text]).await;
+                    let what = format!("{name}={}", value.escape_ascii());
                     let _ = send_between_others(&node, op, &what).await;
                 }
             }
+        }
+        // The record ends anywhere.
+        for op in about_record("r", me) {
+            let mut text = record(me.as_str(), till, Some(b"v"));
+            text.truncate(9 * value.len());
+            put(&mut con, &[b"SET", b"r", &text]).await;
+            let _ = send_between_others(&node, op, "a cut record").await;
         }
     }
     assert_stayed(&mut events);
@@ -272,10 +277,7 @@ async fn a_huge_value_is_not_carried_around() {
     assert_eq!((holder.owner, holder.meta), (Some(me), None));
     server.cli(&["del", "{l}:meta"]);
     // No client can store a result as large as this one, which has 12 MiB.
-    let fields = "HSET r own x fence 5 till 0 att 1 g x rf 5".split(' ');
-    let fields: Vec<_> = fields.map(str::as_bytes).collect();
-    put(&mut con, &fields).await;
-    put(&mut con, &[b"HSET", b"r", b"val", &vec![b'x'; 12 << 20]]).await;
+    put(&mut con, &[b"SET", b"r", &record("", 0, Some(&vec![b'x'; 12 << 20]))]).await;
     for op in about_record("r", me).into_iter().take(5) {
         let got = send_between_others(&node, op, "huge result").await;
         assert!(!matches!(got, Ok(Reply::Completed(_))), "{got:?}");

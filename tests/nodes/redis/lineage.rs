@@ -374,7 +374,7 @@ async fn a_marker_that_was_judged_two_seconds_ago_is_not_written() {
     });
     server.cli(&["del", "palisade:generation"]);
     let got = batch(&node, LONG, vec![acquire("k", owner())], PATIENCE).await.items.remove(0);
-    assert_eq!(fault(got), (NodeFault::Busy, false));
+    assert_eq!(fault(got), (NodeFault::Contended, false));
     assert_eq!(server.cli(&["exists", "palisade:generation", "k"]), "0");
     proxy.honest();
     fence(until_up(&node, acquire("k", owner())).await);

@@ -11,6 +11,7 @@ mod lineage;
 mod losses;
 mod markers;
 mod order;
+mod plans;
 mod readers;
 mod reconnect;
 mod records;
@@ -90,6 +91,42 @@ fn claim(key: &str, owner: OwnerToken) -> Claim {
         created: None,
         wait: false,
     }
+}
+
+/// Where a field of a record's text begins, and how many bytes it has.
+fn field(name: &str) -> (usize, usize) {
+    match name {
+        "own" => (2, 22),
+        "fence" => (24, 16),
+        "history" => (40, 29),
+        "attempt" => (69, 9),
+        "fingerprint" => (78, 33),
+        "state" => (111, 1),
+        "ballot" => (112, 16),
+        "length" => (128, 8),
+        "till" => (136, 13),
+        "waiters" => (149, 1),
+        _ => panic!("no field {name}"),
+    }
+}
+
+const HEAD: usize = 150;
+
+/// Returns the text of a record, as a server stores it, with one attempt of this owner and the
+/// ballot 5. `till` is the end of its lease. A result has the ballot 5, too.
+fn record(own: &str, till: u64, result: Option<&[u8]>) -> Vec<u8> {
+    let (state, ballot, value) = match result {
+        Some(value) => ('r', 5, value),
+        None => ('-', 0, &b""[..]),
+    };
+    let (history, nobody) = ("-".repeat(29), "-".repeat(33));
+    let len = value.len();
+    let head = format!(
+        "p1{own:.<22}{:016}{history}{:09}{nobody}{state}{ballot:016}{len:08}{till:013}-",
+        5, 1
+    );
+    assert_eq!(head.len(), HEAD);
+    [head.as_bytes(), value].concat()
 }
 
 async fn batch(node: &RedisNode, terms: Terms, ops: Vec<Op>, limit: Duration) -> Replies {

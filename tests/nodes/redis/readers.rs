@@ -202,7 +202,7 @@ async fn a_forged_queue_costs_readers_nothing() {
 async fn without_the_rights_of_readers_nothing_is_changed() {
     let server = Server::start(&[]);
     let old = "+hello +select +info +time +wait +script|load +evalsha +get +getrange +mget +exists \
-               +set +del +pexpire +pttl +hset +hmget +hstrlen +hdel +publish +subscribe";
+               +set +del +pexpire +pttl +setrange +strlen +hset +hmget +publish +subscribe";
     let rights = ["+zadd", "+zrem", "+zrange", "+zcard", "+zscore", "+zremrangebyscore"];
     let user = ["acl", "setuser", "joe", "on", ">pw", "~*", "&palisade:changed*", "-@all"];
     let node = |lacks: &str| {

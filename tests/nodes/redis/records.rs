@@ -101,7 +101,7 @@ async fn of_one_claim_the_longest_list_of_steps_stays_in_any_order() {
         let steps = Op::Steps { ballot: ballot.clone(), list: list_of };
         assert_eq!(one(&node, LONG, steps).await, Ok(Reply::Done), "{list}");
         longest = if list.len() > longest.len() { list } else { longest };
-        assert_eq!(server.cli(&["hget", "r", "val"]), longest, "after {list}");
+        assert_eq!(server.cli(&["getrange", "r", "150", "-1"]), longest, "after {list}");
     }
 }
 
@@ -133,24 +133,29 @@ async fn a_record_with_a_number_that_is_not_ours_is_neither_replayed_nor_claimed
         value,
     };
     assert_eq!(one(&node, LONG, complete).await, Ok(Reply::Done));
-    let (least, most) = ("0", "9007199254740992");
     let numbers = [
-        ("fence", vec![least, most, "x", ""]),
-        ("rf", vec![least, most, "-1", ""]),
-        ("till", vec!["-1", "1e3", ""]),
-        ("att", vec!["1000000000", "1.5", ""]),
+        ("fence", vec!["0000000000000000", "9007199254740992", "x", "-", " "]),
+        ("ballot", vec!["0000000000000000", "9007199254740992", "-1", "+"]),
+        ("till", vec!["-", "1e3", "+1", " "]),
+        ("attempt", vec!["1.5", "-"]),
+        ("history", vec!["x", "A", "-"]),
+        ("length", vec!["99999999", "-1"]),
+        ("state", vec!["x", "-", "n"]),
+        ("waiters", vec!["x", "0"]),
     ];
-    for (field, wrong) in numbers {
-        let right = server.cli(&["hget", "r", field]);
+    for (name, wrong) in numbers {
+        let (at, len) = (field(name).0.to_string(), field(name).1);
+        let end = (field(name).0 + len - 1).to_string();
+        let right = server.cli(&["getrange", "r", &at, &end]);
         for number in wrong {
-            server.cli(&["hset", "r", field, number]);
+            server.cli(&["setrange", "r", &at, number]);
             let refused = one(&node, LONG, Op::Claim(claim("r", owner()))).await;
-            let error = refused.expect_err(&format!("{field} {number:?}"));
-            assert!(error.to_string().contains("WRONGTYPE"), "{field} {number:?}: {error}");
+            let error = refused.expect_err(&format!("{name} {number:?}"));
+            assert!(error.to_string().contains("WRONGTYPE"), "{name} {number:?}: {error}");
+            server.cli(&["setrange", "r", &at, &right]);
         }
-        server.cli(&["hset", "r", field, &right]);
         let replayed = one(&node, LONG, Op::Claim(claim("r", owner()))).await;
-        assert!(matches!(replayed, Ok(Reply::Completed(_))), "{field}: {replayed:?}");
+        assert!(matches!(replayed, Ok(Reply::Completed(_))), "{name}: {replayed:?}");
     }
 }
 
@@ -254,10 +259,8 @@ async fn an_answer_is_not_as_large_as_all_results_that_are_asked_for() {
     let server = Server::start(&[]);
     let node = fresh(&server);
     let keep = |name: &str, length: usize| {
-        let value = "x".repeat(length);
-        let fields = ["own", "", "fence", "5", "till", "0", "att", "1", "g", "x", "rf", "5"];
-        let fields = [&["hset", name], &fields[..], &["val", &value]].concat();
-        assert_eq!(server.cli(&fields), "7");
+        let text = record("", 0, Some(&vec![b'x'; length]));
+        assert_eq!(server.cli(&["set", name, &String::from_utf8(text).unwrap()]), "OK");
     };
     let lookup = |name: &&str| Op::Lookup {
         key: (*name).into(),

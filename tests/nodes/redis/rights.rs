@@ -20,7 +20,7 @@ const NOTE: &str = "palisade:note";
 const PATTERNS: [&str; 6] = [MARKER, NOTE, "palisade:none", "palisade:settled", "mine*", "{mine*"];
 /// Commands of the script that only read.
 const READS: [&str; 12] = [
-    "info", "time", "get", "getrange", "mget", "exists", "pttl", "hmget", "hstrlen", "zrange",
+    "info", "time", "get", "getrange", "mget", "exists", "pttl", "hmget", "strlen", "zrange",
     "zcard", "zscore",
 ];
 /// Returns each key, and a text that shows its value and whether it expires.

@@ -99,6 +99,21 @@ async fn a_strangers_value_of_the_right_type_is_neither_adopted_nor_given_an_exp
         }
         server.cli(&["del", key]);
     }
+    // So is a text, and a record of another version.
+    let good = server.cli(&["get", "idem:orders:ours"]);
+    let newer = good.replacen("p1", "p2", 1);
+    for text in ["", "p1", "x", &good[..149], &newer, &"9".repeat(5_000)] {
+        server.cli(&["set", key, text]);
+        let refused = run("theirs").await.expect_err("it is another program's").to_string();
+        assert!(refused.contains(key) && refused.contains("upgrade this one"), "{refused}");
+        assert!(orders.key("theirs").lookup::<u32>().await.is_err());
+        assert!(orders.key("theirs").resolve(&8).await.is_err());
+        assert_eq!(
+            (server.cli(&["get", key]), server.cli(&["pttl", key])),
+            (text.into(), "-1".into())
+        );
+        server.cli(&["del", key]);
+    }
     assert!(run("theirs").await.unwrap().is_executed(), "it was deleted, as the text says");
     // An owner token whose expiry somebody removed.
     let mutex = redlock.mutex("m").acquire_timeout(Duration::from_millis(300)).build().unwrap();

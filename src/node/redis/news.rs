@@ -1,0 +1,157 @@
+//! What a server shows to a client that expects another marker than the one that is there, and what
+//! becomes of a batch that was not sent again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{RedisError, Value};
+
+use super::encode::{self, GroupTerms};
+use super::judging::Judging;
+use super::seen::{Noted, Seen};
+use crate::dial::wire::{Retry, Wire};
+use crate::env::Env;
+use crate::error::{NodeError, NodeFault};
+use crate::node::lineage::{self, Marker, Process, ReplicationId, Shown, Verdict};
+use crate::op::{Batch, Facts, Op, Remembered, Terms};
+use crate::time::Moment;
+
+pub(super) struct News {
+    pub(super) micros: u64,
+    pub(super) marker: String,
+    pub(super) note: String,
+    replid: ReplicationId,
+    inputs: Option<u64>,
+    calls: u64,
+    was_reset: bool,
+    evicted: u64,
+    run: u64,
+}
+
+impl News {
+    pub(super) fn read(answer: &Value) -> Option<Self> {
+        let Value::Array(items) = answer else { return None };
+        let [Value::BulkString(kind), rest @ ..] = &items[..] else { return None };
+        if &kind[..] != b"news" {
+            return None;
+        }
+        let text = |at: usize| match rest.get(at)? {
+            // The script shows a marker that is no text as `x`; such a note is none.
+            Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+            Value::Int(number) => Some(number.to_string()),
+            _ => None,
+        };
+        let number = |at: usize| text(at)?.parse::<u64>().ok();
+        Some(Self {
+            micros: number(0)?,
+            marker: text(1)?,
+            note: text(2)?,
+            replid: ReplicationId::parse(&text(3)?)?,
+            inputs: number(4),
+            calls: number(5)?,
+            was_reset: number(6)? > 0,
+            evicted: number(7)?,
+            run: text(8)?
+                .get(..16)
+                .map_or(0, |digits| u64::from_str_radix(digits, 16).unwrap_or(0)),
+        })
+    }
+
+    fn parsed(&self) -> Option<Marker> {
+        Marker::parse(&self.marker, self.micros / 1_000)
+    }
+
+    pub(super) fn shown(&self) -> Shown {
+        let Self { run, inputs, calls, was_reset, .. } = *self;
+        Shown {
+            marker: self.parsed(),
+            is_empty: self.marker.is_empty(),
+            note: Noted::read(&self.note).note,
+            replid: self.replid,
+            process: Process { run, inputs, calls, was_reset },
+            evicted: self.evicted,
+            micros: self.micros,
+        }
+    }
+
+    /// What the batch gets that was not sent again: the facts, if it has no ops and nothing was to
+    /// be written, else the error.
+    pub(super) fn outcome(
+        &self,
+        attempt: &Outcome<'_>,
+        seen: Option<&Arc<Seen>>,
+    ) -> Result<Facts, NodeError> {
+        let Outcome { judging, batch, group_terms } = attempt;
+        let asked = Judging::asked(batch, *group_terms);
+        match (lineage::judge(&self.shown(), &asked), seen) {
+            (Verdict::Foreign(theirs), _) => {
+                let detail = lineage::foreign(&asked.remembers.newest, &theirs, &judging.at);
+                Err(NodeError::not_executed(NodeFault::ForeignData, detail))
+            }
+            (Verdict::Closed(left), _) => Err(closed(left)),
+            (Verdict::Goes(..), Some(seen)) if batch.ops.is_empty() && seen.replaces.is_none() => {
+                let noted = judging.heard(seen, self.micros, Some(Noted::read(&self.note)));
+                Ok(seen.facts(self.micros, noted, &judging.identity))
+            }
+            (Verdict::Goes(..), _) => {
+                let detail = "other clients changed the marker palisade:generation each time, or \
+                              it took 2 s and more to write one";
+                Err(NodeError::not_executed(NodeFault::Contended, detail))
+            }
+        }
+    }
+}
+
+pub(super) struct Look {
+    pub(super) news: News,
+    pub(super) sent: Moment,
+    pub(super) received: Moment,
+}
+
+/// A batch that expects no marker, so the script only answers what the server shows.
+struct Looking(Batch);
+
+impl Retry for Looking {
+    fn batch(&self) -> &Batch {
+        &self.0
+    }
+
+    fn settled(&self) -> &[Op] {
+        &self.0.ops
+    }
+
+    fn again(&mut self, _: &mut Value) -> Option<Vec<u8>> {
+        None
+    }
+}
+
+/// The request leaves at once; the script is loaded if the server lacks it. `None` if it refused
+/// for another reason; then the first batch asks.
+pub(super) fn look_at_data(
+    wire: &Wire,
+    env: &Arc<dyn Env>,
+) -> impl Future<Output = Result<Option<Look>, RedisError>> + use<> {
+    let terms = Terms { max_ttl: Duration::ZERO, clock_error: Duration::ZERO };
+    let (not_after, remembers) = (None, Remembered::default());
+    let nothing = Batch { terms, not_after, remembers, ops: Vec::new() };
+    let cmd = encode::batch((&nothing, &[]), None, GroupTerms::ALONE, (None, true));
+    let (env, sent) = (Arc::clone(env), env.now());
+    let reply = wire.send(cmd.get_packed_command(), 1, Some(Box::new(Looking(nothing))));
+    async move {
+        let Some(reply) = reply else { return Ok(None) };
+        let answer = reply.await?.pop().unwrap_or(Value::Nil);
+        let received = env.now();
+        Ok(News::read(&answer).map(|news| Look { news, sent, received }))
+    }
+}
+
+pub(super) struct Outcome<'a> {
+    pub(super) judging: &'a Judging,
+    pub(super) batch: &'a Batch,
+    pub(super) group_terms: GroupTerms,
+}
+
+fn closed(left: Duration) -> NodeError {
+    let detail = format!("closed for another {left:?} at most");
+    NodeError::not_executed(NodeFault::HandingOver, detail)
+}

@@ -1,0 +1,13 @@
+//! Rules on real servers: a server executes conditional writes, and knows none of the rules. What
+//! is to be written follows from the rule and from what the client believes to be there; what the
+//! server shows goes to the same rule.
+
+pub(crate) mod beliefs;
+pub(crate) mod operator;
+pub(crate) mod record;
+pub(crate) mod records;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+pub(crate) mod twin;
+pub(crate) mod write;
