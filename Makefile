@@ -49,6 +49,8 @@
 # make bench-idempotency  measures the costs of idempotency keys: round trips, batches, bytes
 # make soak            runs many seeds of the simulator: SEEDS=100000
 #                      To repeat one seed: ARGS='--reproduce SEED'
+# make model           explores every history of small worlds: the real rules and machines
+#                      For one world: ARGS=permits. The last line is JSON.
 # make mutants         shows small changes of the code that the quick tests do not notice
 #                      It draws a hundred of some thousand changes by SEED=7. Or it runs one part of
 #                      them all: SHARD=3/40
@@ -85,9 +87,9 @@ PUBLISHED = palisade palisade-consumer palisade-cron palisade-ops palisade-conso
 # The packages that `make test` builds. `make test-faults` asks for the same ones, so that cargo does
 # not build their dependencies a second time with other features. The tests of the packages hostile
 # and nemesis take minutes; their manifests say `test = false`, so that they run only by name.
-TESTED = --workspace $(ADAPTERS:%=--exclude %) --exclude $(CONSOLE) --exclude assumptions --exclude sim --all-features
+TESTED = --workspace $(ADAPTERS:%=--exclude %) --exclude $(CONSOLE) --exclude assumptions --exclude sim --exclude model --all-features
 
-.PHONY: help console console-pictures demo demo-cron demo-sentinel demo-rabbitmq demo-streams demo-nats demo-kafka demo-locks test test-console test-faults test-adapters doctor test-conf nemesis failover-table ordinary lineage bench bench-idempotency soak mutants fuzz minimal lint package doc
+.PHONY: help console console-pictures demo demo-cron demo-sentinel demo-rabbitmq demo-streams demo-nats demo-kafka demo-locks test test-console test-faults test-adapters doctor test-conf nemesis failover-table ordinary lineage bench bench-idempotency soak model mutants fuzz minimal lint package doc
 .DEFAULT_GOAL := help
 
 help:
@@ -125,6 +127,7 @@ test:
 test-faults:
 	@scripts/need cargo redis
 	scripts/known-bugs some
+	$(CARGO) test --quiet --profile sim -p model
 	$(CARGO) test $(TESTED) --no-fail-fast --test hostile --test 'short_*' --test ordinary
 	$(CARGO) run --quiet -p assumptions
 	TESTED='$(TESTED)' scripts/other-servers
@@ -208,6 +211,10 @@ bench-idempotency:
 soak:
 	@scripts/need cargo
 	$(CARGO) run --release -p sim --bin soak -- --seeds $(SEEDS) $(ARGS)
+
+model:
+	@scripts/need cargo
+	@$(CARGO) run --quiet --profile sim -p model -- $(ARGS)
 
 mutants:
 	@scripts/need cargo redis mutants

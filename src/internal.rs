@@ -31,6 +31,29 @@ pub mod lineage {
         Handover, Losses, Lowering, Marker, Note, Process, ReplicationId, Shown,
     };
 }
+/// The pure parts, for the model checker: the machines, and a node in memory as a value.
+#[cfg(feature = "test-util")]
+pub mod model {
+    pub use crate::node::memory::NodeValue;
+    pub use crate::quorum::acquire::{Acquire, Loss};
+    pub use crate::quorum::claim::{Denied, Promise, Record};
+    pub use crate::quorum::complete::{Complete, Found, Look};
+    pub use crate::quorum::extend::{Extend, Extension, Times};
+    pub use crate::quorum::grant::{Grant, Known};
+    pub use crate::quorum::release::{Found as Taken, Release};
+    pub use crate::quorum::slots::AcquireSlot;
+    pub use crate::quorum::vote::Witness;
+    pub use crate::quorum::{Answer, Machine, Progress};
+
+    use std::time::Duration;
+
+    use crate::time::{Drift, Moment};
+
+    /// Returns the end of the validity of a lease that was asked for at `sent`.
+    pub fn valid_until(sent: Moment, ttl: Duration, drift: Drift) -> Moment {
+        crate::time::valid_until(sent, ttl, drift)
+    }
+}
 pub use crate::name::{
     DECISIONS, MARKER, NOTE, SETTLED, check_name, check_namespace, check_prefix, deployment_id,
     of_key, of_record, record_key,

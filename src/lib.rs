@@ -58,6 +58,10 @@ mod token;
     unreachable_pub,
     reason = "what a machine offers to its client side, apart from its own parts"
 )]
+#[cfg_attr(
+    feature = "test-util",
+    expect(missing_docs, reason = "shown to the model checker (`internal::model`) alone")
+)]
 mod quorum;
 // The rules of a node: what an op makes of its data. Pure functions.
 mod rules;

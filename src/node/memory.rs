@@ -11,6 +11,8 @@ mod records;
 mod shelf;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "test-util")]
+mod value;
 
 use std::fmt;
 use std::sync::{Arc, MutexGuard};
@@ -25,12 +27,14 @@ use self::lists::Lists;
 use self::locks::Locks;
 use self::quarantine::{Clock, Kept, Nature, Windows};
 use self::records::Records;
+#[cfg(feature = "test-util")]
+pub use self::value::NodeValue;
 use super::{BoxFuture, LockNode, NodeSignal};
 use crate::durability::{BarrierPoint, Durability};
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::name::LockKeys;
-use crate::node::lineage::{Process, ReplicationId};
+use crate::node::lineage::{Marker, Process, ReplicationId};
 use crate::op::{Ballot, Batch, Claim, Op, Replies, Reply};
 use crate::rules::header::Header;
 use crate::rules::locks::Wake;
@@ -66,6 +70,7 @@ struct Shared {
     state: SyncMutex<State>,
 }
 
+#[derive(Clone, Debug)]
 struct State {
     /// This node's clocks are ahead of those of its `Env` by this.
     offset: Duration,
@@ -117,8 +122,7 @@ impl MemoryNode {
     /// Returns the number of locks, records and lists of candidates in memory. Entries that have
     /// expired count until the node removes them.
     pub fn len(&self) -> usize {
-        let state = self.state();
-        state.data.locks.len() + state.data.lists.len() + state.data.records.len()
+        self.state().data.len()
     }
 
     /// Returns true if there is no lock, record or list of candidates in memory.
@@ -147,16 +151,51 @@ impl MemoryNode {
     fn execute(&self, batch: &Batch) -> Replies {
         let mut state = self.state();
         let clock = self.clock(&state);
-        let inner = &mut *state;
-        let (nature, identity) = (inner.nature(self.0.env.random() as u64), inner.identity());
+        let (replies, hints) = state.execute(clock, self.0.env.random() as u64, batch);
+        drop(state);
+        for hint in hints {
+            self.tell(hint);
+        }
+        replies
+    }
+}
+
+impl State {
+    fn new(seed: u64, window: Duration) -> Self {
+        let mut state = Self {
+            offset: Duration::ZERO,
+            seed,
+            lives: 0,
+            windows: Windows { read: window, longest: window },
+            epoch: None,
+            replid: ReplicationId::of(0),
+            process: Process::fresh(),
+            evicted: 0,
+            data: Data::default(),
+            is_known: false,
+        };
+        state.rename();
+        state
+    }
+
+    /// Begins without a quarantine.
+    fn mark(&mut self, (deployment, vote): (u64, u64), name: u64) {
+        let born = Marker::born(deployment, vote, name, self.replid);
+        self.data.kept.marker = Some(Marker { process: self.process, ..born });
+    }
+
+    /// `name` is random, for a data history that begins with this batch.
+    fn execute(&mut self, clock: Clock, name: u64, batch: &Batch) -> (Replies, Vec<NodeSignal>) {
+        let mut hints = Vec::new();
+        let (nature, identity) = (self.nature(name), self.identity());
         let mut batch = batch.clone();
         let remembers = &mut batch.remembers;
-        remembers.known_since = remembers.known_since.or(inner.is_known.then_some(0));
-        let h = match quarantine::open(&mut inner.data.kept, nature, &identity, clock, &batch) {
+        remembers.known_since = remembers.known_since.or(self.is_known.then_some(0));
+        let data = &mut self.data;
+        let h = match quarantine::open(&mut data.kept, nature, &identity, clock, &batch) {
             Ok(h) => h,
-            Err(error) => return Replies::fail(batch.ops.len(), &error),
+            Err(error) => return (Replies::fail(batch.ops.len(), &error), hints),
         };
-        let mut hints = Vec::new();
         let items = batch
             .ops
             .iter()
@@ -164,21 +203,23 @@ impl MemoryNode {
                 if h.late && !op.is_undo() {
                     return Err(NodeError::past_deadline());
                 }
-                match op.own_key().filter(|key| inner.data.is_foreign(&h, key)) {
+                match op.own_key().filter(|key| data.is_foreign(&h, key)) {
                     Some(key) => Err(NodeError::foreign(key)),
-                    None => Ok(inner.data.apply(&h, op, &mut hints)),
+                    None => Ok(data.apply(&h, op, &mut hints)),
                 }
             })
             .collect();
-        drop(state);
-        for hint in hints {
-            self.tell(hint);
-        }
-        Replies { facts: Some(h.facts), items }
+        (Replies { facts: Some(h.facts), items }, hints)
     }
-}
 
-impl State {
+    #[cfg(feature = "test-util")]
+    fn reborn(&mut self, change: impl FnOnce(&mut Self)) {
+        change(self);
+        self.lives += 1;
+        self.evicted = 0;
+        self.rename();
+    }
+
     fn nature(&self, name: u64) -> Nature {
         let Self { replid, process, evicted, windows, epoch, .. } = *self;
         Nature { replid, process, evicted, windows, epoch, name: name.wrapping_add(self.lives) }
@@ -195,6 +236,10 @@ impl State {
 }
 
 impl Data {
+    fn len(&self) -> usize {
+        self.locks.len() + self.lists.len() + self.records.len()
+    }
+
     fn is_foreign(&mut self, h: &Header, key: &str) -> bool {
         self.locks.is_foreign(key, h.now)
     }

@@ -84,6 +84,7 @@ impl Acquire {
 
     /// The attempt ends as *no quorum* only after each node has answered or the time is over. By
     /// default as soon as no majority can answer any more.
+    #[must_use]
     pub fn awaiting_all(self, awaits_all: bool) -> Self {
         Self { awaits_all, ..self }
     }
@@ -91,6 +92,7 @@ impl Acquire {
     /// The attempt ends as *taken* only if the nodes that did not refuse are no majority. By
     /// default also if a majority answered and did not grant. A takeover by a ticket sets this,
     /// because *taken* is final for it (hand_over 5).
+    #[must_use]
     pub fn taken_if_refused(self, if_refused: bool) -> Self {
         Self { if_refused, ..self }
     }

@@ -6,12 +6,10 @@ use std::time::Duration;
 
 use tokio::sync::broadcast;
 
-use super::quarantine::Windows;
-use super::{Data, EVENTS, MemoryNode, Shared, State};
+use super::{EVENTS, MemoryNode, Shared, State};
 use crate::env::{Env, SystemEnv};
 use crate::error::ConfigError;
 use crate::node::builder::check_window;
-use crate::node::lineage::{Marker, Process, ReplicationId};
 use crate::sync::SyncMutex;
 
 /// Settings of a [`MemoryNode`].
@@ -78,24 +76,10 @@ impl MemoryNodeBuilder {
         let name = self.name.unwrap_or_else(|| {
             Arc::from(format!("memory-{}", MADE.fetch_add(1, Ordering::Relaxed)))
         });
-        let mut state = State {
-            offset: Duration::ZERO,
-            seed: self.env.random() as u64,
-            lives: 0,
-            windows: Windows { read: self.window, longest: self.window },
-            epoch: None,
-            replid: ReplicationId::of(0),
-            process: Process::fresh(),
-            evicted: 0,
-            data: Data::default(),
-            is_known: false,
-        };
-        state.rename();
+        let mut state = State::new(self.env.random() as u64, self.window);
         if !self.quarantined {
-            let (deployment, vote) = self.named.unwrap_or((0, state.seed));
-            let name = self.env.random() as u64;
-            let born = Marker::born(deployment, vote, name, state.replid);
-            state.data.kept.marker = Some(Marker { process: state.process, ..born });
+            let ids = self.named.unwrap_or((0, state.seed));
+            state.mark(ids, self.env.random() as u64);
         }
         MemoryNode(Arc::new(Shared {
             name,

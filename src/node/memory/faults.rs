@@ -264,12 +264,7 @@ impl MemoryNode {
     }
 
     fn reborn(&self, change: impl FnOnce(&mut State)) {
-        let mut state = self.state();
-        change(&mut state);
-        state.lives += 1;
-        state.evicted = 0;
-        state.rename();
-        drop(state);
+        self.state().reborn(change);
         self.tell(NodeEvent::Down);
         self.tell(NodeEvent::Up);
     }
