@@ -188,7 +188,7 @@ pub enum Bug {
     GrantTakesPlace,
     /// A batch overtakes a batch that was sent earlier (overview 2).
     BatchesOvertake,
-    /// A quarantine of more than a second begins again, without an end (quarantine 4).
+    /// A quarantine begins again and again, so it never ends (quarantine 4).
     BeginsAgain,
     /// The Sentinels' epoch decides nothing, so a replaced master that is promoted again goes on
     /// with its own data (quarantine 16).
