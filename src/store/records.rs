@@ -196,8 +196,10 @@ fn changes(h: &Header, op: &Op, (old, new): (&Row, &Row), steps: &mut Vec<Step>)
     if new.result != old.result {
         return steps.push(Step::Set(whole(h, op, new), None));
     }
-    let same = head(old) == head(new);
-    let mut text = if same { Vec::new() } else { head(new) };
+    let (mut text, same) = match head(new) {
+        text if text == head(old) => (Vec::new(), true),
+        text => (text, false),
+    };
     let lease = lease(h, op, new);
     if lease.is_none() && old.till != new.till {
         text.extend(till(new));
