@@ -25,7 +25,7 @@ use crate::store::write::{Answer, Class, Step, Write};
 use crate::token::OwnerToken;
 
 /// The script counts in doubles, which represent every whole number only up to this.
-const TOKEN_END: u64 = 1 << 53;
+pub(super) const EXACT_END: u64 = 1 << 53;
 
 /// Answers to a batch. `None` for an op on a record that needs another plan.
 #[derive(Debug)]
@@ -95,6 +95,9 @@ pub(super) fn replies(
         }
         _ => return Err(garbage("neither a list nor what was expected")),
     };
+    if node_micros >= EXACT_END {
+        return Err(garbage("a clock after 2255"));
+    }
     let mut from = Reader { values: items, spoiled: None };
     let noted = judging.heard(seen, node_micros, noted);
     let facts = seen.facts(node_micros, noted, &judging.identity);
@@ -229,7 +232,7 @@ fn reply(from: &mut Reader, op: &Op, code: i64, facts: &Facts) -> Result<Reply, 
 }
 
 fn in_range(reply: Reply) -> Result<Reply, NodeError> {
-    if largest_token(&reply) >= TOKEN_END {
+    if largest_token(&reply) >= EXACT_END {
         // From 2^53 on doubles do not represent every whole number, so the next holder's token
         // might not be larger.
         let detail = "this key holds a fencing token of 2^53 or more; delete it";

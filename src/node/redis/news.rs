@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use redis::{RedisError, Value};
 
+use super::decode::EXACT_END;
 use super::encode::{self, GroupTerms};
 use super::judging::Judging;
 use super::seen::{Noted, Seen};
@@ -43,7 +44,7 @@ impl News {
         };
         let number = |at: usize| text(at)?.parse::<u64>().ok();
         Some(Self {
-            micros: number(0)?,
+            micros: number(0).filter(|micros| *micros < EXACT_END)?,
             marker: text(1)?,
             note: text(2)?,
             replid: ReplicationId::parse(&text(3)?)?,

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use self::op::op;
 use super::*;
-use crate::fuzzing::{any_value, config, corpus, mutated, text, value};
+use crate::fuzzing::{any_number, any_value, config, corpus, mutated, text, value};
 use crate::name::LockKeys;
 use crate::op::{Ballot, Began, Claim, ClaimEnd, Enlist, Place};
 use crate::token::FencingToken;
@@ -174,6 +174,32 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
 }
 
 /// Generates kinds of ops, each with a valid reply.
+/// Text in the form of a record, with any number in each field.
+fn record() -> impl Strategy<Value = Vec<u8>> {
+    let number = |width: usize| {
+        let most = 10_u64.pow(u32::try_from(width).unwrap()) - 1;
+        let edges = [0, 1, 9, 71_915, 1_790_000_000_000, (1 << 53) - 1, 1 << 53, most];
+        let edges = edges.map(|edge| edge.min(most)).to_vec();
+        prop_oneof![proptest::sample::select(edges), 0..=most]
+            .prop_map(move |n| format!("{n:0width$}"))
+    };
+    let own =
+        prop_oneof![Just(".".repeat(22)), Just(OwnerToken::from_random(1).as_str().to_owned())];
+    let history = prop_oneof![Just("-".repeat(29)), number(13).prop_map(|n| "f".repeat(16) + &n)];
+    let state = proptest::sample::select(vec!["-", "s", "r", "n"]);
+    let waiters = proptest::sample::select(vec!["-", "w"]);
+    let numbers = (number(16), number(9), number(16), number(8), number(13));
+    (own, history, state, waiters, numbers, any::<bool>()).prop_map(
+        |(own, history, state, waiters, (fence, attempt, ballot, len, till), is_empty)| {
+            let none = ("0".repeat(16), "0".repeat(8));
+            let (ballot, len) = if is_empty { none } else { (ballot, len) };
+            let print = "-".repeat(33);
+            format!("p1{own}{fence}{history}{attempt}{print}{state}{ballot}{len}{till}{waiters}")
+                .into_bytes()
+        },
+    )
+}
+
 fn batch() -> impl Strategy<Value = (Vec<char>, Vec<Reply>)> {
     let kind = proptest::sample::select(KINDS.chars().collect::<Vec<_>>());
     let one = kind.prop_flat_map(|kind| (Just(kind), any_reply(kind)));
@@ -247,7 +273,8 @@ fn stood_there(mut kinds: &[char], mut read: &[Reply], mut stood: &[Value]) -> b
 
 fn read(kinds: &[char], answer: Value) -> Result<Replies, NodeError> {
     let ops: Vec<Op> = kinds.iter().copied().map(op).collect();
-    super::tests::read_under(super::tests::known(5, 65), answer, &ops)
+    let (judging, seen) = super::tests::known(5, 65);
+    super::tests::read_under((&judging, &seen), answer, &ops)
 }
 
 /// Returns true if two values mean the same. Digits mean a number, -2 (an expired key) means no
@@ -343,18 +370,39 @@ proptest! {
         answers in proptest::collection::vec(
             (proptest::sample::select(vec![-16, -10, -9, -5, 0, 0, 0, 1]), any_value()), 4),
         texts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..200), 4),
-        is_valid in any::<bool>(),
+        records in proptest::collection::vec(record(), 4),
+        kind in 0..3,
+        clock in any_number(),
     ) {
         let text = |at: usize| Value::BulkString(texts[at].clone());
+        let shown = |at: usize| Value::BulkString(records[at].clone());
         let values = kinds.iter().enumerate().flat_map(|(at, _)| {
             let (code, value) = &answers[at];
-            let behind = if is_valid { text(at) } else { value.clone() };
+            let behind = match kind {
+                0 => text(at),
+                1 => value.clone(),
+                _ => shown(at),
+            };
             [vec![Value::Int(*code)], if *code == 0 { vec![behind] } else { vec![] }].concat()
         });
-        let answer = Value::Array(header().into_iter().chain(values).collect());
-        match read(&kinds, answer) {
-            Err(e) => prop_assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Protocol, true)),
-            Ok(got) => prop_assert_eq!(got.items.len(), kinds.len()),
+        let mut values: Vec<_> = header().into_iter().chain(values).collect();
+        let mut ran = header();
+        if kind == 2 {
+            values[0] = Value::Int(clock);
+            ran[0] = Value::Int(clock);
+        }
+        ran.resize(ran.len() + kinds.len(), Value::Int(AS_ASKED));
+        let ran = Value::Array(ran);
+        // The second batch is planned on what the first answer showed.
+        let (judging, seen) = super::tests::known(0, 0);
+        let ops: Vec<_> = kinds.iter().copied().map(op).collect();
+        for answer in [Value::Array(values), ran] {
+            match super::tests::read_under((&judging, &seen), answer, &ops) {
+                Err(e) => {
+                    prop_assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Protocol, true));
+                }
+                Ok(got) => prop_assert_eq!(got.items.len(), kinds.len()),
+            }
         }
     }
 }

@@ -53,12 +53,13 @@ pub(super) fn header(micros: u64) -> Vec<Value> {
 }
 
 fn read(answer: Value, ops: &[Op]) -> Result<Replies, NodeError> {
-    read_under(known(7, 1_063), answer, ops)
+    let (judging, seen) = known(7, 1_063);
+    read_under((&judging, &seen), answer, ops)
 }
 
 /// Reads the answer as that to a client which believes nothing.
 pub(super) fn read_under(
-    (judging, seen): (Judging, Arc<Seen>),
+    (judging, seen): (&Judging, &Arc<Seen>),
     answer: Value,
     ops: &[Op],
 ) -> Result<Replies, NodeError> {
@@ -68,7 +69,7 @@ pub(super) fn read_under(
     let h = seen.header(seen.facts(9, Noted::default(), &judging.identity), terms.max_ttl);
     let plans: Vec<_> = ops.iter().map(|op| judging.beliefs.lock().plan(&h, op)).collect();
     let again = NodeError::not_executed(NodeFault::Busy, "another plan");
-    Ok(replies(answer, (&batch, &plans), &judging, &seen)?.or_fail(&again).replies())
+    Ok(replies(answer, (&batch, &plans), judging, seen)?.or_fail(&again).replies())
 }
 
 #[test]
