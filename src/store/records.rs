@@ -2,7 +2,9 @@
 //! record into a write; [`judge`] gives what the server shows to the same rule. A refusal is never
 //! given out of a belief: such a plan only reads.
 
-use super::record::{HEAD, RESULT, STATE, Shown, TILL, WAITERS, head, till, value};
+use super::record::{
+    HEAD, RESULT, STATE, Shown, TILL, WAITERS, head, push_till, through_till, value,
+};
 use super::write::{ALONE, AWAITED, Answer, Class, Look, Stamped, Step, Write};
 use crate::error::NodeError;
 use crate::op::{Claim, Op, Reply};
@@ -173,20 +175,15 @@ fn with_proposal_in_range(h: &Header, op: &Op) -> Op {
 }
 
 fn compared(row: &Row, with_till: bool) -> Vec<u8> {
-    let mut text = head(row);
-    if with_till {
-        text.extend(till(row));
-    }
-    text
+    if with_till { through_till(row) } else { head(row) }
 }
 
 fn whole(h: &Header, op: &Op, new: &Row) -> Stamped {
-    let mut text = head(new);
     let lease = lease(h, op, new);
     if lease.is_some() {
-        return Stamped { before: text, lease, after: vec![ALONE] };
+        return Stamped { before: head(new), lease, after: vec![ALONE] };
     }
-    text.extend(till(new));
+    let mut text = through_till(new);
     text.push(ALONE);
     text.extend_from_slice(value(new));
     text.into()
@@ -202,7 +199,7 @@ fn changes(h: &Header, op: &Op, (old, new): (&Row, &Row), steps: &mut Vec<Step>)
     };
     let lease = lease(h, op, new);
     if lease.is_none() && old.till != new.till {
-        text.extend(till(new));
+        push_till(&mut text, new);
     }
     if lease.is_some() || !text.is_empty() {
         let at = if same { TILL } else { 0 };

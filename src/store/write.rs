@@ -13,6 +13,17 @@ pub(crate) struct Write {
 impl Write {
     pub(crate) const NOTHING: Self =
         Self { class: Class::Read, steps: Vec::new(), look: Look { first: 1, whole_if: None } };
+
+    /// Bytes of its values.
+    pub(crate) fn len(&self) -> usize {
+        let value = |Stamped { before, after, .. }: &Stamped| before.len() + after.len();
+        let steps = self.steps.iter().map(|step| match step {
+            Step::Begins(text) => text.len(),
+            Step::Set(text, _) | Step::Part(_, text) => value(text),
+            _ => 0,
+        });
+        steps.sum()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -70,7 +70,11 @@ pub(crate) fn batch(
 ) -> Cmd {
     let n = batch.ops.len();
     // About four keys and four arguments per op. A wrong guess only costs a reallocation.
-    let mut cmd = Cmd::with_capacity(14 + 9 * n, 240 + 160 * n);
+    let (mut args, mut bytes) = (14 + 9 * n, 640 + 160 * n);
+    for Planned { write, .. } in plans.iter().flatten() {
+        (args, bytes) = (args + 5 * write.steps.len(), bytes + write.len());
+    }
+    let mut cmd = Cmd::with_capacity(args, bytes);
     cmd.arg("EVALSHA").arg(SCRIPT.get_hash());
     let keyed = || runs(&batch.ops).flat_map(keyed);
     let mut count = 2_usize;
@@ -87,10 +91,10 @@ pub(crate) fn batch(
     let fence_life = millis(terms.max_ttl.saturating_add(lead));
     let (needed, age) = group_terms.good_replicas;
     cmd.arg(format!(
-        "{needed} {age} {error} {fence_life} {} {} {} {}",
+        "{needed} {age} {error} {fence_life} {} {} {:012} {}",
         not_after.unwrap_or(0),
         seen.map_or(String::from("0 0 0 -"), Seen::limits),
-        seen.map_or_else(|| "0".to_owned(), |seen| seen.least_seq(&batch.remembers)),
+        seen.map_or(0, |seen| seen.least_seq(&batch.remembers)),
         counts(&batch.ops),
     ));
     match seen.filter(|seen| seen.replaces.is_some()) {
