@@ -57,7 +57,7 @@ while a < last do
     if not found then rest = nil end
   elseif kind == 'C' then
     keys, args, rest = 1, 6 + ARGV[a + 3], nil
-    local key, left = KEYS[k + 1], nil
+    local key, left = KEYS[k + 1]
     found, slot, left = write(k, a, now_us, b, full, counted, moot and moot[key], room or 1048576)
     room = left or room
     if found == 0 and ARGV[a + 2] ~= 'r' then

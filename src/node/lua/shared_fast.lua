@@ -9,7 +9,7 @@
 --          G: nothing if each owner was a reader and is removed; else the number of owners before
 --          the first that was no reader: only these were removed
 if kind == 'G' then
-  local KEYS, ARGV, call, try = KEYS, ARGV, redis.call, redis.pcall
+  local KEYS, ARGV, try = KEYS, ARGV, redis.pcall
   local lock, gone = KEYS[k + 1], 0
   while gone < count and try('ZREM', lock, ARGV[a + 3 + gone]) == 1 do gone = gone + 1 end
   if gone > 0 then
