@@ -28,13 +28,17 @@ type Answer = RedisResult<Vec<Value>>;
 
 pub(crate) trait Retry: Send {
     /// Ops that the last answer has settled; all that were sent, if nothing is sent again.
-    fn settled(&self) -> &[Op];
+    fn settled(&self) -> &[Op] {
+        &self.batch().ops
+    }
 
     /// Ops that are sent, or are to be sent again.
     fn batch(&self) -> &Batch;
 
     /// May keep the answer. The bytes are sent before any newer request.
-    fn again(&mut self, answer: &mut Value) -> Option<Vec<u8>>;
+    fn again(&mut self, _answer: &mut Value) -> Option<Vec<u8>> {
+        None
+    }
 
     /// What is to be sent without the ops of these ops' owners; `None` if nothing is left, or it
     /// cannot be divided.

@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{broadcast, watch};
 use tokio::time::sleep;
 
-use self::order::{Place, Waiting};
+use self::order::Waiting;
 use self::redial::Failed;
 use super::redis::barrier::Barriers;
 use super::redis::barrier::replicas::Known;
@@ -28,6 +28,7 @@ use super::redis::faults;
 use super::redis::session::Session;
 use super::{BoxFuture, NodeSignal};
 use crate::dial::endpoint::Endpoint;
+use crate::dial::wire::Wire;
 use crate::durability::{BarrierPoint, Durability};
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
@@ -44,6 +45,10 @@ pub(crate) const DEPTH: usize = 8;
 pub(crate) trait Resolver: Send + Sync + 'static {
     /// Must return before `deadline`.
     fn resolve(&self, deadline: Moment) -> BoxFuture<'_, Result<Endpoint, NodeError>>;
+
+    fn dial<'a>(&'a self, at: &'a Endpoint) -> BoxFuture<'a, Result<Wire, NodeError>> {
+        Box::pin(Session::dial(at))
+    }
 
     /// Changes with the master or its epoch. After that the connection must not be used, and
     /// unanswered calls on it end as *maybe executed*.
@@ -162,16 +167,12 @@ impl<R: Resolver> Link<R> {
     }
 
     pub(crate) fn server(&self) -> Option<Arc<str>> {
-        let state = self.shared.state();
-        let current = state.current.as_ref().filter(|current| self.shared.is_usable(current))?;
-        Some(Arc::clone(&current.session.facts().run_id))
+        Some(Arc::clone(&self.shared.current()?.session.facts().run_id))
     }
 
     /// `None` at all later calls.
     pub(crate) fn first_facts(&self) -> Option<TimedFacts> {
-        let state = self.shared.state();
-        let usable = state.current.as_ref().filter(|current| self.shared.is_usable(current));
-        usable?.session.first_facts()
+        self.shared.current()?.session.first_facts()
     }
 
     pub(crate) fn events(&self) -> broadcast::Receiver<NodeSignal> {
@@ -185,20 +186,27 @@ impl<R: Resolver> Link<R> {
         }
         let (shared, n) = (&self.shared, batch.ops.len());
         let rest = deadline.since(shared.options.env.now());
+        let doubt = |(current, sent)| (Doubt { shared, current, standing: true }, sent);
         let place = match shared.place(Arc::new(batch)) {
-            Place::Refused(cause) => return Box::pin(ready(Replies::fail(n, &cause))),
-            Place::Sent((current, sent)) => Ok((Doubt::new(shared, current), sent)),
-            Place::Waits(sent) => Err(sent),
+            Ok(place) => place.map(doubt),
+            Err(cause) => return Box::pin(ready(Replies::fail(n, &cause))),
         };
         Box::pin(async move {
             let late = sleep(rest);
             tokio::pin!(late);
             let (mut doubt, sent) = match place {
                 Ok(on_its_way) => on_its_way,
-                Err(waits) => match shared.wait(waits, late.as_mut()).await {
-                    Ok(on_its_way) => on_its_way,
-                    Err(cause) => return Replies::fail(n, &cause),
-                },
+                Err(waits) => {
+                    let sent = tokio::select! {
+                        biased;
+                        sent = waits => sent.unwrap_or_else(|_| Err(cut_off())),
+                        () = late.as_mut() => Err(shared.too_late()),
+                    };
+                    match sent {
+                        Ok(sent) => doubt(sent),
+                        Err(cause) => return Replies::fail(n, &cause),
+                    }
+                }
             };
             let done = tokio::select! {
                 biased;
@@ -231,12 +239,8 @@ impl<R: Resolver> Link<R> {
     ) -> Result<u32, NodeError> {
         let shared = &*self.shared;
         let not_durable = |detail| Err(NodeError::maybe_executed(NodeFault::NotDurable, detail));
-        let current = shared.state().current.clone();
-        let Some(current) = current.filter(|c| {
-            !c.session.is_lost()
-                && *shared.changed.borrow() == c.version
-                && c.session.facts().run_id == after.identity
-        }) else {
+        let current = shared.current();
+        let Some(current) = current.filter(|c| c.session.facts().run_id == after.identity) else {
             return not_durable("the connection to the server that granted is gone".to_owned());
         };
         let known = match level {
@@ -285,6 +289,11 @@ impl<R: Resolver> Shared<R> {
             tokio::spawn(Self::judge(Arc::clone(self), Arc::clone(&current)));
         }
         Some((current, group_terms))
+    }
+
+    fn current(&self) -> Option<Arc<Current>> {
+        let current = self.state().current.clone();
+        current.filter(|current| self.is_usable(current))
     }
 
     fn is_usable(&self, current: &Current) -> bool {
@@ -336,12 +345,6 @@ struct Doubt<'a, R: Resolver> {
     shared: &'a Shared<R>,
     current: Arc<Current>,
     standing: bool,
-}
-
-impl<'a, R: Resolver> Doubt<'a, R> {
-    fn new(shared: &'a Shared<R>, current: Arc<Current>) -> Self {
-        Self { shared, current, standing: true }
-    }
 }
 
 impl<R: Resolver> Drop for Doubt<'_, R> {

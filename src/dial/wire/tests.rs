@@ -36,10 +36,6 @@ impl Retry for Again {
         &self.0
     }
 
-    fn settled(&self) -> &[Op] {
-        &self.0.ops
-    }
-
     fn again(&mut self, answer: &mut Value) -> Option<Vec<u8>> {
         (*answer == Value::Int(99)).then(|| b"again;".to_vec())
     }
