@@ -52,6 +52,9 @@ impl SentinelConn {
             .set_connection_timeout(None)
             .set_response_timeout(Some(within))
             .set_push_sender(move |push: PushInfo| {
+                if let Some(at) = promotes(&push, &ours) {
+                    collector.promoted.send_replace(Some(at));
+                }
                 if !collector.is_full() && concerns(&push, &ours) {
                     collector.record();
                 }
@@ -276,6 +279,16 @@ fn concerns(push: &PushInfo, name: &str) -> bool {
     payload.split(' ').any(|word| word == name)
 }
 
+fn promotes(push: &PushInfo, name: &str) -> Option<Address> {
+    let [Value::BulkString(channel), Value::BulkString(payload)] = &push.data[..] else {
+        return None;
+    };
+    let payload = String::from_utf8_lossy(payload);
+    let mut words = payload.split(' ');
+    let is_ours = &channel[..] == b"+switch-master" && words.next() == Some(name);
+    Address::new(words.nth(2).filter(|_| is_ours)?, words.next()?.parse().ok()?)
+}
+
 fn no_connection(e: &RedisError, with_tls: bool, secrets: &Secrets) -> (Trouble, Box<str>) {
     let (kind, detail) = trouble(e, secrets);
     let hint = match kind {
@@ -314,13 +327,14 @@ mod fuzz;
 mod tests {
     use super::*;
 
-    fn message(payload: &str) -> PushInfo {
+    fn event(channel: &str, payload: &str) -> PushInfo {
         let text = |t: &str| Value::BulkString(t.as_bytes().to_vec());
-        PushInfo { kind: PushKind::Message, data: vec![text("+sdown"), text(payload)] }
+        PushInfo { kind: PushKind::Message, data: vec![text(channel), text(payload)] }
     }
 
     #[test]
     fn events_of_other_groups_are_ignored() {
+        let message = |payload| event("+sdown", payload);
         for ours in [
             "orders-a 10.0.0.1 6379 10.0.0.2 6379",
             "master orders-a 10.0.0.1 6379",
@@ -335,6 +349,16 @@ mod tests {
         assert!(!concerns(&subscribed, "orders-a"));
         let gone = PushInfo { kind: PushKind::Disconnection, data: Vec::new() };
         assert!(concerns(&gone, "orders-a"));
+    }
+
+    #[test]
+    fn a_promoted_server_is_named_by_one_kind_of_event() {
+        let of = |channel, payload| promotes(&event(channel, payload), "orders-a");
+        let payload = "orders-a 10.0.0.1 6379 10.0.0.2 6380";
+        assert_eq!(of("+switch-master", payload), Address::new("10.0.0.2", 6380));
+        assert_eq!(of("+sdown", payload), None);
+        assert_eq!(of("+switch-master", "orders-b 10.0.0.1 6379 10.0.0.2 6380"), None);
+        assert_eq!(of("+switch-master", "orders-a 10.0.0.1 6379"), None);
     }
 
     #[test]

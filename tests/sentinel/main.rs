@@ -1,6 +1,8 @@
 //! Nodes that are Sentinel groups: choice of the server, failovers, required settings, and
 //! Sentinels that send false information.
 
+#[path = "../../benches/pair/delay.rs"]
+mod delay;
 mod failover_outlived;
 mod failover_window;
 mod frozen_master;
@@ -14,4 +16,5 @@ mod returning;
 mod stale;
 #[path = "../support/mod.rs"]
 mod support;
+mod trips;
 mod unasked;

@@ -1,15 +1,18 @@
 //! The [`Resolver`] of a [`SentinelNode`](super::SentinelNode).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::ready;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{broadcast, watch};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::settings::GroupSettings;
 use super::status::SentinelStatus;
 use crate::dial::address::Address;
 use crate::dial::endpoint::Endpoint;
+use crate::dial::wire::Wire;
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::node::builder::NodeSettings;
@@ -19,6 +22,7 @@ use crate::node::min_replicas_rule::MinReplicas;
 use crate::node::redis::barrier::replicas::{Known, Place};
 use crate::node::redis::encode::{GroupTerms, Named};
 use crate::node::redis::facts::ServerFacts;
+use crate::node::redis::session::Session;
 use crate::node::{BoxFuture, FailoverTimes, NodeSignal};
 use crate::sentinel::ask::Inquiry;
 use crate::sentinel::watch::Watch;
@@ -30,6 +34,9 @@ const IN_TILT: &str = "most of its Sentinels are in tilt: their clocks jumped or
 const NONE_FITS: &str = "its Sentinels may promote none of its replicas: each is down for them or \
                          has priority 0";
 
+/// For which a connection to a promoted replica waits for the word of a majority.
+const EARLY: Duration = Duration::from_secs(2);
+
 pub(super) struct Finder {
     name: Arc<str>,
     watch: Watch,
@@ -38,14 +45,18 @@ pub(super) struct Finder {
     judge: Judge,
     trust_unconfirmed: bool,
     env: Arc<dyn Env>,
-    last_master: SyncMutex<LastMaster>,
+    last_master: Arc<SyncMutex<LastMaster>>,
 }
 
-#[derive(Clone, Default)]
+#[derive(Default)]
 struct LastMaster {
     run_id: Option<Arc<str>>,
     replid: Option<Arc<str>>,
     replicas: BTreeSet<Place>,
+    /// By their reported addresses.
+    agreed: BTreeMap<Address, Endpoint>,
+    /// To one of them. Nothing was sent on it.
+    early: Option<(String, Wire)>,
     none_fits: bool,
 }
 
@@ -65,19 +76,19 @@ impl Finder {
             judge: Judge::new(own.name.clone(), settings.rule),
             trust_unconfirmed: own.trust_unconfirmed,
             env,
-            last_master: SyncMutex::default(),
+            last_master: Arc::default(),
         }
     }
 
     pub(super) fn status(&self) -> SentinelStatus {
         let seen = self.watch.seen();
-        let (master, judged) = (self.last_master.lock().clone(), self.judge.last());
+        let (master, judged) = (self.last_master.lock(), self.judge.last());
         SentinelStatus {
             name: self.name.clone(),
             master: seen.master.as_ref().map(|m| m.at.to_string()),
             epoch: seen.master.as_ref().and_then(|m| m.epoch),
-            run_id: master.run_id,
-            replication_id: master.replid,
+            run_id: master.run_id.clone(),
+            replication_id: master.replid.clone(),
             sentinels_known: seen.known,
             sentinels_reachable: seen.reachable,
             min_replicas: judged.facts,
@@ -110,16 +121,38 @@ impl Finder {
     }
 }
 
+/// At most one connection in that time, as one Sentinel alone may send any event (sentinel 9).
+async fn meet(mut promoted: watch::Receiver<Option<Address>>, last: Arc<SyncMutex<LastMaster>>) {
+    while promoted.changed().await.is_ok() {
+        let named = promoted.borrow_and_update().clone();
+        let known = named.and_then(|at| last.lock().agreed.get(&at).cloned());
+        let Some(at) = known else { continue };
+        let wire = timeout(EARLY, Session::dial(&at)).await;
+        last.lock().early = wire.ok().and_then(Result::ok).map(|wire| (at.to_string(), wire));
+        sleep(EARLY).await;
+        last.lock().early = None;
+    }
+}
+
 impl Resolver for Finder {
     fn resolve(&self, deadline: Moment) -> BoxFuture<'_, Result<Endpoint, NodeError>> {
         Box::pin(async move {
             let left = deadline.since(self.env.now());
-            let master = timeout(left, self.watch.resolve()).await.map_err(|_| {
+            let meets = meet(self.watch.promoted(), Arc::clone(&self.last_master));
+            let master = timeout(left, self.watch.resolve(meets)).await.map_err(|_| {
                 let text = format!("the Sentinels of {} did not answer in time", self.name);
                 NodeError::not_executed(NodeFault::NoSentinel, text)
             })??;
             Ok(Endpoint::at(master.at.host(), master.at.port(), &self.like))
         })
+    }
+
+    fn dial<'a>(&'a self, at: &'a Endpoint) -> BoxFuture<'a, Result<Wire, NodeError>> {
+        let mut last = self.last_master.lock();
+        match last.early.take_if(|(to, wire)| *to == at.to_string() && !wire.is_over()) {
+            Some((_, wire)) => Box::pin(ready(Ok(wire))),
+            None => Box::pin(Session::dial(at)),
+        }
     }
 
     fn changed(&self) -> watch::Receiver<u64> {
@@ -160,15 +193,17 @@ impl Resolver for Finder {
         Box::pin(async move {
             let replicas = self.watch.replicas().await;
             let place = |r: &Address| Place::new(r.host(), r.port());
+            let at = |r: Address| Endpoint::at(r.host(), r.port(), &self.like);
+            let agreed: BTreeMap<_, _> =
+                replicas.agreed.into_iter().map(|(named, r)| (named, at(r))).collect();
+            let servers: Vec<_> = agreed.values().cloned().collect();
             {
                 let mut last = self.last_master.lock();
                 last.replicas = replicas.reported.iter().map(place).collect();
-                last.none_fits = replicas.none_fits;
+                (last.agreed, last.none_fits) = (agreed, replicas.none_fits);
             }
             // With any other policy the servers' lags are not used.
             if self.judge.rule().policy == MinReplicas::Require {
-                let at = |r: &Address| Endpoint::at(r.host(), r.port(), &self.like);
-                let servers: Vec<_> = replicas.agreed.iter().map(at).collect();
                 self.judge.read_others(&servers, self.env.now()).await;
             }
         })
