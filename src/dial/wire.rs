@@ -114,7 +114,8 @@ impl Wire {
         Self(Arc::new(Shared {
             over: AtomicBool::new(false),
             state: SyncMutex::new(state),
-            readiness: SyncMutex::default(),
+            // Nothing was read, so nothing would wake `is_over`.
+            readiness: SyncMutex::new(Readiness { came: true, reader: None }),
         }))
     }
 
