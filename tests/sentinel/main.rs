@@ -10,6 +10,7 @@ mod late_request;
 mod lying;
 mod min_replicas;
 mod node;
+mod promoted;
 mod replicas;
 mod reset;
 mod returning;
