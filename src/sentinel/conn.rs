@@ -53,7 +53,10 @@ impl SentinelConn {
             .set_response_timeout(Some(within))
             .set_push_sender(move |push: PushInfo| {
                 if let Some(at) = promotes(&push, &ours) {
-                    collector.promoted.send_replace(Some(at));
+                    // All Sentinels say it.
+                    collector
+                        .promoted
+                        .send_if_modified(|last| last.replace(at.clone()) != Some(at));
                 }
                 if !collector.is_full() && concerns(&push, &ours) {
                     collector.record();

@@ -42,7 +42,8 @@ pub(crate) const HEAD: usize = WAITERS + 1;
 /// Every token is smaller, so that doubles represent it.
 const TOKEN_END: u64 = 1 << 53;
 const ATTEMPTS_MAX: u32 = 999_999_999;
-const MILLIS: u64 = 1_000_000;
+/// In ns.
+pub(super) const MILLIS: u64 = 1_000_000;
 
 pub(crate) const RESULT: u8 = b'r';
 
@@ -165,6 +166,7 @@ fn push(out: &mut Vec<u8>, mut number: u64, width: usize, radix: u64) {
         *place = b"0123456789abcdef"[(number % radix) as usize];
         number /= radix;
     }
+    debug_assert_eq!(number, 0, "wider than its field");
 }
 
 pub(crate) fn value(row: &Row) -> &[u8] {

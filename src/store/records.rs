@@ -3,7 +3,7 @@
 //! given out of a belief: such a plan only reads.
 
 use super::record::{
-    HEAD, RESULT, STATE, Shown, TILL, WAITERS, head, push_till, through_till, value,
+    HEAD, MILLIS, RESULT, STATE, Shown, TILL, WAITERS, head, push_till, through_till, value,
 };
 use super::write::{ALONE, AWAITED, Answer, Class, Look, Stamped, Step, Write};
 use crate::error::NodeError;
@@ -13,7 +13,6 @@ use crate::rules::records::{Row, Ruling, Waiters, decide, holds_until};
 
 /// Bytes that are read without a look at the length: the head, and nearly all results.
 const FIRST: usize = 4_096;
-const MILLIS: u64 = 1_000_000;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Planned {
@@ -77,7 +76,7 @@ pub(crate) fn plan(h: &Header, op: &Op, believed: Option<Shown>) -> Planned {
                     steps.extend((reply.shows_result() && !old.is_whole).then_some(Step::Show));
                     steps.extend((new.expires > 0).then(|| Step::KeepFor(life(h, &new))));
                     steps.extend(wakes.then_some(Step::Wake(WAITERS)));
-                    changes(h, &op, (&old.row, &new), &mut steps);
+                    changes(h, &op, &old.row, &new, &mut steps);
                 }
             }
             let brings = matches!(op, Op::Complete { .. } | Op::Steps { .. });
@@ -189,7 +188,7 @@ fn whole(h: &Header, op: &Op, new: &Row) -> Stamped {
     text.into()
 }
 
-fn changes(h: &Header, op: &Op, (old, new): (&Row, &Row), steps: &mut Vec<Step>) {
+fn changes(h: &Header, op: &Op, old: &Row, new: &Row, steps: &mut Vec<Step>) {
     if new.result != old.result {
         return steps.push(Step::Set(whole(h, op, new), None));
     }

@@ -36,7 +36,7 @@ impl Twin {
     pub(crate) fn execute(&mut self, of: Setting, batch: &[(&str, Write)]) -> Vec<Answer> {
         let (mut room, mut moot, mut answers) = (ROOM, HashSet::new(), Vec::new());
         for (key, write) in batch {
-            let answer = self.one(of, (key, write), moot.contains(*key), &mut room);
+            let answer = self.one(of, key, write, moot.contains(*key), &mut room);
             if matches!(answer, Answer::Not(_)) && write.class != Class::Read {
                 moot.insert(*key);
             }
@@ -55,7 +55,8 @@ impl Twin {
     fn one(
         &mut self,
         of: Setting,
-        (key, write): (&str, &Write),
+        key: &str,
+        write: &Write,
         is_moot: bool,
         room: &mut usize,
     ) -> Answer {

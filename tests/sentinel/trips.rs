@@ -130,3 +130,38 @@ async fn one_sentinel_alone_has_sockets_opened_to_known_replicas_only() {
     assert_eq!((replica.received(""), foreign.connections()), (0, 0));
     assert!(guard.release().await.is_ok());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_socket_to_a_replica_that_only_one_sentinel_names_is_not_used() {
+    let old = server(None);
+    let new = server(Some(&old));
+    let (_last, _stays) = (server(Some(&new)), server(Some(&old)));
+    let other = Fake::start(|_| ok());
+    let (from, to) = (old.addr(), new.addr());
+    let replicas = vec![to.clone(), other.at.clone()];
+    let view = Arc::new(Mutex::new(View { master: from.clone(), replicas, ..View::default() }));
+    let sentinels = ['a', 'b', 'c'].map(|id| sentinel(id, &view));
+    let node = SentinelNode::builder(NAME, sentinels.each_ref().map(|s| s.at.clone()));
+    let node = node.min_replicas_check(MinReplicas::Off).trust_fresh(true).build().unwrap();
+    let redlock = Redlock::builder().node(node).ttl(MINUTE).max_ttl(MINUTE).build().unwrap();
+    let mutex = redlock.mutex("k").acquire_timeout(MINUTE).build().unwrap();
+    let guard = mutex.acquire().await.unwrap_or_else(|e| panic!("{e}"));
+    until("the replica has the lock", || new.cli(&["exists", "k"]) == "1").await;
+    assert_eq!(new.cli(&["replicaof", "no", "one"]), "OK");
+    until("its socket is opened", || {
+        switch(&sentinels[0], &from, &to);
+        switch(&sentinels[0], &from, &other.at);
+        other.connections() > 0
+    })
+    .await;
+    {
+        let mut view = view.lock().unwrap();
+        (view.master, view.epoch) = (to.clone(), 1);
+        view.replicas[0].clone_from(&from);
+    }
+    for sentinel in &sentinels[1..] {
+        switch(sentinel, &from, &to);
+    }
+    let verdict = timeout(MINUTE, guard.failover()).await.expect("a verdict");
+    assert_eq!((verdict, other.received("")), (Failover::Kept, 0));
+}

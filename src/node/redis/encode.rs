@@ -63,10 +63,12 @@ impl GroupTerms {
 /// `awaited`: a client may be waiting for a hint from it. `plans`: for each op on a record its
 /// conditional write.
 pub(crate) fn batch(
-    (batch, plans): (&Batch, &[Option<Planned>]),
+    batch: &Batch,
+    plans: &[Option<Planned>],
     not_after: Option<u64>,
     group_terms: GroupTerms,
-    (seen, awaited): (Option<&Seen>, bool),
+    seen: Option<&Seen>,
+    awaited: bool,
 ) -> Cmd {
     let n = batch.ops.len();
     // About four keys and four arguments per op. A wrong guess only costs a reallocation.

@@ -121,7 +121,7 @@ pub(super) fn ask_for_data(wire: &Wire) -> Option<Reply> {
     let terms = Terms { max_ttl: Duration::ZERO, clock_error: Duration::ZERO };
     let (not_after, remembers) = (None, Remembered::default());
     let nothing = Batch { terms, not_after, remembers, ops: Vec::new() };
-    let cmd = encode::batch((&nothing, &[]), None, GroupTerms::ALONE, (None, true));
+    let cmd = encode::batch(&nothing, &[], None, GroupTerms::ALONE, None, true);
     wire.send(cmd.get_packed_command(), 1, Some(Box::new(nothing)))
 }
 

@@ -16,7 +16,8 @@ pub(crate) async fn max_lag_at(at: &Endpoint, within: Duration) -> Option<Durati
         let config = redis::cmd("CONFIG").arg("GET").arg("min-replicas-max-lag").take();
         let answers = wire.ask(&[at.hello(), config]);
         let refused = ask_for_data(&wire);
-        let config = answers.await.ok()?.pop()?;
+        let [hello, config] = answers.await.ok()?.try_into().ok()?;
+        hello.extract_error().ok()?;
         // L is not kept waiting for the script, which is there when the replica refuses it.
         tokio::spawn(async move {
             let _ = timeout(within, refused?).await;

@@ -1,11 +1,10 @@
 //! The [`Resolver`] of a [`SentinelNode`](super::SentinelNode).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{broadcast, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
 use super::settings::GroupSettings;
@@ -55,8 +54,8 @@ struct LastMaster {
     replicas: BTreeSet<Place>,
     /// By their reported addresses.
     agreed: BTreeMap<Address, Endpoint>,
-    /// To one of them. Nothing was sent on it.
-    early: Option<(String, Wire)>,
+    /// To one of them, perhaps still under way. Nothing is sent on it.
+    early: Option<(String, oneshot::Receiver<Wire>)>,
     none_fits: bool,
 }
 
@@ -127,8 +126,12 @@ async fn meet(mut promoted: watch::Receiver<Option<Address>>, last: Arc<SyncMute
         let named = promoted.borrow_and_update().clone();
         let known = named.and_then(|at| last.lock().agreed.get(&at).cloned());
         let Some(at) = known else { continue };
-        let wire = timeout(EARLY, Session::dial(&at)).await;
-        last.lock().early = wire.ok().and_then(Result::ok).map(|wire| (at.to_string(), wire));
+        let (opened, early) = oneshot::channel();
+        last.lock().early = Some((at.to_string(), early));
+        match timeout(EARLY, Session::dial(&at)).await {
+            Ok(Ok(wire)) => drop(opened.send(wire)),
+            _ => drop(opened),
+        }
         sleep(EARLY).await;
         last.lock().early = None;
     }
@@ -148,11 +151,16 @@ impl Resolver for Finder {
     }
 
     fn dial<'a>(&'a self, at: &'a Endpoint) -> BoxFuture<'a, Result<Wire, NodeError>> {
-        let mut last = self.last_master.lock();
-        match last.early.take_if(|(to, wire)| *to == at.to_string() && !wire.is_over()) {
-            Some((_, wire)) => Box::pin(ready(Ok(wire))),
-            None => Box::pin(Session::dial(at)),
-        }
+        let early = self.last_master.lock().early.take_if(|(to, _)| *to == at.to_string());
+        Box::pin(async move {
+            if let Some((_, early)) = early
+                && let Ok(wire) = early.await
+                && !wire.is_over()
+            {
+                return Ok(wire);
+            }
+            Session::dial(at).await
+        })
     }
 
     fn changed(&self) -> watch::Receiver<u64> {
