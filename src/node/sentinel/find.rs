@@ -137,6 +137,16 @@ async fn meet(mut promoted: watch::Receiver<Option<Address>>, last: Arc<SyncMute
     }
 }
 
+async fn met(early: Option<oneshot::Receiver<Wire>>, at: &Endpoint) -> Result<Wire, NodeError> {
+    if let Some(early) = early
+        && let Ok(wire) = early.await
+        && !wire.is_over()
+    {
+        return Ok(wire);
+    }
+    Session::dial(at).await
+}
+
 impl Resolver for Finder {
     fn resolve(&self, deadline: Moment) -> BoxFuture<'_, Result<Endpoint, NodeError>> {
         Box::pin(async move {
@@ -152,15 +162,7 @@ impl Resolver for Finder {
 
     fn dial<'a>(&'a self, at: &'a Endpoint) -> BoxFuture<'a, Result<Wire, NodeError>> {
         let early = self.last_master.lock().early.take_if(|(to, _)| *to == at.to_string());
-        Box::pin(async move {
-            if let Some((_, early)) = early
-                && let Ok(wire) = early.await
-                && !wire.is_over()
-            {
-                return Ok(wire);
-            }
-            Session::dial(at).await
-        })
+        Box::pin(met(early.map(|(_, wire)| wire), at))
     }
 
     fn changed(&self) -> watch::Receiver<u64> {
@@ -237,5 +239,39 @@ impl Resolver for Finder {
         let (epoch, asked) = self.watch.named();
         let until = (!self.trust_unconfirmed).then(|| asked + group_terms.failover_window);
         GroupTerms { named: Some(Named { epoch, until }), ..group_terms }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+    use tokio::task::yield_now;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_under_way_is_waited_for_and_one_that_failed_or_ended_is_not_used() {
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = Endpoint::parse(&format!("redis://{}", server.local_addr().unwrap())).unwrap();
+        for (failed, ended) in [(false, false), (false, true), (true, false)] {
+            let (opened, early) = oneshot::channel();
+            let to = at.clone();
+            let waits = tokio::spawn(async move { met(Some(early), &to).await });
+            yield_now().await;
+            let wire = Session::dial(&at).await.unwrap();
+            let (first, _) = server.accept().await.unwrap();
+            if ended {
+                wire.close("the test ends it");
+            }
+            if failed {
+                drop(opened);
+            } else {
+                assert!(opened.send(wire).is_ok());
+            }
+            waits.await.unwrap().unwrap();
+            let again = timeout(Duration::from_millis(100), server.accept()).await;
+            assert_eq!(again.is_ok(), failed || ended);
+            drop(first);
+        }
     }
 }
