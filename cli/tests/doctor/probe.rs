@@ -3,7 +3,7 @@
 //! server are those from before.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufReader, Write as _};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -211,6 +211,15 @@ fn a_renamed_command_and_an_evicting_server() {
         expect(&args.join(" "), &server.url(), &wanted, codes);
         untouched(&server);
     }
+    // A server that has evicted keys grants only after a quarantine, also to the trial.
+    let server = Server::start(&["--maxmemory", "3mb", "--maxmemory-policy", "allkeys-lru"]);
+    let sets = (0..400).map(|n| format!("SET k{n} {}\n", "x".repeat(20_000)));
+    server.session(&sets.collect::<String>());
+    assert!(!server.cli(&["INFO", "stats"]).contains("evicted_keys:0\r"));
+    server.session("CONFIG SET maxmemory 0\nCONFIG SET maxmemory-policy noeviction\nFLUSHALL\n");
+    used(&server);
+    expect("keys were evicted", &server.url(), &[], [0, 0]);
+    untouched(&server);
     let server = Server::start(&["--cluster-enabled", "yes"]);
     let (ran, probe) = run(&server.url(), &[]);
     let found = probe.of("server");
@@ -304,7 +313,7 @@ fn serve(client: &TcpStream, mut server: &TcpStream, rule: fn(&[String]) -> Act)
 }
 
 fn command(from: &mut impl std::io::BufRead) -> Option<Vec<String>> {
-    let mut number = |from: &mut dyn std::io::BufRead| {
+    let number = |from: &mut dyn std::io::BufRead| {
         let mut line = String::new();
         from.read_line(&mut line).ok()?;
         line.get(1..)?.trim_end().parse::<usize>().ok()

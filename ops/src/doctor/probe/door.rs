@@ -19,17 +19,13 @@ const TRY: &str = "return #ARGV == 0 or redis.call(unpack(ARGV))";
 const KEY: &str = "palisade:doctor";
 /// What palisade reads in its script besides [`COMMANDS`].
 const INFOS: [&str; 3] = ["INFO server", "INFO stats", "INFO commandstats"];
-const AT_THE_DOOR: [&str; 9] = [
-    "CONFIG GET min-replicas-*",
-    "INFO replication",
-    "TIME",
-    "SET palisade:doctor x",
-    "SUBSCRIBE palisade:changed:x",
-    "EVAL return(1) 0",
-    "SCAN 0 COUNT 1",
-    "ROLE",
-    "WAIT 0 0",
-];
+/// Of [`COMMANDS`], what is sent outside of the script, too, or only there.
+const AT_THE_DOOR: [&str; 5] = ["INFO", "TIME", "SET", "WAIT", "SUBSCRIBE"];
+/// What only operators need, or what may be refused.
+const MORE: [&str; 4] = ["CONFIG GET min-replicas-*", "EVAL return(1) 0", "SCAN 0 COUNT 1", "ROLE"];
+const NEVER_IN_SCRIPT: [&str; 6] = ["HELLO", "SELECT", "SCRIPT", "EVALSHA", "WAIT", "SUBSCRIBE"];
+/// A key that is in no `KEYS`, as after a planned handover.
+const UNDECLARED: &str = "EXISTS palisade:doctor:undeclared";
 /// After so many requests without an answer none is sent.
 const SILENT_MAX: u8 = 2;
 
@@ -145,24 +141,17 @@ impl<'a> Door<'a> {
             runs = matches!(said, Said::Yes(_));
             all.push(Tried { command: "EVALSHA".to_owned(), in_script: false, said });
         }
-        let apart = ["HELLO", "SELECT", "SCRIPT", "EVALSHA", "WAIT", "SUBSCRIBE"];
-        let in_script = COMMANDS.iter().filter(|command| !apart.contains(&name(command)));
-        let undeclared = ["EXISTS palisade:doctor:undeclared"];
-        for command in in_script.chain(&INFOS).chain(&undeclared).filter(|_| runs) {
-            let mut evalsha = redis::cmd("EVALSHA");
-            evalsha.arg(&hash).arg(1).arg(key(trial, command));
-            for word in command.split(' ') {
-                evalsha.arg(in_its_place(trial, command, word));
+        let script = COMMANDS.iter().filter(|c| !NEVER_IN_SCRIPT.contains(&name(c)));
+        let script = script.chain(&INFOS).chain([&UNDECLARED]).filter(|_| runs).map(|c| (c, true));
+        let door = COMMANDS.iter().filter(|c| AT_THE_DOOR.contains(&name(c)));
+        for (command, in_script) in script.chain(door.chain(&MORE).map(|c| (c, false))) {
+            let mut cmd = Cmd::new();
+            if in_script {
+                cmd.arg("EVALSHA").arg(&hash).arg(1).arg(key(trial, command));
             }
-            let (command, said) = ((*command).to_owned(), self.ask(&evalsha).await);
-            all.push(Tried { command, in_script: true, said });
-        }
-        for command in AT_THE_DOOR {
-            let mut words = command.split(' ');
-            let mut cmd = redis::cmd(words.next().unwrap_or_default());
-            words.for_each(|word| _ = cmd.arg(in_its_place(trial, command, word)));
-            let (command, said) = (command.to_owned(), self.ask(&cmd).await);
-            all.push(Tried { command, in_script: false, said });
+            command.split(' ').for_each(|word| _ = cmd.arg(in_its_place(trial, command, word)));
+            let (command, said) = ((*command).to_owned(), self.ask(&cmd).await);
+            all.push(Tried { command, in_script, said });
         }
         all
     }
@@ -180,7 +169,7 @@ impl Tried {
                 SHARED
             }
             "HSET" | "HMGET" => HANDOVER,
-            _ if self.command.ends_with(":undeclared") => HANDOVER,
+            _ if self.command == UNDECLARED => HANDOVER,
             _ => SCRIPTS,
         };
         of.0 == kind.0

@@ -25,13 +25,13 @@ pub(super) struct Node {
     /// All addresses of the URL, for the service to which they belong.
     pub(super) hosts: String,
     url: String,
-    hand: String,
-    /// The address of a lone server may lead to a replica one day; `None` in a group.
+    /// `None` in a group: the address of a lone server may lead to a replica one day.
     window: Option<Duration>,
     allows_eviction: bool,
+    /// The server, and the beginning of a command line to it.
+    server: Option<(Endpoint, String)>,
     sentinel: Option<Feature>,
-    target: Option<Endpoint>,
-    node: Arc<dyn LockNode>,
+    voter: Arc<dyn LockNode>,
     trial: u64,
     within: Duration,
 }
@@ -48,59 +48,55 @@ pub(super) async fn all(
         let trial = SystemEnv.random() as u64;
         of.push((node.on_trial(trial).build()?, trial));
     }
-    let mut all = Vec::new();
-    if !groups.is_empty() {
-        let (_, found) = find_with(deployment, false).await?;
-        for ((login, found), (node, trial)) in access.groups.iter().zip(found).zip(groups) {
-            let (target, hand, sentinel) = match found.master {
-                Ok(master) => {
-                    let (at, sentinels) = (&master.at, master.sentinels.len());
-                    let says = format!("{sentinels} of {} say that {at} is master", master.known);
-                    (Some(master.target), master.hand, SENTINEL.works(says))
-                }
-                Err(Absent::Refused(why)) => (None, String::new(), SENTINEL.cannot(why)),
-                Err(Absent::Unreachable(why)) => (None, String::new(), SENTINEL.unknown(why)),
-            };
-            all.push(Node {
-                subject: login.name.clone(),
-                hosts: login.sentinels.join(" "),
-                url: login.url.clone(),
-                hand,
-                window: None,
-                allows_eviction: login.allows_eviction,
-                sentinel: Some(sentinel),
-                target,
-                node,
-                trial,
-                within,
-            });
+    let found = if groups.is_empty() { vec![] } else { find_with(deployment, false).await?.1 };
+    let groups = access.groups.iter().zip(found).zip(groups);
+    let groups = groups.map(|((login, found), (voter, trial))| {
+        let (server, sentinel) = match found.master {
+            Ok(master) => {
+                let (votes, known) = (master.sentinels.len(), master.known);
+                let says = format!("{votes} of {known} say that {} is master", master.at);
+                (Some((master.target, master.hand)), SENTINEL.works(says))
+            }
+            Err(Absent::Refused(why)) => (None, SENTINEL.cannot(why)),
+            Err(Absent::Unreachable(why)) => (None, SENTINEL.unknown(why)),
+        };
+        Node {
+            subject: login.name.clone(),
+            hosts: login.sentinels.join(" "),
+            url: login.url.clone(),
+            window: None,
+            allows_eviction: login.allows_eviction,
+            server,
+            sentinel: Some(sentinel),
+            voter,
+            trial,
+            within,
         }
-    }
-    all.extend(access.lone.iter().zip(lone).map(|(lone, (node, trial))| Node {
+    });
+    let lone = access.lone.iter().zip(lone).map(|(lone, (voter, trial))| Node {
         subject: lone.at.clone(),
         hosts: lone.at.clone(),
         url: lone.url.clone(),
-        hand: lone.hand.clone(),
         window: Some(lone.window),
         allows_eviction: lone.allows_eviction,
+        server: Some((lone.target.clone(), lone.hand.clone())),
         sentinel: None,
-        target: Some(lone.target.clone()),
-        node,
+        voter,
         trial,
         within,
-    }));
-    Ok(all)
+    });
+    Ok(groups.chain(lone).collect())
 }
 
 impl Node {
     pub(super) async fn probe(mut self) -> Vec<Feature> {
         let mut found: Vec<_> = self.sentinel.take().into_iter().collect();
-        if let Some(target) = self.target.take() {
-            let mut door = Door::new(&target, self.within);
+        if let Some(target) = self.server.as_ref().map(|(target, _)| target) {
+            let mut door = Door::new(target, self.within);
             match door.open().await {
                 Said::Yes(_) => {
                     found.push(CONNECTION.works("logged in with RESP3"));
-                    self.server(&mut door, &target, &mut found).await;
+                    self.server(&mut door, target, &mut found).await;
                 }
                 Said::No { words, .. } => found.push(CONNECTION.cannot(words)),
                 Said::Nothing(why) => found.push(CONNECTION.unknown(why)),
@@ -156,7 +152,7 @@ impl Node {
         let judge = |kind, outcome| self.judged(kind, tried, outcome, user);
         let ran = tried.iter().filter(|t| t.in_script && t.is_of(SCRIPTS)).count();
         found.push(judge(SCRIPTS, Ok(format!("{ran} commands ran in a script"))));
-        let (trials, facts) = Trials::new(Arc::clone(&self.node), self.trial, self.within).await;
+        let (trials, facts) = Trials::new(Arc::clone(&self.voter), self.trial, self.within).await;
         found.push(judge(HISTORY, history(facts, tried, info)));
         let locks = trials.locks().await;
         found.push(judge(LOCKS, locks.clone()));
@@ -181,7 +177,8 @@ impl Node {
     }
 
     fn by_hand(&self, command: &str) -> String {
-        format!("{} {command}", self.hand)
+        let hand = self.server.as_ref().map_or("redis-cli", |(_, hand)| hand);
+        format!("{hand} {command}")
     }
 
     fn judged(&self, kind: Kind, tried: &[Tried], outcome: Outcome, user: &str) -> Feature {

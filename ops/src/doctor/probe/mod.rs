@@ -1,8 +1,8 @@
 //! Says whether an endpoint can be a node: tries each command and each script of palisade there, on
 //! keys of its own, and says of each feature whether it works, works with a setting, or cannot.
 //!
-//! A verdict follows from a trial, and never from a version or a name. What is known of services by
-//! other means is in [`SERVICES`], and stands beside the verdicts.
+//! A verdict follows from a trial, and never from a name. What is known of services by other means,
+//! [`services`], stands beside the verdicts.
 //!
 //! ```no_run
 //! # async fn demo() -> Result<(), palisade::error::ConfigError> {
@@ -21,7 +21,7 @@ mod trials;
 use palisade::ConfigError;
 
 pub use self::report::{Ability, Feature, Probe};
-pub use self::services::{Basis, SERVICES, Service};
+pub use self::services::{Service, services};
 use super::super::Deployment;
 
 /// Tries all features on each node of the deployment, one node after the other.

@@ -50,7 +50,7 @@ pub struct Probe {
     /// False if a node could not be connected to.
     pub reached: bool,
     /// The services to which the addresses belong.
-    pub services: Vec<&'static Service>,
+    pub services: Vec<Service>,
     /// In the order of the trials.
     pub features: Vec<Feature>,
 }
@@ -61,7 +61,7 @@ pub(super) struct Kind(pub(super) &'static str, pub(super) bool, pub(super) &'st
 
 pub(super) const CONNECTION: Kind = Kind("connection", true, "nothing can be tried");
 pub(super) const SENTINEL: Kind = Kind("sentinel", true, "no majority names a master");
-pub(super) const SERVER: Kind = Kind("server", true, "palisade refuses such a server");
+pub(super) const SERVER: Kind = Kind("server", true, "palisade uses no such server");
 pub(super) const SCRIPTS: Kind = Kind("scripts", true, "each request is one script");
 pub(super) const HISTORY: Kind = Kind("history", true, "a loss of data could not be noticed");
 pub(super) const LOCKS: Kind = Kind("locks", true, "no locks");
@@ -108,7 +108,7 @@ impl Kind {
 impl Probe {
     pub(super) fn new(
         mut features: Vec<Feature>,
-        services: Vec<&'static Service>,
+        services: Vec<Service>,
         secrets: &Secrets,
     ) -> Self {
         for f in &mut features {
@@ -172,9 +172,8 @@ impl fmt::Display for Probe {
                 writeln!(f, "{:27}$ {command}", "")?;
             }
         }
-        for service in &self.services {
-            let Service { name, verdict, says, .. } = service;
-            wrapped(f, 0, &format!("known of {name} ({service}): {verdict}: {says}"))?;
+        for Service { name, verdict, says, basis, .. } in &self.services {
+            wrapped(f, 0, &format!("known of {name} ({basis}): {verdict}: {says}"))?;
         }
         Ok(())
     }

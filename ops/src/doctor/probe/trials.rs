@@ -18,6 +18,21 @@ const TTL: Duration = Duration::from_secs(2);
 const KEPT: Duration = Duration::from_secs(10);
 const TERMS: Terms = Terms { max_ttl: TTL, clock_error: Duration::from_millis(500) };
 
+/// What another time or another way may not meet.
+const PASSING: [NodeFault; 11] = [
+    NodeFault::Unreachable,
+    NodeFault::Timeout,
+    NodeFault::Disconnected,
+    NodeFault::Loading,
+    NodeFault::Busy,
+    NodeFault::Contended,
+    NodeFault::NoSentinel,
+    NodeFault::UnknownMaster,
+    NodeFault::NoAgreement,
+    NodeFault::HandingOver,
+    NodeFault::Closed,
+];
+
 /// Why a trial did not succeed.
 #[derive(Clone, Debug)]
 pub(super) enum Failure {
@@ -35,6 +50,8 @@ pub(super) struct Trials {
     owners: [OwnerToken; 2],
     /// The server's clock in µs: tokens far from it are changed by the server.
     token: u64,
+    /// Why nothing more is tried.
+    dead: Option<Failure>,
 }
 
 impl Trials {
@@ -44,10 +61,14 @@ impl Trials {
         within: Duration,
     ) -> (Self, Result<Facts, Failure>) {
         let owners = [(); 2].map(|()| OwnerToken::from_random(SystemEnv.random()));
-        let mut trials = Self { node, trial, within, owners, token: SystemEnv.wall_micros() };
+        let token = SystemEnv.wall_micros();
+        let mut trials = Self { node, trial, within, owners, token, dead: None };
         let inspect = Op::Inspect { keys: trials.lock("lock"), wait: false };
-        let facts = trials.batch(vec![inspect]).await.map(|(facts, _)| facts);
-        trials.token = facts.as_ref().map_or(trials.token, |facts| facts.node_micros);
+        let facts = trials.batch(vec![inspect]).await;
+        match &facts {
+            Ok(facts) => trials.token = facts.node_micros,
+            Err(why) => trials.dead = Some(why.clone()),
+        }
         (trials, facts)
     }
 
@@ -168,7 +189,7 @@ impl Trials {
     }
 
     /// A server that evicted keys before grants only after a quarantine, here of [`TTL`].
-    async fn batch(&self, ops: Vec<Op>) -> Result<(Facts, Vec<Reply>), Failure> {
+    async fn batch(&self, ops: Vec<Op>) -> Result<Facts, Failure> {
         let (mut facts, mut replies) = self.send(ops.clone()).await?;
         let left = replies.iter().filter_map(|reply| match reply {
             Reply::Quarantined { remaining, .. } => Some(*remaining),
@@ -176,19 +197,25 @@ impl Trials {
         });
         if let Some(left) = left.max() {
             sleep(left.min(2 * TTL)).await;
-            (facts, replies) = self.send(ops).await?;
+            (facts, replies) = self.send(ops.clone()).await?;
         }
-        let is_well = |reply: &&Reply| {
-            use Reply as R;
-            !matches!(reply, R::NotOwner | R::Absent | R::Mismatch | R::Quarantined { .. })
+        let is_odd = |(op, reply): &(&Op, &Reply)| match (op, reply) {
+            (Op::Acquire { owner, .. }, Reply::Held { .. } | Reply::Queued { .. }) => {
+                *owner == self.owners[0]
+            }
+            (_, Reply::Absent | Reply::NotOwner | Reply::Quarantined { .. }) => true,
+            _ => false,
         };
-        match replies.iter().find(|reply| !is_well(reply)) {
-            Some(odd) => Err(Failure::Refused(format!("palisade's script answered {odd:?}"))),
-            None => Ok((facts, replies)),
+        match ops.iter().zip(&replies).find(is_odd) {
+            Some((_, odd)) => Err(Failure::Refused(format!("palisade's script answered {odd:?}"))),
+            None => Ok(facts),
         }
     }
 
     async fn send(&self, ops: Vec<Op>) -> Result<(Facts, Vec<Reply>), Failure> {
+        if let Some(why) = &self.dead {
+            return Err(why.clone());
+        }
         let (not_after, remembers) = (None, Remembered::default());
         let batch = Batch { terms: TERMS, not_after, remembers, ops };
         let replies = self.node.call(batch, SystemEnv.now() + self.within).await;
@@ -201,16 +228,11 @@ impl Trials {
 
 impl Failure {
     fn of(e: &NodeError) -> Self {
-        use NodeFault as F;
+        let why = e.to_string();
         match e.fault() {
-            F::NoPermission => Self::LacksRight(e.to_string()),
-            F::Unreachable | F::Timeout | F::Disconnected | F::Loading | F::Busy | F::Contended => {
-                Self::Unknown(e.to_string())
-            }
-            F::NoSentinel | F::UnknownMaster | F::NoAgreement | F::HandingOver | F::Closed => {
-                Self::Unknown(e.to_string())
-            }
-            _ => Self::Refused(e.to_string()),
+            NodeFault::NoPermission => Self::LacksRight(why),
+            fault if PASSING.contains(&fault) => Self::Unknown(why),
+            _ => Self::Refused(why),
         }
     }
 }
