@@ -17,9 +17,10 @@ use crate::support::server::Server;
 
 const PASSWORD: &str = "s3cret-of-the-app";
 
+/// A feature, with every field of the JSON.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Feature {
+struct Tried {
     feature: String,
     subject: String,
     verdict: String,
@@ -34,7 +35,7 @@ struct Feature {
 struct Probe {
     reached: bool,
     services: Vec<serde_json::Value>,
-    features: Vec<Feature>,
+    features: Vec<Tried>,
 }
 
 impl Probe {
@@ -44,7 +45,7 @@ impl Probe {
         odd.map(|f| (&*f.feature, &*f.verdict)).collect()
     }
 
-    fn of(&self, feature: &str) -> &Feature {
+    fn of(&self, feature: &str) -> &Tried {
         let found = self.features.iter().find(|f| f.feature == feature);
         found.unwrap_or_else(|| panic!("nothing of {feature}: {self:#?}"))
     }
@@ -120,14 +121,8 @@ fn a_plain_server_does_all_and_every_command_is_called() {
     used(&server);
     let probe = expect("plain", &server.url(), &[], [0, 0]);
     assert!(probe.reached && probe.services.is_empty());
-    let needed: BTreeSet<_> = probe
-        .features
-        .iter()
-        .filter(|f| f.needed)
-        .collect::<Vec<_>>()
-        .iter()
-        .map(|f| f.feature.as_str())
-        .collect();
+    let needed = probe.features.iter().filter(|f| f.needed);
+    let needed: BTreeSet<_> = needed.map(|f| &*f.feature).collect();
     assert!(needed.contains("locks") && !needed.contains("wake-ups"), "{needed:?}");
     untouched(&server);
     let stats = server.cli(&["INFO", "commandstats"]);
@@ -265,6 +260,8 @@ fn a_group_is_tried_at_the_master_that_its_sentinels_name() {
     assert_eq!((ran.code, &*probe.of("sentinel").verdict), (2, "cannot"), "{probe:#?}");
 }
 
+const IN_SCRIPT: &str = "ERR This Redis command is not allowed from script";
+
 /// What a relay does with a command.
 enum Act {
     Pass,
@@ -337,7 +334,6 @@ fn is(words: &[String], name: &str) -> bool {
 fn proxies_that_refuse_close_or_fall_silent() {
     let server = Server::start(&[]);
     used(&server);
-    const IN_SCRIPT: &str = "ERR This Redis command is not allowed from script";
     // As Redis Enterprise: INFO at the door, and not in scripts.
     let no_info: fn(&[String]) -> Act = |words| match words {
         [name, .., last] if name == "EVALSHA" && (words.len() > 9 || last == "replication") => {
@@ -386,6 +382,9 @@ fn proxies_that_refuse_close_or_fall_silent() {
     let (ran, probe) = run(&relay(&server, |_| Act::Mute), &[]);
     assert_eq!((ran.code, probe.reached), (69, false), "{probe:#?}");
     assert_eq!(probe.lacks(), BTreeMap::from([("connection", "unknown")]));
+    for url in ["memory://", "http://127.0.0.1"] {
+        assert_eq!(Patient::default().arg("--probe").arg(url).run(&[]).code, 64, "{url}");
+    }
     let wrong = format!("redis://app:{PASSWORD}@{}", server.addr());
     let (ran, probe) = run(&wrong, &[]);
     assert_eq!((ran.code, probe.reached), (69, false), "{probe:#?}");

@@ -64,7 +64,7 @@ impl Trials {
         let token = SystemEnv.wall_micros();
         let mut trials = Self { node, trial, within, owners, token, dead: None };
         let inspect = Op::Inspect { keys: trials.lock("lock"), wait: false };
-        let facts = trials.batch(vec![inspect]).await;
+        let facts = trials.batch(vec![inspect]).await.map(|(facts, _)| facts);
         match &facts {
             Ok(facts) => trials.token = facts.node_micros,
             Err(why) => trials.dead = Some(why.clone()),
@@ -82,16 +82,12 @@ impl Trials {
     }
 
     fn extend(&self, name: &str, mode: LockMode, meta: Option<Arc<[u8]>>) -> Op {
-        let (keys, owner, token) = (self.lock(name), self.owners[0], self.token());
+        let (keys, owner, token) = (self.lock(name), self.owners[0], FencingToken::new(self.token));
         Op::Extend { mode, keys, owner, ttl: TTL, token, meta, reassert: None }
     }
 
     fn release(&self, name: &str, mode: LockMode) -> Op {
         Op::Release { mode, keys: self.lock(name), owner: self.owners[0], meta: true }
-    }
-
-    fn token(&self) -> FencingToken {
-        FencingToken::new(self.token)
     }
 
     pub(super) async fn locks(&self) -> Outcome {
@@ -142,10 +138,13 @@ impl Trials {
             created: None,
             wait: false,
         };
-        let token = self.token();
+        let (_, replies) = self.batch(vec![Op::Claim(claim)]).await?;
+        let Some(Reply::Claimed { fence, .. }) = replies.first() else {
+            return Err(Failure::Refused(format!("palisade's script answered {replies:?}")));
+        };
+        let token = FencingToken::new(*fence);
         let ballot = Ballot { key: Arc::clone(&key), owner, token, retention: KEPT, fingerprint };
         let ops = vec![
-            Op::Claim(claim),
             Op::Steps { ballot: ballot.clone(), list: b"step"[..].into() },
             Op::Complete { ballot, value: Some(b"result"[..].into()) },
             Op::Lookup { key, retention: KEPT, fingerprint, born: None, accepted },
@@ -189,7 +188,7 @@ impl Trials {
     }
 
     /// A server that evicted keys before grants only after a quarantine, here of [`TTL`].
-    async fn batch(&self, ops: Vec<Op>) -> Result<Facts, Failure> {
+    async fn batch(&self, ops: Vec<Op>) -> Result<(Facts, Vec<Reply>), Failure> {
         let (mut facts, mut replies) = self.send(ops.clone()).await?;
         let left = replies.iter().filter_map(|reply| match reply {
             Reply::Quarantined { remaining, .. } => Some(*remaining),
@@ -208,7 +207,7 @@ impl Trials {
         };
         match ops.iter().zip(&replies).find(is_odd) {
             Some((_, odd)) => Err(Failure::Refused(format!("palisade's script answered {odd:?}"))),
-            None => Ok(facts),
+            None => Ok((facts, replies)),
         }
     }
 
