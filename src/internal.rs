@@ -56,7 +56,7 @@ pub mod model {
 }
 pub use crate::name::{
     DECISIONS, MARKER, NOTE, SETTLED, check_name, check_namespace, check_prefix, deployment_id,
-    of_key, of_record, record_key,
+    of_key, of_record, record_key, trial_key,
 };
 pub use crate::node::min_replicas_rule::{
     ADVISED_DOWN_AFTER, ADVISED_LAG, Checked, LAG_SLACK, MinReplicasFacts, MinReplicasRule,

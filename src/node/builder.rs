@@ -34,13 +34,15 @@ pub(super) struct NodeSettings<S> {
     check: Option<MinReplicas>,
     trust_fresh: bool,
     allow_eviction: bool,
+    trial: Option<u64>,
     pub(super) own: S,
 }
 
 impl<S> NodeSettings<S> {
     pub(super) fn new(data: Endpoint, policy: MinReplicas, own: S) -> Self {
         let rule = MinReplicasRule { policy, ..MinReplicasRule::default() };
-        Self { data, rule, check: None, trust_fresh: false, allow_eviction: false, own }
+        let (trust_fresh, allow_eviction) = (false, false);
+        Self { data, rule, check: None, trust_fresh, allow_eviction, trial: None, own }
     }
 
     pub(super) fn link(
@@ -52,6 +54,7 @@ impl<S> NodeSettings<S> {
         LinkOptions {
             trust_fresh: self.trust_fresh,
             allow_eviction: self.allow_eviction,
+            trial: self.trial,
             name: Arc::clone(name),
             connect_timeout,
             env,
@@ -149,6 +152,13 @@ impl<S> NodeBuilder<S> {
     /// all its data (quarantine 21).
     pub fn allow_eviction(self, allow: bool) -> Self {
         self.set(|s| s.allow_eviction = allow)
+    }
+
+    /// Keeps the marker and the note under keys of this trial ([`trial_key`](crate::name)), and
+    /// accepts what can be tried nevertheless.
+    pub(crate) fn on_trial(self, trial: u64) -> Self {
+        let node = self.trust_fresh(true).allow_eviction(true).failover_window(Duration::ZERO);
+        node.min_replicas_check(MinReplicas::Off).set(|s| s.trial = Some(trial))
     }
 
     /// Sets the failover window: the assumed time for which a replaced server accepts writes. At

@@ -94,6 +94,8 @@ pub(crate) struct LinkOptions {
     /// A server without the marker is new and grants at once.
     pub(crate) trust_fresh: bool,
     pub(crate) allow_eviction: bool,
+    /// As in [`GroupTerms`].
+    pub(crate) trial: Option<u64>,
     pub(crate) name: Arc<str>,
     pub(crate) connect_timeout: Duration,
     pub(crate) env: Arc<dyn Env>,
@@ -327,8 +329,9 @@ impl<R: Resolver> Shared<R> {
 
     /// Of this version; `None` if there is a later one.
     fn terms_at(&self, version: u64) -> Option<GroupTerms> {
-        let LinkOptions { trust_fresh, allow_eviction, .. } = self.options;
-        let group_terms = GroupTerms { trust_fresh, allow_eviction, ..self.resolver.group_terms() };
+        let LinkOptions { trust_fresh, allow_eviction, trial, .. } = self.options;
+        let group_terms = self.resolver.group_terms();
+        let group_terms = GroupTerms { trust_fresh, allow_eviction, trial, ..group_terms };
         // The version comes second: it changes no later than the terms, which name one master only
         // (sentinel 10).
         (*self.changed.borrow() == version).then_some(group_terms)

@@ -77,6 +77,16 @@ impl NodeUrl {
         }))
     }
 
+    /// Returns the node of a trial, which writes only to keys of its own.
+    #[must_use]
+    pub fn on_trial(self, trial: u64) -> Self {
+        match self {
+            Self::Lone(node) => Self::Lone(node.on_trial(trial)),
+            Self::Group(node) => Self::Group(node.on_trial(trial).trust_unconfirmed_master(true)),
+            Self::Memory(node) => Self::Memory(node),
+        }
+    }
+
     /// Builds the node.
     ///
     /// # Errors

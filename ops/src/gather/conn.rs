@@ -32,10 +32,14 @@ impl Conn {
     ) -> Result<Self, String> {
         // Every wait ends at `until`.
         match timeout_at(until, line).await {
-            Ok(Ok(line)) => Ok(Self { line: Arc::new(line), until }),
+            Ok(Ok(line)) => Ok(Self::over(line, until)),
             Ok(Err(e)) => Err(internal::opening_text(&e, at)),
             Err(_) => Err(LATE.to_owned()),
         }
+    }
+
+    pub(crate) fn over(line: Line, until: Instant) -> Self {
+        Self { line: Arc::new(line), until }
     }
 
     pub(crate) fn until(&self, until: Instant) -> Self {
@@ -71,7 +75,8 @@ impl Conn {
         }
     }
 
-    async fn send(&self, command: &Cmd) -> Option<RedisResult<Value>> {
+    /// `None` if there is no answer before the deadline.
+    pub(crate) async fn send(&self, command: &Cmd) -> Option<RedisResult<Value>> {
         let mut handle = (**self.line).clone();
         let sent = async { handle.send_packed_command(command).await };
         let answer = timeout_at(self.until, sent).await.ok()?;
@@ -145,7 +150,7 @@ impl std::fmt::Debug for Conn {
     }
 }
 
-const LATE: &str = "no answer before the deadline";
+pub(crate) const LATE: &str = "no answer before the deadline";
 
 fn answered<T>(answer: RedisResult<T>, what: &str, secrets: &Secrets) -> Read<T> {
     answer.map_err(|e| {
