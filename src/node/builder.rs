@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::link::LinkOptions;
 use super::min_replicas_rule::{MinReplicas, MinReplicasRule, check_min_replicas};
+use crate::dial::credentials::CredentialsProvider;
 use crate::dial::endpoint::Endpoint;
 use crate::env::{Env, SystemEnv};
 use crate::error::ConfigError;
@@ -112,6 +113,13 @@ impl<S> NodeBuilder<S> {
     /// server. Errors and logs never contain the password.
     pub fn password(self, password: impl AsRef<str>) -> Self {
         self.set_data(|data| Ok(data.password(password.as_ref())))
+    }
+
+    /// Sets the provider of the login at the data servers, which the node asks for each new
+    /// connection. It replaces [`password`](Self::password), and [`username`](Self::username) where
+    /// its answer has a user name. The last call of `password` and `credentials` counts.
+    pub fn credentials(self, provider: impl CredentialsProvider) -> Self {
+        self.set_data(|data| Ok(data.credentials(Arc::new(provider))))
     }
 
     /// Sets the database index, at most 2 147 483 647. Default: the index in the address of a

@@ -26,12 +26,13 @@ use super::redis::encode::GroupTerms;
 use super::redis::facts::ServerFacts;
 use super::redis::faults;
 use super::redis::session::Session;
-use super::{BoxFuture, NodeSignal};
+use super::{BoxFuture, NodeEvent, NodeSignal};
 use crate::dial::endpoint::Endpoint;
+use crate::dial::login::Logins;
 use crate::dial::wire::Wire;
 use crate::durability::{BarrierPoint, Durability};
 use crate::env::Env;
-use crate::error::{NodeError, NodeFault};
+use crate::error::{Commands, NodeError, NodeFault};
 use crate::op::{Batch, Remembered, Replies, Terms, TimedFacts};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
@@ -123,6 +124,8 @@ struct State {
     /// `host:port` of the last connection.
     address: Option<Arc<str>>,
     trying: Option<Arc<str>>,
+    /// The connection that is made waits for its provider of credentials.
+    wants_login: bool,
     connecting: bool,
     tended: bool,
     /// `run_id` of the last server process, and its largest number of replicas so far.
@@ -152,6 +155,26 @@ impl<R: Resolver> Link<R> {
             turns: watch::Sender::new(0),
         };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// Failures of these logins are the node's events.
+    pub(crate) fn reporting(
+        self,
+        logins: impl IntoIterator<Item = (&'static str, Option<Arc<Logins>>)>,
+    ) -> Self {
+        for (whose, logins) in logins {
+            let (events, name) = (self.shared.events.clone(), self.shared.options.name.clone());
+            let report = move |why: &str| {
+                let why = format!("login at the {whose}: {why}").into();
+                let event = NodeEvent::LoginFailed { why };
+                event.log(&name, &Commands::default());
+                let _ = events.send(event.into());
+            };
+            if let Some(logins) = logins {
+                logins.on_failure(report);
+            }
+        }
+        self
     }
 
     pub(crate) fn resolver(&self) -> &R {
@@ -224,7 +247,7 @@ impl<R: Resolver> Link<R> {
             doubt.standing = done.as_ref().is_err_and(|e| faults::ends_session(e.fault()));
             done.unwrap_or_else(|e| match e.fault() {
                 // A person has to correct this, so the message names the server.
-                NodeFault::Auth | NodeFault::NoPermission => {
+                NodeFault::Auth | NodeFault::Credentials | NodeFault::NoPermission => {
                     Replies::fail(n, &e.at(&doubt.current.at, ""))
                 }
                 _ => Replies::fail(n, &e),
@@ -323,8 +346,7 @@ impl<R: Resolver> Shared<R> {
     }
 
     fn too_late(&self) -> NodeError {
-        let detail = self.late("still connecting when the deadline passed");
-        NodeError::not_executed(NodeFault::Unreachable, detail)
+        self.late("still connecting when the deadline passed")
     }
 
     /// Of this version; `None` if there is a later one.

@@ -232,6 +232,11 @@ async fn ask_one(
                     }
                 }
             }
+            if let SentinelReply::Failed(trouble @ Trouble::Auth, _) = &mut answer.reply
+                && like.logins().is_some()
+            {
+                *trouble = Trouble::NoCredentials;
+            }
             (answer, conn.filter(|_| keep))
         }
         Err(_) => (late(at, inquiry), None),

@@ -13,6 +13,7 @@ use crate::dial::Line;
 use crate::dial::address::Address;
 use crate::dial::endpoint::Endpoint;
 use crate::dial::error_text::{error_text, refusal};
+use crate::dial::login::NoCredentials;
 use crate::safe_text::{Quoted, Secrets};
 use crate::tls;
 
@@ -64,19 +65,19 @@ impl SentinelConn {
                 Ok::<(), std::convert::Infallible>(())
             });
         let endpoint = Endpoint::at(at.host(), at.port(), like);
-        let mut handle = timeout(within, endpoint.dial_sentinel(config))
+        let mut handle = timeout(within, endpoint.dial_sentinel(config, within))
             .await
             .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
             .map_err(|e| no_connection(&e, like.is_tls(), &like.secrets()))?;
         let subscription = match handle.subscribe(&CHANNELS[..]).await {
             Ok(()) => Subscription::Events,
             Err(e) if e.is_timeout() || e.is_io_error() => {
-                return Err(trouble(&e, handle.secrets()));
+                return Err(trouble(&e, &handle.secrets()));
             }
-            Err(e) => Subscription::PollOnly(error_text(&e, handle.secrets())),
+            Err(e) => Subscription::PollOnly(error_text(&e, &handle.secrets())),
         };
         let id = redis::cmd("SENTINEL").arg("MYID").query_async(&mut *handle).await;
-        let id = own_id(id, handle.secrets())?;
+        let id = own_id(id, &handle.secrets())?;
         Ok((Self { handle, id }, subscription))
     }
 
@@ -95,16 +96,16 @@ impl SentinelConn {
         let mut reply = match got.map(<[RedisResult<Value>; 4]>::try_from) {
             Ok(Ok([facts, address, peers, info])) => {
                 in_tilt = info.is_ok_and(|info| says_tilt(&info));
-                judged(facts, address, peers, self.handle.secrets())
+                judged(facts, address, peers, &self.handle.secrets())
             }
             Ok(Err(_)) => SentinelReply::Failed(Trouble::Strange, "wrong number of answers".into()),
             Err(e) => {
-                let (trouble, detail) = trouble(&e, self.handle.secrets());
+                let (trouble, detail) = trouble(&e, &self.handle.secrets());
                 SentinelReply::Failed(trouble, detail)
             }
         };
         if let SentinelReply::Unknown(detail) = &mut reply {
-            *detail = not_monitored(name, &self.masters().await, self.handle.secrets()).into();
+            *detail = not_monitored(name, &self.masters().await, &self.handle.secrets()).into();
         }
         Answer { from: from.clone(), id: self.id.clone(), reply, in_tilt }
     }
@@ -313,6 +314,7 @@ fn trouble(e: &RedisError, secrets: &Secrets) -> (Trouble, Box<str>) {
 fn kind(e: &RedisError) -> Trouble {
     let unknown = |text: &str| text.to_ascii_lowercase().starts_with("unknown command");
     match e.code() {
+        _ if tls::inside::<NoCredentials>(e).is_some() => Trouble::NoCredentials,
         _ if e.is_timeout() => Trouble::Timeout,
         Some("NOAUTH" | "WRONGPASS") => Trouble::Auth,
         Some("NOPERM") => Trouble::NoPermission,

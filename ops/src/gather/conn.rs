@@ -46,14 +46,14 @@ impl Conn {
         Self { line: Arc::clone(&self.line), until }
     }
 
-    pub(crate) fn secrets(&self) -> &Secrets {
+    pub(crate) fn secrets(&self) -> Secrets {
         self.line.secrets()
     }
 
     /// An error's text calls the command `what`.
     pub(crate) async fn execute(&self, command: &Cmd, what: &str) -> Read<Value> {
         match self.send(command).await {
-            Some(answer) => answered(answer, what, self.secrets()),
+            Some(answer) => answered(answer, what, &self.secrets()),
             None => Err(Unread::Failed(LATE.to_owned())),
         }
     }
@@ -62,7 +62,7 @@ impl Conn {
     /// an error says which right the user lacks.
     pub(crate) async fn needed(&self, command: &Cmd) -> Result<Value, String> {
         let answer = self.send(command).await.ok_or_else(|| LATE.to_owned())?;
-        answer.map_err(|e| refused(&e, self.secrets()))
+        answer.map_err(|e| refused(&e, &self.secrets()))
     }
 
     /// Sends a command that changes something, as [`Self::needed`] does. `Ok(Err(why))` is an error
@@ -70,8 +70,8 @@ impl Conn {
     /// executed the command.
     pub(crate) async fn change(&self, command: &Cmd) -> Result<Result<Value, String>, String> {
         match self.send(command).await.ok_or_else(|| LATE.to_owned())? {
-            Err(e) if e.code().is_none() => Err(error_text(&e, self.secrets())),
-            answer => Ok(answer.map_err(|e| refused(&e, self.secrets()))),
+            Err(e) if e.code().is_none() => Err(error_text(&e, &self.secrets())),
+            answer => Ok(answer.map_err(|e| refused(&e, &self.secrets()))),
         }
     }
 
@@ -101,7 +101,7 @@ impl Conn {
         let mut handle = (**self.line).clone();
         let sent = async { handle.send_packed_commands(commands, 0, count).await };
         let answers = timeout_at(self.until, sent).await.map_err(|_| LATE.to_owned())?;
-        let text = |e| refused(&e, self.secrets());
+        let text = |e| refused(&e, &self.secrets());
         let answers = answers.map_err(text)?;
         Ok(answers.into_iter().map(|answer| answer.extract_error().map_err(text)).collect())
     }

@@ -48,8 +48,7 @@ impl<R: Resolver> Turn<R> {
                 done = shared.open(version) => break done,
                 () = moved_on(&mut changed, version) => self.version = *changed.borrow(),
                 () = sleep(limit) => {
-                    let detail = self.shared.late(&format!("no connection within {limit:?}"));
-                    break Err(NodeError::not_executed(F::Unreachable, detail));
+                    break Err(self.shared.late(&format!("no connection within {limit:?}")));
                 }
             }
         };
@@ -117,7 +116,10 @@ impl<R: Resolver> Shared<R> {
 
     pub(super) async fn open(self: &Arc<Self>, version: u64) -> Result<Current, NodeError> {
         let deadline = self.options.env.now() + self.options.connect_timeout;
-        self.state().trying = None;
+        {
+            let mut state = self.state();
+            (state.trying, state.wants_login) = (None, false);
+        }
         let endpoint = self.resolver.resolve(deadline).await?;
         let at = endpoint.to_string();
         self.state().trying = Some(at.as_str().into());
@@ -132,6 +134,11 @@ impl<R: Resolver> Shared<R> {
         let mut follow_up = JoinSet::new();
         let shared = Arc::clone(self);
         follow_up.spawn(async move { shared.resolver.follow_up().await });
+        // Once there is a socket: a server that is down costs no question.
+        self.state().wants_login = true;
+        let logged = endpoint.logged("batches").await;
+        self.state().wants_login = false;
+        let endpoint = logged.map_err(|why| located(why.into()))?;
         let (events, env) = (self.events.clone(), &self.options.env);
         let session = Session::open(wire, &endpoint, events, min_replicas, env);
         let session = Arc::new(session.await.map_err(located)?);
@@ -165,13 +172,18 @@ impl<R: Resolver> Shared<R> {
         most
     }
 
-    pub(super) fn late(&self, text: &str) -> String {
-        let (place, hint) = match &self.state().trying {
+    pub(super) fn late(&self, text: &str) -> NodeError {
+        let state = self.state();
+        if state.wants_login {
+            let why = format!("the provider has not answered yet: {text}");
+            return NodeError::not_executed(F::Credentials, why);
+        }
+        let (place, hint) = match &state.trying {
             Some(at) => (format!("at {at}: "), self.resolver.hint()),
             None => (String::new(), ""),
         };
         let silent =
             if self.resolver.is_tls() { format!("; {}", tls::SILENT) } else { String::new() };
-        format!("{place}{text}{hint}{silent}")
+        NodeError::not_executed(F::Unreachable, format!("{place}{text}{hint}{silent}"))
     }
 }

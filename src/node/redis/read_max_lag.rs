@@ -13,6 +13,7 @@ use crate::sentinel::conn::fields;
 pub(crate) async fn max_lag_at(at: &Endpoint, within: Duration) -> Option<Duration> {
     let work = async {
         let wire = Session::dial(at).await.ok()?;
+        let at = at.logged("settings").await.ok()?;
         let config = redis::cmd("CONFIG").arg("GET").arg("min-replicas-max-lag").take();
         let answers = wire.ask(&[at.hello(), config]);
         let refused = ask_for_data(&wire);

@@ -16,17 +16,18 @@ use super::news::{Look, News};
 use super::{decode, faults, script};
 use crate::dial::endpoint::Endpoint;
 use crate::dial::frames::Excess;
+use crate::dial::login::Keeper;
 use crate::dial::wire::{Reply, Wire};
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::node::{NodeEvent, NodeSignal};
 use crate::op::{Batch, Facts, Remembered, Replies, Terms, TimedFacts};
-use crate::safe_text::Secrets;
 use crate::sync::SyncMutex;
 
 pub(crate) struct Session {
     wire: Wire,
-    secrets: Secrets,
+    endpoint: Endpoint,
+    _keeper: Option<Keeper>,
     facts: ServerFacts,
     judging: Arc<Judging>,
     look: SyncMutex<Option<Look>>,
@@ -52,13 +53,13 @@ impl Session {
         min_replicas_facts: bool,
         env: &Arc<dyn Env>,
     ) -> Result<Self, NodeError> {
-        let secrets = endpoint.secrets();
         let (facts, look) = introduce(&wire, endpoint, min_replicas_facts, env).await?;
         let at = Arc::from(endpoint.to_string());
         let judging = Judging::new(Arc::clone(&facts.run_id), at, Arc::clone(env));
         Ok(Self {
+            _keeper: Keeper::new(endpoint, wire.sends()),
             wire,
-            secrets,
+            endpoint: endpoint.clone(),
             facts,
             judging: Arc::new(judging),
             look: SyncMutex::new(look),
@@ -78,7 +79,7 @@ impl Session {
         &self,
         min_replicas_facts: bool,
     ) -> Result<ServerFacts, NodeError> {
-        look(&self.wire, &self.secrets, min_replicas_facts).await
+        look(&self.wire, &self.endpoint, min_replicas_facts).await
     }
 
     pub(crate) fn is_lost(&self) -> bool {
@@ -174,7 +175,7 @@ impl Session {
 
 impl Session {
     fn answer_of(&self, answers: RedisResult<Vec<Value>>) -> Result<Value, NodeError> {
-        let calling = |e| faults::calling(&e, &self.secrets);
+        let calling = |e| faults::calling(&self.endpoint.blamed(e), &self.endpoint.secrets());
         let answer = answers.map_err(calling)?.into_iter().next().unwrap_or(Value::Nil);
         answer.extract_error().map_err(|e| {
             if faults::is_noscript(&e) {
@@ -182,7 +183,7 @@ impl Session {
                 // failed, or a later batch was sent before it. So the node makes a new connection.
                 self.abandon();
                 if let Some(refused) = self.wire.refused_script() {
-                    return faults::connecting(&refused, &self.secrets);
+                    return faults::connecting(&refused, &self.endpoint.secrets());
                 }
             }
             calling(e)

@@ -114,7 +114,7 @@ impl<'a> Door<'a> {
     }
 
     fn refused(&mut self, e: &RedisError, conn: &Conn) -> Said {
-        let words = error_text(e, conn.secrets());
+        let words = error_text(e, &conn.secrets());
         let Some(code) = e.code() else {
             // Some proxies close the connection after what they do not know.
             self.conn = None;
@@ -123,7 +123,7 @@ impl<'a> Door<'a> {
         if ["MOVED", "ASK", "CROSSSLOT", "CLUSTERDOWN"].contains(&code) {
             self.elsewhere.get_or_insert_with(|| words.clone());
         }
-        let lacks_right = missing_right(e, conn.secrets()).is_some();
+        let lacks_right = missing_right(e, &conn.secrets()).is_some();
         Said::No { lacks_right, words }
     }
 
