@@ -1,6 +1,7 @@
 //! Nodes that are Sentinel groups: choice of the server, failovers, required settings, and
 //! Sentinels that send false information.
 
+mod credentials;
 #[path = "../../benches/pair/delay.rs"]
 mod delay;
 mod failover_outlived;
