@@ -4,28 +4,52 @@
 use std::time::Duration;
 
 use redis::{Cmd, ErrorKind, RedisError, Value};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout};
 
 use super::super::super::facts::COMMANDS;
 use super::super::super::gather::conn::{Conn, LATE, raw};
-use super::report::{
-    DURABILITY, HANDOVER, KEYS, Kind, MIN_REPLICAS, OPERATOR, SCRIPTS, SHARED, WAKING,
-};
+use super::report::{DURABILITY, HANDOVER, KEYS, Kind, OPERATOR, SCRIPTS, SHARED, WAKING};
 use palisade::internal::{self, Endpoint, error_text, missing_right, trial_key};
 
-/// Without arguments it only shows that scripts run.
-const TRY: &str = "return #ARGV == 0 or redis.call(unpack(ARGV))";
+/// Without arguments it only shows that scripts run. Its key expires, also if the probe is killed.
+const TRY: &str = "if #ARGV == 0 then return 1 end local answer = redis.pcall(unpack(ARGV)) \
+                   redis.pcall('PEXPIRE', KEYS[1], 60000) return answer";
+/// In ms, as in [`TRY`].
+pub(super) const LEFT_FOR: u64 = 60_000;
 /// The key of [`COMMANDS`].
 const KEY: &str = "palisade:doctor";
 /// What palisade reads in its script besides [`COMMANDS`].
 const INFOS: [&str; 3] = ["INFO server", "INFO stats", "INFO commandstats"];
-/// Of [`COMMANDS`], what is sent outside of the script, too, or only there.
-const AT_THE_DOOR: [&str; 5] = ["INFO", "TIME", "SET", "WAIT", "SUBSCRIBE"];
-/// What only operators need, or what may be refused.
-const MORE: [&str; 4] = ["CONFIG GET min-replicas-*", "EVAL return(1) 0", "SCAN 0 COUNT 1", "ROLE"];
+/// What is sent outside of the script, too, or only there. Some services want a key for each EVAL.
+const AT_THE_DOOR: [&str; 8] = [
+    "INFO replication",
+    "TIME",
+    "SET palisade:doctor x PX 60000",
+    "WAIT 0 0",
+    "SUBSCRIBE palisade:changed:x",
+    "EVAL return(1) 1 palisade:doctor",
+    "SCAN 0 COUNT 1",
+    "ROLE",
+];
 const NEVER_IN_SCRIPT: [&str; 6] = ["HELLO", "SELECT", "SCRIPT", "EVALSHA", "WAIT", "SUBSCRIBE"];
 /// A key that is in no `KEYS`, as after a planned handover.
 const UNDECLARED: &str = "EXISTS palisade:doctor:undeclared";
+/// Codes of errors that another time may not meet.
+pub(super) const PASSING: [&str; 12] = [
+    "NOREPLICAS",
+    "OOM",
+    "LOADING",
+    "BUSY",
+    "NOSCRIPT",
+    "READONLY",
+    "MASTERDOWN",
+    "UNBLOCKED",
+    "MISCONF",
+    "TRYAGAIN",
+    // A service answers it while its log of writes lags.
+    "CLUSTERDOWN",
+    "HANDOVER",
+];
 /// After so many requests without an answer none is sent.
 const SILENT_MAX: u8 = 2;
 
@@ -38,42 +62,38 @@ pub(super) enum Said {
 
 pub(super) struct Tried {
     /// As in [`COMMANDS`].
-    pub(super) command: String,
+    pub(super) command: &'static str,
     pub(super) in_script: bool,
     pub(super) said: Said,
 }
 
-pub(super) struct Door<'a> {
-    target: &'a Endpoint,
+pub(super) struct Door {
+    target: Endpoint,
     conn: Option<Conn>,
+    /// For each answer.
     within: Duration,
-    until: Instant,
     silent: u8,
-    /// The words by which a server of a cluster sends a client elsewhere.
-    pub(super) elsewhere: Option<String>,
 }
 
-impl<'a> Door<'a> {
-    pub(super) fn new(target: &'a Endpoint, within: Duration) -> Self {
-        let until = Instant::now() + 6 * within;
-        Self { target, conn: None, within, until, silent: 0, elsewhere: None }
+impl Door {
+    pub(super) fn new(target: Endpoint, within: Duration) -> Self {
+        Self { target, conn: None, within, silent: 0 }
     }
 
     /// `Yes` has no meaning.
     pub(super) async fn open(&mut self) -> Said {
-        let until = self.until.min(Instant::now() + self.within);
-        let line = timeout_at(until, internal::open(self.target)).await;
-        let e = match line {
+        let e = match timeout(self.within, internal::open(&self.target)).await {
             Ok(Ok(line)) => {
-                self.conn = Some(Conn::over(line, until));
+                self.conn = Some(Conn::over(line, Instant::now()));
                 return Said::Yes(Value::Nil);
             }
             Ok(Err(e)) => e,
             Err(_) => return self.nothing(LATE.to_owned()),
         };
-        let words = internal::opening_text(&e, self.target);
-        let of_login = [ErrorKind::AuthenticationFailed, ErrorKind::RESP3NotSupported];
-        if e.code().is_some() || of_login.contains(&e.kind()) {
+        let words = internal::opening_text(&e, &self.target);
+        let too_many = e.detail().is_some_and(|detail| detail.starts_with("max number of clients"));
+        let lacks_it = e.code() == Some("ERR") && !too_many;
+        if lacks_it || e.kind() == ErrorKind::RESP3NotSupported {
             Said::No { lacks_right: false, words }
         } else {
             self.nothing(words)
@@ -83,7 +103,6 @@ impl<'a> Door<'a> {
     /// The next command is sent on a new connection, however many got no answer.
     pub(super) fn reopen(&mut self) {
         (self.conn, self.silent) = (None, 0);
-        self.until = Instant::now() + 2 * self.within;
     }
 
     fn nothing(&mut self, why: String) -> Said {
@@ -93,16 +112,15 @@ impl<'a> Door<'a> {
     }
 
     pub(super) async fn ask(&mut self, command: &Cmd) -> Said {
-        if self.silent >= SILENT_MAX || Instant::now() >= self.until {
-            return Said::Nothing("not tried, because the server did not answer before".to_owned());
+        if self.silent >= SILENT_MAX {
+            return Said::Nothing("not tried: earlier commands were not answered".to_owned());
         }
-        if self.conn.is_none() {
-            match self.open().await {
-                Said::Yes(_) => {}
-                other => return other,
-            }
+        if self.conn.is_none()
+            && let other @ (Said::No { .. } | Said::Nothing(_)) = self.open().await
+        {
+            return other;
         }
-        let until = self.until.min(Instant::now() + self.within);
+        let until = Instant::now() + self.within;
         let Some(conn) = self.conn.as_ref().map(|conn| conn.until(until)) else {
             return Said::Nothing(LATE.to_owned());
         };
@@ -115,43 +133,50 @@ impl<'a> Door<'a> {
 
     fn refused(&mut self, e: &RedisError, conn: &Conn) -> Said {
         let words = error_text(e, conn.secrets());
-        let Some(code) = e.code() else {
-            // Some proxies close the connection after what they do not know.
-            self.conn = None;
-            return Said::Nothing(words);
-        };
-        if ["MOVED", "ASK", "CROSSSLOT", "CLUSTERDOWN"].contains(&code) {
-            self.elsewhere.get_or_insert_with(|| words.clone());
+        match e.code() {
+            None => {
+                // Some proxies close the connection after what they do not know.
+                self.conn = None;
+                Said::Nothing(words)
+            }
+            Some(code) if PASSING.contains(&code) => Said::Nothing(words),
+            Some(_) => Said::No { lacks_right: missing_right(e, conn.secrets()).is_some(), words },
         }
-        let lacks_right = missing_right(e, conn.secrets()).is_some();
-        Said::No { lacks_right, words }
+    }
+
+    async fn in_script(&mut self, hash: &str, key: String, words: &[String]) -> Said {
+        let call = redis::cmd("EVALSHA").arg(hash).arg(1).arg(key).arg(words).take();
+        match self.ask(&call).await {
+            // As after SCRIPT FLUSH.
+            Said::Nothing(why) if why.starts_with("NOSCRIPT") => {
+                self.ask(&load()).await;
+                self.ask(&call).await
+            }
+            said => said,
+        }
     }
 
     /// Each of [`COMMANDS`], where palisade sends it. The login has tried `HELLO` and `SELECT`.
     pub(super) async fn commands(&mut self, trial: u64) -> Vec<Tried> {
-        let mut all = Vec::new();
-        let load = redis::cmd("SCRIPT").arg("LOAD").arg(TRY).take();
-        let loaded = self.ask(&load).await;
+        let loaded = self.ask(&load()).await;
         let hash = if let Said::Yes(hash) = &loaded { raw(hash) } else { None };
-        all.push(Tried { command: "SCRIPT LOAD x".to_owned(), in_script: false, said: loaded });
-        let mut runs = false;
+        let mut all = vec![Tried { command: "SCRIPT LOAD x", in_script: false, said: loaded }];
         if let Some(hash) = &hash {
-            let evalsha = redis::cmd("EVALSHA").arg(hash).arg(1).arg(key(trial, "EVALSHA")).take();
-            let said = self.ask(&evalsha).await;
-            runs = matches!(said, Said::Yes(_));
-            all.push(Tried { command: "EVALSHA".to_owned(), in_script: false, said });
-        }
-        let script = COMMANDS.iter().filter(|c| !NEVER_IN_SCRIPT.contains(&name(c)));
-        let script = script.chain(&INFOS).chain([&UNDECLARED]).filter(|_| runs).map(|c| (c, true));
-        let door = COMMANDS.iter().filter(|c| AT_THE_DOOR.contains(&name(c)));
-        for (command, in_script) in script.chain(door.chain(&MORE).map(|c| (c, false))) {
-            let mut cmd = Cmd::new();
-            if in_script {
-                cmd.arg("EVALSHA").arg(&hash).arg(1).arg(key(trial, command));
+            let said = self.in_script(hash, key(trial, "EVALSHA"), &[]).await;
+            let runs = matches!(said, Said::Yes(_));
+            all.push(Tried { command: "EVALSHA", in_script: false, said });
+            let script = COMMANDS.iter().filter(|c| !NEVER_IN_SCRIPT.contains(&name(c)));
+            let script = script.chain(&INFOS).chain([&UNDECLARED]);
+            for &command in script.filter(|_| runs) {
+                let words = words(trial, command);
+                let said = self.in_script(hash, key(trial, command), &words).await;
+                all.push(Tried { command, in_script: true, said });
             }
-            command.split(' ').for_each(|word| _ = cmd.arg(in_its_place(trial, command, word)));
-            let (command, said) = ((*command).to_owned(), self.ask(&cmd).await);
-            all.push(Tried { command, in_script, said });
+        }
+        for command in AT_THE_DOOR {
+            let mut cmd = Cmd::new();
+            let said = self.ask(cmd.arg(words(trial, command))).await;
+            all.push(Tried { command, in_script: false, said });
         }
         all
     }
@@ -159,10 +184,9 @@ impl<'a> Door<'a> {
 
 impl Tried {
     pub(super) fn is_of(&self, kind: Kind) -> bool {
-        let of = match name(&self.command) {
+        let of = match name(self.command) {
             "PUBLISH" | "SUBSCRIBE" => WAKING,
             "WAIT" => DURABILITY,
-            "CONFIG" => MIN_REPLICAS,
             "EVAL" | "SCAN" | "ROLE" => OPERATOR,
             "SETRANGE" | "STRLEN" => KEYS,
             "PEXPIREAT" | "ZADD" | "ZREM" | "ZRANGE" | "ZCARD" | "ZSCORE" | "ZREMRANGEBYSCORE" => {
@@ -178,8 +202,12 @@ impl Tried {
     pub(super) fn words(&self) -> Option<String> {
         let Said::No { words, .. } = &self.said else { return None };
         let place = if self.in_script { " in a script" } else { "" };
-        Some(format!("{}{place}: {words}", name(&self.command)))
+        Some(format!("{}{place}: {words}", name(self.command)))
     }
+}
+
+fn load() -> Cmd {
+    redis::cmd("SCRIPT").arg("LOAD").arg(TRY).take()
 }
 
 fn name(command: &str) -> &str {
@@ -191,13 +219,11 @@ fn key(trial: u64, command: &str) -> String {
     trial_key(trial, &name(command).to_ascii_lowercase())
 }
 
-fn in_its_place(trial: u64, command: &str, word: &str) -> String {
-    match word.strip_prefix(KEY) {
-        Some(end) => key(trial, command) + end,
-        None => word.to_owned(),
-    }
+fn words(trial: u64, command: &str) -> Vec<String> {
+    let key = key(trial, command);
+    command.split(' ').map(|word| word.replace(KEY, &key)).collect()
 }
 
 pub(super) fn keys(trial: u64) -> impl Iterator<Item = String> {
-    COMMANDS.iter().map(move |command| key(trial, command))
+    COMMANDS.iter().chain(&AT_THE_DOOR).map(move |command| key(trial, command))
 }
