@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 use super::super::super::facts::COMMANDS;
 use super::super::super::gather::conn::{Conn, LATE, raw};
 use super::report::{DURABILITY, HANDOVER, KEYS, Kind, OPERATOR, SCRIPTS, SHARED, WAKING};
-use palisade::internal::{self, Endpoint, error_text, missing_right, trial_key};
+use palisade::internal::{self, Endpoint, Secrets, error_text, missing_right, trial_key};
 
 /// Without arguments it only shows that scripts run. Its key expires, also if the probe is killed.
 const TRY: &str = "if #ARGV == 0 then return 1 end local answer = redis.pcall(unpack(ARGV)) \
@@ -34,37 +34,26 @@ const AT_THE_DOOR: [&str; 8] = [
 const NEVER_IN_SCRIPT: [&str; 6] = ["HELLO", "SELECT", "SCRIPT", "EVALSHA", "WAIT", "SUBSCRIBE"];
 /// A key that is in no `KEYS`, as after a planned handover.
 const UNDECLARED: &str = "EXISTS palisade:doctor:undeclared";
-/// Codes of errors that another time may not meet.
-pub(super) const PASSING: [&str; 12] = [
-    "NOREPLICAS",
-    "OOM",
-    "LOADING",
-    "BUSY",
-    "NOSCRIPT",
-    "READONLY",
-    "MASTERDOWN",
-    "UNBLOCKED",
-    "MISCONF",
-    "TRYAGAIN",
-    // A service answers it while its log of writes lags.
-    "CLUSTERDOWN",
-    "HANDOVER",
-];
+/// Codes of errors that another time may not meet. A service answers `CLUSTERDOWN` while its log of
+/// writes lags.
+const PASSING: &str = "NOREPLICAS OOM LOADING BUSY NOSCRIPT READONLY MASTERDOWN \
+                                  UNBLOCKED MISCONF TRYAGAIN CLUSTERDOWN HANDOVER";
 /// After so many requests without an answer none is sent.
 const SILENT_MAX: u8 = 2;
 
+/// Why a trial did not succeed.
 #[derive(Clone, Debug)]
-pub(super) enum Said {
-    Yes(Value),
-    No { lacks_right: bool, words: String },
-    Nothing(String),
+pub(super) enum Failure {
+    LacksRight(String),
+    Refused(String),
+    Unknown(String),
 }
 
 pub(super) struct Tried {
     /// As in [`COMMANDS`].
     pub(super) command: &'static str,
     pub(super) in_script: bool,
-    pub(super) said: Said,
+    pub(super) failure: Option<Failure>,
 }
 
 pub(super) struct Door {
@@ -80,24 +69,19 @@ impl Door {
         Self { target, conn: None, within, silent: 0 }
     }
 
-    /// `Yes` has no meaning.
-    pub(super) async fn open(&mut self) -> Said {
+    pub(super) async fn open(&mut self) -> Result<Conn, Failure> {
         let e = match timeout(self.within, internal::open(&self.target)).await {
-            Ok(Ok(line)) => {
-                self.conn = Some(Conn::over(line, Instant::now()));
-                return Said::Yes(Value::Nil);
-            }
+            Ok(Ok(line)) => return Ok(self.conn.insert(Conn::over(line, Instant::now())).clone()),
             Ok(Err(e)) => e,
-            Err(_) => return self.nothing(LATE.to_owned()),
+            Err(_) => return Err(self.unanswered(LATE)),
         };
         let words = internal::opening_text(&e, &self.target);
         let too_many = e.detail().is_some_and(|detail| detail.starts_with("max number of clients"));
         let lacks_it = e.code() == Some("ERR") && !too_many;
         if lacks_it || e.kind() == ErrorKind::RESP3NotSupported {
-            Said::No { lacks_right: false, words }
-        } else {
-            self.nothing(words)
+            return Err(Failure::Refused(words));
         }
+        Err(self.unanswered(&words))
     }
 
     /// The next command is sent on a new connection, however many got no answer.
@@ -105,78 +89,78 @@ impl Door {
         (self.conn, self.silent) = (None, 0);
     }
 
-    fn nothing(&mut self, why: String) -> Said {
+    fn unanswered(&mut self, why: &str) -> Failure {
         self.silent = self.silent.saturating_add(1);
         self.conn = None;
-        Said::Nothing(why)
+        Failure::Unknown(why.to_owned())
     }
 
-    pub(super) async fn ask(&mut self, command: &Cmd) -> Said {
+    pub(super) async fn ask(&mut self, command: &Cmd) -> Result<Value, Failure> {
         if self.silent >= SILENT_MAX {
-            return Said::Nothing("not tried: earlier commands were not answered".to_owned());
+            let why = "not tried: earlier commands were not answered";
+            return Err(Failure::Unknown(why.to_owned()));
         }
-        if self.conn.is_none()
-            && let other @ (Said::No { .. } | Said::Nothing(_)) = self.open().await
-        {
-            return other;
-        }
-        let until = Instant::now() + self.within;
-        let Some(conn) = self.conn.as_ref().map(|conn| conn.until(until)) else {
-            return Said::Nothing(LATE.to_owned());
+        let conn = match &self.conn {
+            Some(conn) => conn.clone(),
+            None => self.open().await?,
         };
-        match conn.send(command).await {
-            None => self.nothing(LATE.to_owned()),
-            Some(Ok(answer)) => Said::Yes(answer),
-            Some(Err(e)) => self.refused(&e, &conn),
+        match conn.until(Instant::now() + self.within).send(command).await {
+            None => Err(self.unanswered(LATE)),
+            Some(answer) => answer.map_err(|e| self.refused(&e, conn.secrets())),
         }
     }
 
-    fn refused(&mut self, e: &RedisError, conn: &Conn) -> Said {
-        let words = error_text(e, conn.secrets());
+    fn refused(&mut self, e: &RedisError, secrets: &Secrets) -> Failure {
+        let words = error_text(e, secrets);
         match e.code() {
             None => {
                 // Some proxies close the connection after what they do not know.
                 self.conn = None;
-                Said::Nothing(words)
+                Failure::Unknown(words)
             }
-            Some(code) if PASSING.contains(&code) => Said::Nothing(words),
-            Some(_) => Said::No { lacks_right: missing_right(e, conn.secrets()).is_some(), words },
+            Some(code) if passes(code) => Failure::Unknown(words),
+            Some(_) if missing_right(e, secrets).is_some() => Failure::LacksRight(words),
+            Some(_) => Failure::Refused(words),
         }
     }
 
-    async fn in_script(&mut self, hash: &str, key: String, words: &[String]) -> Said {
-        let call = redis::cmd("EVALSHA").arg(hash).arg(1).arg(key).arg(words).take();
-        match self.ask(&call).await {
-            // As after SCRIPT FLUSH.
-            Said::Nothing(why) if why.starts_with("NOSCRIPT") => {
-                self.ask(&load()).await;
-                self.ask(&call).await
-            }
-            said => said,
+    async fn in_script(
+        &mut self,
+        hash: &str,
+        trial: u64,
+        command: &str,
+        words: &[String],
+    ) -> Option<Failure> {
+        let call =
+            redis::cmd("EVALSHA").arg(hash).arg(1).arg(key(trial, command)).arg(words).take();
+        let failure = self.ask(&call).await.err()?;
+        // As after SCRIPT FLUSH.
+        if !matches!(&failure, Failure::Unknown(why) if why.starts_with("NOSCRIPT")) {
+            return Some(failure);
         }
+        let _ = self.ask(&load()).await;
+        self.ask(&call).await.err()
     }
 
     /// Each of [`COMMANDS`], where palisade sends it. The login has tried `HELLO` and `SELECT`.
     pub(super) async fn commands(&mut self, trial: u64) -> Vec<Tried> {
         let loaded = self.ask(&load()).await;
-        let hash = if let Said::Yes(hash) = &loaded { raw(hash) } else { None };
-        let mut all = vec![Tried { command: "SCRIPT LOAD x", in_script: false, said: loaded }];
+        let hash = loaded.as_ref().ok().and_then(raw);
+        let (command, in_script) = ("SCRIPT LOAD x", false);
+        let mut all = vec![Tried { command, in_script, failure: loaded.err() }];
         if let Some(hash) = &hash {
-            let said = self.in_script(hash, key(trial, "EVALSHA"), &[]).await;
-            let runs = matches!(said, Said::Yes(_));
-            all.push(Tried { command: "EVALSHA", in_script: false, said });
+            let failure = self.in_script(hash, trial, "EVALSHA", &[]).await;
+            let runs = failure.is_none();
+            all.push(Tried { command: "EVALSHA", in_script, failure });
             let script = COMMANDS.iter().filter(|c| !NEVER_IN_SCRIPT.contains(&name(c)));
-            let script = script.chain(&INFOS).chain([&UNDECLARED]);
-            for &command in script.filter(|_| runs) {
-                let words = words(trial, command);
-                let said = self.in_script(hash, key(trial, command), &words).await;
-                all.push(Tried { command, in_script: true, said });
+            for &command in script.chain(&INFOS).chain([&UNDECLARED]).filter(|_| runs) {
+                let failure = self.in_script(hash, trial, command, &words(trial, command)).await;
+                all.push(Tried { command, in_script: true, failure });
             }
         }
         for command in AT_THE_DOOR {
-            let mut cmd = Cmd::new();
-            let said = self.ask(cmd.arg(words(trial, command))).await;
-            all.push(Tried { command, in_script: false, said });
+            let failure = self.ask(Cmd::new().arg(words(trial, command))).await.err();
+            all.push(Tried { command, in_script, failure });
         }
         all
     }
@@ -200,10 +184,32 @@ impl Tried {
     }
 
     pub(super) fn words(&self) -> Option<String> {
-        let Said::No { words, .. } = &self.said else { return None };
+        let (Failure::LacksRight(words) | Failure::Refused(words)) = self.failure.as_ref()? else {
+            return None;
+        };
         let place = if self.in_script { " in a script" } else { "" };
         Some(format!("{}{place}: {words}", name(self.command)))
     }
+}
+
+/// What the commands of a feature met.
+pub(super) fn met(tried: &[Tried], kind: Kind) -> Option<Failure> {
+    let failed = || tried.iter().filter(|t| t.failure.is_some() && t.is_of(kind));
+    let mut words: Vec<_> = failed().filter_map(Tried::words).collect();
+    let others = words.len().saturating_sub(2);
+    words.truncate(2);
+    words.extend((others > 0).then(|| format!("{others} more")));
+    if failed().any(|t| matches!(t.failure, Some(Failure::Refused(_)))) {
+        return Some(Failure::Refused(words.join("; ")));
+    }
+    if !words.is_empty() {
+        return Some(Failure::LacksRight(words.join("; ")));
+    }
+    failed().next()?.failure.clone()
+}
+
+pub(super) fn passes(code: &str) -> bool {
+    PASSING.split(' ').any(|passing| passing == code)
 }
 
 fn load() -> Cmd {

@@ -10,12 +10,12 @@ use super::super::super::gather::conn::{info, raw};
 use super::super::super::login::quoted;
 use super::super::super::{Deployment, gather, masters};
 use super::super::checks::servers::rule;
-use super::door::{self, Door, Said, Tried};
+use super::door::{self, Door, Failure, Tried, met};
 use super::report::{
     CLEANING, CONNECTION, DURABILITY, Feature, HANDOVER, HISTORY, KEYS, Kind, LOCKS, OPERATOR,
     SCRIPTS, SENTINEL, SERVER, SHARED, WAKING,
 };
-use super::trials::{self, Failure, Outcome, Trials};
+use super::trials::{self, Outcome, Trials};
 use palisade::ConfigError;
 use palisade::internal::{Endpoint, MARKER, NOTE, trial_key, unsupported};
 use palisade::node::spi::{Env as _, Facts, LockNode, SystemEnv};
@@ -63,16 +63,13 @@ impl Node {
 
     pub(super) async fn probe(&self, stop: impl Future<Output = ()>) -> Vec<Feature> {
         let mut found = Vec::from_iter(self.sentinel.clone());
-        if let Some((target, _)) = &self.server {
-            let mut door = Door::new(target.clone(), self.within);
-            match door.open().await {
-                Said::Yes(_) => {
-                    found.push(CONNECTION.works("logged in with RESP3"));
-                    self.server(&mut door, &mut found, stop).await;
-                }
-                Said::No { words, .. } => found.push(CONNECTION.cannot(words)),
-                Said::Nothing(why) => found.push(CONNECTION.unknown(why)),
-            }
+        let Some((target, _)) = &self.server else { return found };
+        let mut door = Door::new(target.clone(), self.within);
+        if let Err(failure) = door.open().await {
+            found.push(self.failed(CONNECTION, failure, ""));
+        } else {
+            found.push(CONNECTION.works("logged in with RESP3"));
+            self.server(&mut door, &mut found, stop).await;
         }
         found
     }
@@ -84,12 +81,8 @@ impl Node {
         stop: impl Future<Output = ()>,
     ) {
         let text = match door.ask(&redis::cmd("INFO")).await {
-            Said::Yes(value) => raw(&value).unwrap_or_default(),
-            Said::No { lacks_right: true, words } => {
-                return found.push(self.lacks(SERVER, &words, "+info"));
-            }
-            Said::No { words, .. } => return found.push(SERVER.cannot(words)),
-            Said::Nothing(why) => return found.push(SERVER.unknown(why)),
+            Ok(value) => raw(&value).unwrap_or_default(),
+            Err(failure) => return found.push(self.failed(SERVER, failure, "+info")),
         };
         let info = info(&redis::Value::SimpleString(text.clone())).unwrap_or_default();
         let refused = unsupported(&text).map(|e| e.detail().to_owned());
@@ -140,7 +133,12 @@ impl Node {
         format!("{hand} {command}")
     }
 
-    fn lacks(&self, kind: Kind, words: &str, rules: &str) -> Feature {
+    fn failed(&self, kind: Kind, failure: Failure, rules: &str) -> Feature {
+        let words = match failure {
+            Failure::Refused(words) => return kind.cannot(words),
+            Failure::LacksRight(words) if !rules.is_empty() => words,
+            Failure::LacksRight(why) | Failure::Unknown(why) => return kind.unknown(why),
+        };
         let user = self.server.as_ref().and_then(|(target, _)| target.login().0);
         let user = user.unwrap_or("default");
         let all = if user == "default" { "; a service may refuse it to each login" } else { "" };
@@ -149,71 +147,37 @@ impl Node {
     }
 
     fn judged(&self, kind: Kind, tried: &[Tried], outcome: Outcome) -> Feature {
-        let of = |kind| tried.iter().filter(move |t| t.is_of(kind));
-        let lacks = |t: &&Tried| matches!(t.said, Said::No { lacks_right: true, .. });
+        let failure = match (met(tried, kind), outcome) {
+            (None, Ok(done)) => return kind.works(done),
+            (Some(failure), _) | (None, Err(failure @ Failure::Unknown(_))) => failure,
+            (None, Err(failure)) => met(tried, SCRIPTS).unwrap_or(failure),
+        };
         // Each feature needs the commands of all scripts, too.
-        let lacking = of(kind).chain(of(SCRIPTS)).filter(lacks);
+        let lacking = tried.iter().filter(|t| t.is_of(kind) || t.is_of(SCRIPTS));
+        let lacking = lacking.filter(|t| matches!(t.failure, Some(Failure::LacksRight(_))));
         let rules = lacking.filter_map(|t| Some(rule(t.command, &t.words()?)));
         let rules: BTreeSet<_> = rules.map(|rule| rule.replace("~*", "~palisade:*")).collect();
-        let rules = Vec::from_iter(rules).join(" ");
-        let words = |kind| {
-            let mut all: Vec<_> = of(kind).filter_map(Tried::words).collect();
-            let others = all.len().saturating_sub(2);
-            all.truncate(2);
-            all.extend((others > 0).then(|| format!("{others} more")));
-            Some(all.join("; ")).filter(|words| !words.is_empty())
-        };
-        let unanswered = |kind| {
-            of(kind).find_map(|t| match &t.said {
-                Said::Nothing(why) => Some(format!("{}: {why}", t.command)),
-                _ => None,
-            })
-        };
-        let own = words(kind);
-        if of(kind).any(|t| matches!(t.said, Said::No { lacks_right: false, .. })) {
-            return kind.cannot(own.unwrap_or_default());
-        }
-        match (outcome, own) {
-            (Err(Failure::Refused(why)), _) => match unanswered(SCRIPTS) {
-                Some(why) => kind.unknown(why),
-                None => kind.cannot(words(SCRIPTS).unwrap_or(why)),
-            },
-            (Err(Failure::LacksRight(why)), own) if !rules.is_empty() => {
-                self.lacks(kind, &own.or_else(|| words(SCRIPTS)).unwrap_or(why), &rules)
-            }
-            (_, Some(own)) => self.lacks(kind, &own, &rules),
-            (Err(Failure::LacksRight(why) | Failure::Unknown(why)), None) => kind.unknown(why),
-            (Ok(done), None) => match unanswered(kind) {
-                Some(why) => kind.unknown(why),
-                None => kind.works(done),
-            },
-        }
+        self.failed(kind, failure, &Vec::from_iter(rules).join(" "))
     }
 
     async fn confirmed(&self, door: &mut Door, info: &Fields) -> Outcome {
+        let unknown = |why: &str| Err(Failure::Unknown(why.to_owned()));
         let replicas = shown(info, "connected_slaves");
         if ["", "0"].contains(&replicas) {
-            let why = "WAIT answers, but there is no replica to try it with";
-            return Err(Failure::Unknown(why.to_owned()));
+            return unknown("WAIT answers, but there is no replica to try it with");
         }
         door.reopen();
         let key = door::keys(self.trial).next().unwrap_or_default();
         let write = redis::cmd("SET").arg(key).arg("").arg("PX").arg(door::LEFT_FOR).take();
         let millis = (self.within / 2).as_millis().min(500) as u64;
-        let wait = redis::cmd("WAIT").arg(1).arg(millis).take();
-        let answer = match door.ask(&write).await {
-            Said::Yes(_) => door.ask(&wait).await,
-            refused => refused,
-        };
-        match answer {
-            Said::Yes(redis::Value::Int(have)) if have > 0 => {
+        if door.ask(&write).await.is_err() {
+            return unknown("the write to wait for was refused");
+        }
+        match door.ask(redis::cmd("WAIT").arg(1).arg(millis)).await {
+            Ok(redis::Value::Int(have)) if have > 0 => {
                 Ok(format!("{have} of {replicas} replicas confirmed a write"))
             }
-            Said::Yes(_) => {
-                Err(Failure::Unknown(format!("no replica confirmed a write in {millis} ms")))
-            }
-            // As the trial of the command says.
-            Said::No { words, .. } | Said::Nothing(words) => Err(Failure::Unknown(words)),
+            _ => unknown(&format!("no replica confirmed a write in {millis} ms")),
         }
     }
 
@@ -221,8 +185,8 @@ impl Node {
     async fn cleaned(&self, door: &mut Door) -> Option<Feature> {
         let keys: Vec<_> = door::keys(self.trial).chain(trials::keys(self.trial)).collect();
         door.reopen();
-        let answer = door.ask(redis::cmd("DEL").arg(&keys)).await;
-        let (Said::No { words: why, .. } | Said::Nothing(why)) = answer else { return None };
+        let (Failure::LacksRight(why) | Failure::Refused(why) | Failure::Unknown(why)) =
+            door.ask(redis::cmd("DEL").arg(&keys)).await.err()?;
         let lasting = [MARKER, NOTE].map(|key| quoted(&trial_key(self.trial, key)));
         Some(CLEANING.with(why, self.by_hand(&format!("DEL {}", lasting.join(" ")))))
     }
@@ -243,12 +207,8 @@ async fn history(facts: Result<Facts, Failure>, door: &mut Door, before: &Fields
     let facts = facts?;
     if shown(before, "run_id") != &*facts.identity {
         door.reopen();
-        let now = door.ask(redis::cmd("INFO").arg("server")).await;
-        let now = if let Said::Yes(value) = now {
-            info(&value).unwrap_or_default()
-        } else {
-            <_>::default()
-        };
+        let now = door.ask(redis::cmd("INFO").arg("server")).await?;
+        let now = info(&now).unwrap_or_default();
         let run = shown(&now, "run_id");
         if run != &*facts.identity {
             let why = format!("two connections reached two servers: {run} and {}", facts.identity);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::door::{self, Door};
+use super::door::{self, Door, Failure};
 use palisade::FencingToken;
 use palisade::error::{Cause, NodeError, NodeFault};
 use palisade::internal::{MARKER, NOTE, trial_key};
@@ -17,14 +17,6 @@ use palisade::node::spi::{
 
 const META: &[u8] = b"probe";
 const RESULT: &[u8] = b"result";
-
-/// Why a trial did not succeed.
-#[derive(Clone, Debug)]
-pub(super) enum Failure {
-    LacksRight(String),
-    Refused(String),
-    Unknown(String),
-}
 
 pub(super) type Outcome = Result<String, Failure>;
 
@@ -128,7 +120,17 @@ impl<'a> Trials<'a> {
         let (key, lease, proposal) = (Arc::clone(&name), self.ttl, self.token);
         let (force, wait, born, created) = (false, false, None, None);
         let claim = Claim {
-            key, owner, lease, retention, proposal, fingerprint, force, born, accepted, created, wait,
+            key,
+            owner,
+            lease,
+            retention,
+            proposal,
+            fingerprint,
+            force,
+            born,
+            accepted,
+            created,
+            wait,
         };
         let (_, replies) = self.batch(vec![Op::Claim(claim)]).await?;
         let Some(Reply::Claimed { fence, .. }) = replies.first() else {
@@ -205,7 +207,7 @@ impl<'a> Trials<'a> {
         // Each batch may write both without an expiry.
         for key in [MARKER, NOTE] {
             let key = trial_key(self.trial, key);
-            self.door.ask(redis::cmd("PEXPIRE").arg(key).arg(door::LEFT_FOR)).await;
+            let _ = self.door.ask(redis::cmd("PEXPIRE").arg(key).arg(door::LEFT_FOR)).await;
         }
         let items: Result<Vec<_>, _> = replies.items.into_iter().collect();
         let items = items.map_err(|e| Failure::of(&e))?;
@@ -244,11 +246,10 @@ fn odd(op: &Op, reply: &Reply, owner: OwnerToken, ttl: Duration) -> Option<&'sta
 impl Failure {
     fn of(e: &NodeError) -> Self {
         use NodeFault as F;
-        let passes = |code: &str| door::PASSING.contains(&code);
         let why = e.to_string();
         match (e.fault(), e.cause()) {
             (F::NoPermission, _) => Self::LacksRight(why),
-            (F::Server, Some(Cause::Server(code))) if passes(code) => Self::Unknown(why),
+            (F::Server, Some(Cause::Server(code))) if door::passes(code) => Self::Unknown(why),
             (F::Server | F::Unsupported | F::Protocol | F::ForeignKey, _) => Self::Refused(why),
             _ => Self::Unknown(why),
         }
