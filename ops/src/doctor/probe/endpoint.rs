@@ -93,8 +93,9 @@ impl Node {
             return found.push(SERVER.cannot(why));
         }
         tokio::select! {
-            () = self.features(door, &info, found) => {}
+            biased;
             () = stop => {}
+            () = self.features(door, &info, found) => {}
         }
         found.extend(self.cleaned(door).await);
     }

@@ -24,11 +24,11 @@ pub use self::report::{Ability, Feature, Probe};
 pub use self::services::{Service, services};
 use super::super::Deployment;
 
-/// Tries all features on the node of the deployment, until the trials or `stop` ends, and deletes the
-/// keys of the probe.
+/// Tries all features on the node of the deployment, until the trials or `stop` ends, and deletes
+/// the keys of the probe.
 ///
-/// All keys begin with `palisade:probe:` and a random number. Marker, note and the keys of others are
-/// not written to. A server that answers nothing costs at most about twenty time-outs of the
+/// All keys begin with `palisade:probe:` and a random number. Marker, note and the keys of others
+/// are not written to. A server that answers nothing costs at most about twenty time-outs of the
 /// deployment.
 ///
 /// # Errors
