@@ -269,8 +269,15 @@ impl Given {
     }
 
     fn accepted(&self) {
-        if !self.login.was_refused.load(Ordering::Acquire) {
-            self.logins.state.lock().failures = 0;
+        let mut state = self.logins.state.lock();
+        // An older one proves nothing of a provider that has failed since.
+        let is_last = |(last, _): &(Answer, _)| {
+            last.as_ref().is_ok_and(|last| Arc::ptr_eq(last, &self.login))
+        };
+        if state.last.as_ref().is_some_and(is_last)
+            && !self.login.was_refused.load(Ordering::Acquire)
+        {
+            state.failures = 0;
         }
     }
 

@@ -190,6 +190,12 @@ async fn a_token_that_is_good_serves_new_connections_while_the_provider_fails() 
     sleep(2_000 * MS).await;
     let given = at.logged("b").await.unwrap();
     assert_eq!((provider.times.load(SeqCst), reports.load(SeqCst)), (2, 1));
+    for _ in 0..60 {
+        at.logged("b").await.unwrap().given().unwrap().accepted();
+        sleep(1_000 * MS).await;
+    }
+    let times = provider.times.load(SeqCst);
+    assert!(times <= 30, "{times}, as if each connection had been a success of the provider");
     let e = redis::make_extension_error("WRONGPASS".into(), None);
     given.given().unwrap().refused(&at, &e);
     sleep(5_000 * MS).await;
