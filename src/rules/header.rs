@@ -105,6 +105,13 @@ impl Header {
     pub(crate) fn is_ahead(&self, token: u64) -> bool {
         token > self.facts.node_micros.saturating_add(micros(raise_lead(self.terms.clock_error)))
     }
+
+    /// A quarantine may be ahead by a clock of this node that is 2E behind this one.
+    pub(crate) fn ended_lately(&self) -> bool {
+        let Facts { since, quarantine_len, node_micros, .. } = self.facts;
+        let end = since.saturating_add(millis(quarantine_len)).saturating_mul(1_000);
+        since > 0 && node_micros <= end.saturating_add(2 * self.clock_error())
+    }
 }
 
 /// In µs. For so long a claim may be under way with a ballot that was in range when it was planned

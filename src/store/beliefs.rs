@@ -1,10 +1,12 @@
-//! What a client believes of the records on one server: those of claims that it has seen last. A
-//! wrong belief costs a round trip, and changes no reply.
+//! What a client believes of one server: the records of claims that it has seen last, and locks
+//! that were not as it had assumed. A wrong belief costs a round trip, and changes no reply.
 
 use std::collections::HashMap;
 
+use super::planned::Planned;
 use super::record::{Shown, value};
-use super::records::{Planned, plan};
+use super::{lock, locks, records};
+use crate::name::LockKeys;
 use crate::op::{Op, RecordKey};
 use crate::rules::header::Header;
 
@@ -15,48 +17,64 @@ const MOST_BYTES: usize = 8 << 20;
 
 #[derive(Debug, Default)]
 pub(crate) struct Beliefs {
-    shown: HashMap<RecordKey, Shown>,
+    records: HashMap<RecordKey, Shown>,
+    /// Of the records.
     bytes: usize,
+    /// For the next plan alone.
+    locks: HashMap<LockKeys, lock::Shown>,
 }
 
 impl Beliefs {
-    /// `None` for an op on no record. What is planned is believed to come true.
+    /// `None` for an op that is no conditional write. What is planned for a record is believed to
+    /// come true.
     pub(crate) fn plan(&mut self, h: &Header, op: &Op) -> Option<Planned> {
-        let key = op.record_key()?;
-        let planned = plan(h, op, self.shown.get(key).cloned());
+        let Some(key) = op.record_key() else {
+            let shown = op.lock_keys().and_then(|keys| self.locks.remove(keys));
+            return locks::plan(h, op, shown).map(Planned::Lock);
+        };
+        let planned = records::plan(h, op, self.records.get(key).cloned());
         if planned.becomes.is_some() {
             self.learn(key, planned.becomes.clone(), false);
         }
-        Some(planned)
+        Some(Planned::Record(planned))
+    }
+
+    pub(crate) fn learn_lock(&mut self, keys: &LockKeys, shown: lock::Shown) {
+        if self.locks.len() >= MOST {
+            self.locks.clear();
+        }
+        self.locks.insert(keys.clone(), shown);
     }
 
     /// The server has executed nothing of this. The last plan comes first.
     pub(crate) fn forget(&mut self, planned: Planned) {
-        if let Some(key) = planned.op.record_key().cloned() {
-            self.learn(&key, planned.believed, true);
+        if let Planned::Record(records::Planned { op, believed, .. }) = planned
+            && let Some(key) = op.record_key()
+        {
+            self.learn(key, believed, true);
         }
     }
 
     /// A result is kept only for the next plan: claims that expect no record are shown it in one
     /// round trip, too.
     pub(crate) fn learn(&mut self, key: &RecordKey, shown: Option<Shown>, for_next_plan: bool) {
-        let before = self.shown.remove(key);
+        let before = self.records.remove(key);
         self.bytes -= before.map_or(0, |shown| value(&shown.row).len());
         // What was not read is as large here as it is there.
         let is_small = |s: &Shown| s.row.result.is_none() && (s.is_whole || s.row.steps.is_none());
         let Some(shown) = shown.filter(|shown| for_next_plan || is_small(shown)) else { return };
         let bytes = value(&shown.row).len();
-        if self.shown.len() >= MOST || self.bytes + bytes > MOST_BYTES {
+        if self.records.len() >= MOST || self.bytes + bytes > MOST_BYTES {
             // Without it the next answer that has room shows the whole result. The one for which
             // this answer had room is believed, so each answer settles a claim.
             if !shown.is_whole && shown.row.result.is_some() {
                 return;
             }
-            self.shown.clear();
+            self.records.clear();
             self.bytes = 0;
         }
         self.bytes += bytes;
-        self.shown.insert(key.clone(), shown);
+        self.records.insert(key.clone(), shown);
     }
 }
 
@@ -90,12 +108,12 @@ mod tests {
         let mut beliefs = Beliefs::default();
         for i in 0..3 * MOST {
             beliefs.learn(&key(i), Some(shown(0, 0)), false);
-            assert!(beliefs.shown.len() <= MOST);
+            assert!(beliefs.records.len() <= MOST);
         }
         let list = 64 << 10;
         for i in 0..3 * MOST_BYTES / list {
             beliefs.learn(&key(i), Some(shown(list, 0)), false);
-            let bytes: usize = beliefs.shown.values().map(|shown| value(&shown.row).len()).sum();
+            let bytes: usize = beliefs.records.values().map(|shown| value(&shown.row).len()).sum();
             assert_eq!(bytes, beliefs.bytes);
             assert!((list..=MOST_BYTES).contains(&bytes), "{bytes} bytes");
         }
@@ -106,12 +124,12 @@ mod tests {
         let mut beliefs = Beliefs::default();
         for i in 0..4 {
             beliefs.learn(&key(i), Some(shown(0, MOST_BYTES + 1)), true);
-            assert_eq!(beliefs.shown.keys().collect::<Vec<_>>(), [&key(i)]);
+            assert_eq!(beliefs.records.keys().collect::<Vec<_>>(), [&key(i)]);
         }
         let cut = Shown { is_whole: false, ..shown(0, MOST_BYTES) };
         beliefs.learn(&key(9), Some(cut), true);
-        assert_eq!(beliefs.shown.keys().collect::<Vec<_>>(), [&key(3)]);
+        assert_eq!(beliefs.records.keys().collect::<Vec<_>>(), [&key(3)]);
         beliefs.learn(&key(3), Some(shown(0, 1)), false);
-        assert_eq!((beliefs.shown.len(), beliefs.bytes), (0, 0));
+        assert_eq!((beliefs.records.len(), beliefs.bytes), (0, 0));
     }
 }

@@ -3,7 +3,12 @@
 //! server shows goes to the same rule.
 
 pub(crate) mod beliefs;
+pub(crate) mod lock;
+#[cfg(test)]
+mod lock_tests;
+pub(crate) mod locks;
 pub(crate) mod operator;
+pub(crate) mod planned;
 pub(crate) mod record;
 pub(crate) mod records;
 #[cfg(test)]

@@ -2,8 +2,9 @@
 //! record into a write; [`judge`] gives what the server shows to the same rule. A refusal is never
 //! given out of a belief: such a plan only reads.
 
+use super::planned::Judged;
 use super::record::{HEAD, RESULT, STATE, Shown, TILL, WAITERS, head, till, value};
-use super::write::{ALONE, AWAITED, Answer, Class, Look, Stamped, Step, Write};
+use super::write::{ALONE, AWAITED, Answer, Class, Key, Look, Stamped, Step, Write};
 use crate::error::NodeError;
 use crate::op::{Claim, Op, Reply};
 use crate::rules::header::Header;
@@ -23,22 +24,6 @@ pub(crate) struct Planned {
     pub(crate) write: Write,
     /// What the record becomes if the steps run.
     pub(crate) becomes: Option<Shown>,
-}
-
-#[cfg(test)]
-impl Planned {
-    pub(crate) fn of_write(op: Op, write: Write) -> Self {
-        Self { op, believed: None, decides: true, write, becomes: None }
-    }
-}
-
-#[derive(Debug)]
-pub(crate) enum Judged {
-    Reply(Result<Reply, NodeError>),
-    /// The server's memory is full.
-    Full,
-    /// The record is not as it was believed to be: another plan is needed.
-    Again,
 }
 
 /// The reply may have a result or steps.
@@ -100,11 +85,12 @@ pub(crate) fn plan(h: &Header, op: &Op, believed: Option<Shown>) -> Planned {
         (_, None) => {}
     }
     let look = if is_shown(&op) {
-        Look { first: FIRST, whole_if: Some((STATE, RESULT)) }
+        Look::Record { first: FIRST, whole_if: Some((STATE, RESULT)) }
     } else {
-        Look { first: HEAD, whole_if: None }
+        Look::Record { first: HEAD, whole_if: None }
     };
-    Planned { op, believed, decides, write: Write { class, steps, look }, becomes }
+    let write = Write { class, keys: &[Key::Main], steps, look };
+    Planned { op, believed, decides, write, becomes }
 }
 
 /// Also returns what the record is now, as far as the answer shows it. `h` has the time of the
@@ -114,7 +100,7 @@ pub(crate) fn judge(h: &Header, planned: &Planned, answer: Answer) -> (Judged, O
     let (text, ran) = match answer {
         Answer::Late => return (Judged::Reply(Err(NodeError::past_deadline())), None),
         Answer::Full => return (Judged::Full, None),
-        Answer::Foreign => return (foreign(op), None),
+        Answer::Foreign | Answer::Shown(_) | Answer::Deferred => return (foreign(op), None),
         Answer::Ran(text) => (text, true),
         Answer::Not(text) => (text, false),
     };

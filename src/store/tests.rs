@@ -6,8 +6,9 @@ mod interleaved;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::planned::Judged;
 use super::record::Shown;
-use super::records::{Judged, Planned, judge, plan};
+use super::records::{Planned, judge, plan};
 use super::twin::{Setting, Twin, Value};
 use crate::op::{Ballot, Claim, ClaimEnd, Op, QuarantineId, Reply};
 use crate::rules::header::Header;
@@ -15,10 +16,10 @@ use crate::rules::records::{Row, Waiters, decide};
 use crate::rules::tests::{header, owner};
 use crate::token::{FencingToken, OwnerToken};
 
-struct Dice(u64);
+pub(super) struct Dice(pub(super) u64);
 
 impl Dice {
-    fn below(&mut self, n: u64) -> u64 {
+    pub(super) fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -26,7 +27,7 @@ impl Dice {
         (z ^ (z >> 31)) % n
     }
 
-    fn of<T: Clone>(&mut self, all: &[T]) -> T {
+    pub(super) fn of<T: Clone>(&mut self, all: &[T]) -> T {
         all[self.below(all.len() as u64) as usize].clone()
     }
 }
@@ -54,7 +55,7 @@ impl World {
     fn text(&self) -> Option<Vec<u8>> {
         match self.twin.keys.get("key")? {
             (Value::Text(text), _) => Some(text.clone()),
-            (Value::Other, _) => None,
+            _ => None,
         }
     }
 

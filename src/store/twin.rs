@@ -3,7 +3,12 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::write::{ALONE, AWAITED, Answer, Class, LONGEST, Look, Stamped, Step, Write};
+use super::lock::{self, Main, Shown};
+use super::write::{
+    ALONE, AWAITED, Answer, Class, Extent, Key, LONGEST, Look, Stamped, Step, Write,
+};
+use crate::name::LockKeys;
+use crate::token::OwnerToken;
 
 /// Bytes of values in one answer.
 const ROOM: usize = 1 << 20;
@@ -11,6 +16,8 @@ const ROOM: usize = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
     Text(Vec<u8>),
+    /// Each with its end (ms).
+    Readers(Vec<(OwnerToken, u64)>),
     /// Of another type.
     Other,
 }
@@ -37,7 +44,8 @@ impl Twin {
         let (mut room, mut moot, mut answers) = (ROOM, HashSet::new(), Vec::new());
         for (key, write) in batch {
             let answer = self.one(of, (key, write), moot.contains(*key), &mut room);
-            if matches!(answer, Answer::Not(_)) && write.class != Class::Read {
+            let is_not = matches!(answer, Answer::Not(_) | Answer::Shown(_));
+            if is_not && write.class != Class::Read {
                 moot.insert(*key);
             }
             answers.push(answer);
@@ -52,10 +60,38 @@ impl Twin {
         }
     }
 
+    fn is_foreign(&self, key: &str) -> bool {
+        self.keys.get(key).is_some_and(|(value, _)| !matches!(value, Value::Text(_)))
+    }
+
+    fn holds(&self, of: Setting, key: &str, step: &Step) -> Option<bool> {
+        let text = self.text(key).unwrap_or_default();
+        let (is_there, is_text) = (self.keys.contains_key(key), !self.is_foreign(key));
+        Some(match step {
+            Step::Absent => !is_there,
+            Step::Is(value) => is_text && text == value,
+            Step::Begins(begin) => is_text && text.starts_with(begin),
+            Step::AtMost(most) => {
+                let is_number =
+                    (1..=18).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
+                let number = || String::from_utf8_lossy(text).parse::<u64>().ok();
+                !is_there || is_number && number().is_some_and(|number| number <= *most)
+            }
+            Step::Member(own) => match self.keys.get(key) {
+                Some((Value::Readers(all), _)) => {
+                    all.iter().any(|(who, till)| who == own && till * 1_000 > of.micros)
+                }
+                _ => false,
+            },
+            Step::Clock(from, until) => (*from..=*until).contains(&of.micros),
+            _ => return None,
+        })
+    }
+
     fn one(
         &mut self,
         of: Setting,
-        (key, write): (&str, &Write),
+        (main, write): (&str, &Write),
         is_moot: bool,
         room: &mut usize,
     ) -> Answer {
@@ -64,36 +100,41 @@ impl Twin {
         }
         let (mut shown, full_room) = (None, *room);
         let mut runs = !write.steps.is_empty() && !is_moot;
+        let mut key = main.to_owned();
         for step in &write.steps {
+            if let Step::On(other) = step {
+                key = name(main, *other);
+                continue;
+            }
             if !runs {
                 break;
             }
-            match step {
-                Step::Absent => runs = !self.keys.contains_key(key),
-                Step::Begins(begin) => {
-                    runs = self.text(key).unwrap_or_default().starts_with(begin)
-                        && !matches!(self.keys.get(key), Some((Value::Other, _)));
-                }
-                Step::Clock(from, until) => runs = (*from..=*until).contains(&of.micros),
-                Step::Show => {
-                    let text = self.text(key).unwrap_or_default();
+            match self.holds(of, &key, step) {
+                Some(holds) => runs = holds,
+                None if *step == Step::Show => {
+                    let text = self.text(&key).unwrap_or_default();
                     runs = fits(text.len(), *room);
                     if runs {
                         *room = room.saturating_sub(text.len());
                         shown = Some(text.to_vec());
                     }
                 }
-                _ if of.is_full && write.class == Class::Grant => {
+                None if of.is_full && write.class == Class::Grant => {
                     *room = full_room;
                     return Answer::Full;
                 }
-                step => self.write(of, key, step),
+                None => {
+                    self.write(of, (main, &key), step);
+                    if let Step::Free(owner) = step {
+                        runs = self.free(of, main, *owner);
+                    }
+                }
             }
         }
-        if runs { Answer::Ran(shown) } else { self.look(key, write.look, room) }
+        if runs { Answer::Ran(shown) } else { self.look(of, main, write.look, room) }
     }
 
-    fn write(&mut self, of: Setting, key: &str, step: &Step) {
+    fn write(&mut self, of: Setting, (main, key): (&str, &str), step: &Step) {
         let now = of.micros / 1_000;
         let bytes = |Stamped { before, lease, after }: &Stamped| match lease {
             Some(lease) => [&before[..], format!("{:013}", now + lease).as_bytes(), after].concat(),
@@ -111,6 +152,35 @@ impl Twin {
                     *end = Some(end.unwrap_or(0).max(now + ms));
                 }
             }
+            Step::LiveFor(ms) => {
+                if let Some((_, end)) = self.keys.get_mut(key) {
+                    *end = Some(now + ms);
+                }
+            }
+            Step::KeepMeta(ms) => {
+                if let Some((Value::Text(_), Some(end))) = self.keys.get_mut(key) {
+                    *end = now + ms;
+                }
+            }
+            Step::DropMeta => {
+                if matches!(self.keys.get(key), Some((Value::Text(_), Some(_)))) {
+                    self.keys.remove(key);
+                }
+            }
+            Step::Free(_) => {}
+            Step::Number(number, ms) => {
+                let end = self.keys.get(key).and_then(|(_, end)| *end).unwrap_or(0).max(now + ms);
+                let text = number.to_string().into_bytes();
+                self.keys.insert(key.to_owned(), (Value::Text(text), Some(end)));
+            }
+            Step::Publish(meta, ms) => {
+                let is_same = self.text(key) == Some(meta);
+                let value = (Value::Text(meta.clone()), Some(now + ms));
+                self.keys.insert(key.to_owned(), value);
+                if !is_same {
+                    self.tell(of, main);
+                }
+            }
             Step::Wake(at) => {
                 if self.text(key).and_then(|text| text.get(*at)) == Some(&AWAITED) {
                     self.part(key, *at, &[ALONE]);
@@ -118,6 +188,34 @@ impl Twin {
                 }
             }
             _ => unreachable!("a condition"),
+        }
+    }
+
+    /// The queue has no place.
+    fn free(&mut self, of: Setting, main: &str, owner: OwnerToken) -> bool {
+        let is_owned = self.text(main) == Some(owner.as_str().as_bytes());
+        if is_owned {
+            self.keys.remove(main);
+        }
+        if !self.keys.contains_key(main) {
+            self.tell(of, main);
+        }
+        is_owned
+    }
+
+    /// Who watches the lock.
+    fn tell(&mut self, of: Setting, main: &str) {
+        let queue = name(main, Key::Queue);
+        if let Some((Value::Text(text), _)) = self.keys.get_mut(&queue)
+            && text.len() % 48 == 1
+            && text[0] == b'1'
+        {
+            if text.len() == 1 {
+                self.keys.remove(&queue);
+            } else {
+                text[0] = b'0';
+            }
+            self.hints.extend((!of.is_mute).then(|| main.to_owned()));
         }
     }
 
@@ -134,11 +232,53 @@ impl Twin {
         text[at..end].copy_from_slice(bytes);
     }
 
-    fn look(&self, key: &str, Look { first, whole_if }: Look, room: &mut usize) -> Answer {
+    pub(crate) fn lock(&self, of: Setting, main: &str, extent: Extent) -> Shown {
+        let now = of.micros / 1_000;
+        let left = match self.keys.get(main) {
+            None => -2,
+            Some((_, None)) => -1,
+            Some((_, Some(end))) => i64::try_from(end.saturating_sub(now)).unwrap_or(i64::MAX),
+        };
+        let is_all = matches!(extent, Extent::All { .. });
+        let cut = |text: &[u8], most: usize| text[..text.len().min(most)].to_vec();
+        let value = match self.keys.get(main) {
+            None => Main::None,
+            Some((Value::Text(text), _)) => {
+                let is_long = is_all && text.get(22).is_some_and(u8::is_ascii_digit);
+                Main::Text(cut(text, if is_long { 13_057 } else { 23 }))
+            }
+            Some((Value::Readers(all), Some(_))) => {
+                let mut some = all.clone();
+                some.sort_by_key(|(who, till)| (*till, who.as_str().to_owned()));
+                let is_own = |(who, _): &&(OwnerToken, u64)| extent == Extent::Reader(*who);
+                if let Some(own) = all.iter().find(is_own) {
+                    some = vec![*own];
+                } else if !is_all {
+                    some = some.pop().into_iter().collect();
+                }
+                Main::Readers(u32::try_from(all.len()).unwrap_or(u32::MAX), some)
+            }
+            Some(_) => Main::Other,
+        };
+        let fence = match self.keys.get(&name(main, Key::Fence)) {
+            _ if extent == Extent::Value => lock::Text::None,
+            None => lock::Text::None,
+            Some((Value::Text(text), _)) => lock::Text::Is(cut(text, 19)),
+            Some(_) => lock::Text::Other,
+        };
+        let meta = self.text(&name(main, Key::Meta)).filter(|_| is_all).map(<[u8]>::to_vec);
+        Shown { main: value, left, fence, meta, kept: None }
+    }
+
+    fn look(&self, of: Setting, key: &str, look: Look, room: &mut usize) -> Answer {
+        let (first, whole_if) = match look {
+            Look::Lock(extent) => return Answer::Shown(self.lock(of, key, extent)),
+            Look::Record { first, whole_if } => (first, whole_if),
+        };
         let text = match self.keys.get(key) {
             None => return Answer::Not(None),
-            Some((Value::Other, _)) => return Answer::Foreign,
             Some((Value::Text(text), _)) => text,
+            Some(_) => return Answer::Foreign,
         };
         let begin = &text[..first.min(text.len())];
         let (at, byte) = match whole_if {
@@ -158,6 +298,17 @@ impl Twin {
         *room = room.saturating_sub(text.len());
         Answer::Not(Some(text.clone()))
     }
+}
+
+fn name(main: &str, key: Key) -> String {
+    let keys = LockKeys::new(main);
+    match key {
+        Key::Main => main,
+        Key::Fence => keys.fence(),
+        Key::Meta => keys.meta(),
+        Key::Queue => keys.queue(),
+    }
+    .to_owned()
 }
 
 /// The first value is shown even if it is longer.

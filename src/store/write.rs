@@ -1,18 +1,27 @@
-//! A conditional write: what a client assumes of one key, and what is to be written then.
-//! `src/node/lua/write.lua` executes it on a server.
+//! A conditional write: what a client assumes of a record or of the keys of a lock, and what is to
+//! be written then. `src/node/lua/write.lua` executes it on a server.
+
+use super::lock::Shown;
+use crate::token::OwnerToken;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Write {
     pub(crate) class: Class,
+    /// Those that are sent, the main one first.
+    pub(crate) keys: &'static [Key],
     /// In order, conditions first. The first one that does not hold ends them: a write is executed
-    /// whole or not at all. Without steps the key is only read.
+    /// whole or not at all. Without steps the keys are only read.
     pub(crate) steps: Vec<Step>,
     pub(crate) look: Look,
 }
 
-impl Write {
-    pub(crate) const NOTHING: Self =
-        Self { class: Class::Read, steps: Vec::new(), look: Look { first: 1, whole_if: None } };
+/// A record has the main one alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Key {
+    Main,
+    Fence,
+    Meta,
+    Queue,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +37,16 @@ pub(crate) enum Class {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
+    /// The steps behind it are about this key, those before the first one about the main key.
+    On(Key),
     /// Condition: there is no key.
     Absent,
+    /// Condition: this is the value.
+    Is(Vec<u8>),
+    /// Condition: there is no key, or a whole number of at most this.
+    AtMost(u64),
+    /// Condition: of a set of members with their ends, this one's is ahead.
+    Member(OwnerToken),
     /// Condition: the value begins with these bytes.
     Begins(Vec<u8>),
     /// Condition: the server's clock is in this range (µs, both ends included).
@@ -42,6 +59,20 @@ pub(crate) enum Step {
     Part(usize, Stamped),
     /// The key is kept for at least this time (ms).
     KeepFor(u64),
+    /// The key is kept for this time (ms).
+    LiveFor(u64),
+    /// Writes the number, to be kept for at least this time (ms).
+    Number(u64, u64),
+    /// Metadata, if there are any, are kept for this time (ms).
+    KeepMeta(u64),
+    /// Deletes metadata, if there are any.
+    DropMeta,
+    /// Deletes the lock if it has this owner, and wakes who waits if it is free then, also if it
+    /// was. No step is behind it. Condition: the owner had it.
+    Free(OwnerToken),
+    /// Writes metadata, to be kept for this time (ms). If there were others, tells who watches the
+    /// lock.
+    Publish(Vec<u8>, u64),
     /// If the byte at this offset is [`AWAITED`], makes it [`ALONE`] and tells who waits.
     Wake(usize),
 }
@@ -65,12 +96,29 @@ impl From<Vec<u8>> for Stamped {
     }
 }
 
-/// What the answer shows of the key if nothing was written: its first bytes, or the whole value if
-/// it has this byte at this offset and the answer has room for it.
+/// What the answer shows if nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Look {
-    pub(crate) first: usize,
-    pub(crate) whole_if: Option<(usize, u8)>,
+pub(crate) enum Look {
+    /// The first bytes of the main key, or the whole value if it has this byte at this offset and
+    /// the answer has room for it.
+    Record {
+        first: usize,
+        whole_if: Option<(usize, u8)>,
+    },
+    Lock(Extent),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// Of readers the one whose grant ends last.
+    Value,
+    /// And the fence.
+    Fence,
+    /// The same, but of readers this one, if it is one of them.
+    Reader(OwnerToken),
+    /// And the metadata; and all readers, or all permits. With the time until which the free lock
+    /// may be kept after a handover, if there is one.
+    All { kept: bool },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,8 +127,12 @@ pub(crate) enum Answer {
     Ran(Option<Vec<u8>>),
     /// Nothing was written. With what is there; `None` if there is no key.
     Not(Option<Vec<u8>>),
+    /// Nothing was written. With what is there of a lock.
+    Shown(Shown),
     /// Nothing was written: the key has no string, or a longer one than any of ours.
     Foreign,
+    /// Nothing was shown: the answer has no room.
+    Deferred,
     /// Nothing was written: the deadline of the batch has passed.
     Late,
     /// Nothing was written: the server's memory is full.

@@ -77,4 +77,4 @@ end
 -- A server whose memory is full refuses a write that may need memory, but only as the first of a
 -- script. To extend, give back or complete needs next to none, so a write that changes nothing
 -- comes first.
-if find('XHKYDQMGF', kind, 1, true) then call('DEL', 'palisade:none') end
+if find('HKYDQMGF', kind, 1, true) then call('DEL', 'palisade:none') end

@@ -9,15 +9,6 @@ local function queued(queue)
   return type(v) == 'string' and #v % 48 == 1 and find(v, '^[01]') and v
 end
 
--- To who watches the lock, because its metadata have changed.
-local function hint(queue, key)
-  local v = queued(queue)
-  if v and sub(v, 1, 1) == '1' then
-    if v == '1' then call('DEL', queue) else call('SET', queue, '0' .. sub(v, 2), 'KEEPTTL') end
-    try('PUBLISH', 'palisade:changed', key)
-  end
-end
-
 -- Ms after its client's last request for which a place keeps later waiters out.
 local FRESH = 3000
 

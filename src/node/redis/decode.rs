@@ -1,33 +1,37 @@
 //! Decodes the script's answer into [`Replies`]. What cannot be decoded is never a panic, but an
 //! error which states that the batch may have run.
 
+use std::cell::LazyCell;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
 
 use super::codes::{
-    ABSENT, AS_ASKED, DEFERRED, DONE, FOREIGN, FULL, HELD, LATE, NO_PERMISSION, NOT_OWNER, NOT_RUN,
-    PERMITS, QUARANTINED, RAN, READING, WRONG_TYPE,
+    ABSENT, AS_ASKED, BEHIND, DEFERRED, DONE, FOREIGN, FULL, HELD, LATE, NO_PERMISSION, NOT_OWNER,
+    NOT_RUN, QUARANTINED, RAN, WRONG_TYPE,
 };
-use super::encode::runs;
+use super::encode::{runs, watched};
 use super::faults;
 use super::judging::Judging;
 use super::seen::{Noted, Seen};
 use crate::error::{NodeError, NodeFault};
 use crate::name::LockKeys;
 use crate::op::{
-    Batch, Facts, Holder, IfHeld, Listed, LockMode, MAX_LISTED, Op, QuarantineId, Queued, Readers,
-    RecordKey, Replies, Reply, SharedGrant, SlotGrant, Slots,
+    Batch, Facts, IfHeld, Listed, LockMode, MAX_LISTED, Op, QuarantineId, Queued, Replies, Reply,
+    Slots,
 };
-use crate::store::records::{Judged, Planned, judge};
-use crate::store::write::{Answer, Class, Step, Write};
+use crate::rules::header::Header;
+use crate::store::lock::{Main, Shown, Text};
+use crate::store::locks;
+use crate::store::planned::{Judged, Planned};
+use crate::store::write::{Answer, Class, Extent, Look, Step, Write};
 use crate::token::OwnerToken;
 
 /// The script counts in doubles, which represent every whole number only up to this.
 pub(super) const EXACT_END: u64 = 1 << 53;
 
-/// Answers to a batch. `None` for an op on a record that needs another plan.
+/// Answers to a batch. `None` for an op that is to be sent again, some with another plan.
 #[derive(Debug)]
 pub(super) struct Decoded {
     pub(super) facts: Facts,
@@ -102,49 +106,52 @@ pub(super) fn replies(
     let noted = judging.heard(seen, node_micros, noted);
     let facts = seen.facts(node_micros, noted, &judging.identity);
     let is_planned = plans.iter().any(Option::is_some);
-    let header = is_planned.then(|| seen.header(facts.clone(), batch.terms.max_ttl));
-    let mut again: Vec<&RecordKey> = Vec::new();
+    let header = LazyCell::new(|| seen.header(facts.clone(), batch.terms.max_ttl));
+    // (overview 2): the script has run no op on a key behind one that is to run yet.
+    let mut again: Vec<&str> = Vec::new();
     let mut items = Vec::with_capacity(ops.len());
     for run in runs(ops) {
-        if let (Some(h), Some(Some(planned)), Some(key)) =
-            (&header, plans.get(items.len()), run[0].record_key())
-        {
-            let answer = from.answer(planned)?;
-            // (overview 2): the script has run no op on a key behind one that is to run yet.
-            let waits = matches!(answer, Answer::Not(_)) && again.contains(&key);
-            let (mut judged, shown) = judge(h, planned, answer);
-            if waits {
-                judged = Judged::Again;
-            } else {
-                let for_next_plan = matches!(judged, Judged::Again);
-                judging.beliefs.lock().learn(key, shown, for_next_plan);
+        if let Some(Some(planned)) = plans.get(items.len()) {
+            let op = &run[0];
+            let mut behind = main_keys(op).any(|key| again.contains(&key));
+            let answer = from.answer(planned.write())?;
+            if watched(op).is_some() {
+                match from.code()? {
+                    DONE => {}
+                    BEHIND => behind = true,
+                    _ => return Err(garbage("an answer to another kind of question")),
+                }
             }
-            items.push(match judged {
+            let mut beliefs = judging.beliefs.lock();
+            items.push(match planned.judge((&header, op), (answer, behind), &mut beliefs) {
                 Judged::Reply(reply) => Some(reply.and_then(in_range)),
                 Judged::Full => Some(Err(faults::no_memory())),
                 Judged::Again => {
-                    again.push(key);
+                    again.extend(main_keys(op));
                     None
                 }
             });
             continue;
         }
+        let is_said = matches!(from.values.as_slice().first(), Some(Value::Int(AS_ASKED | BEHIND)));
+        if !is_said && is_freed(&run[0]) {
+            for op in run {
+                items.push(Some(Ok(from.released(&header, op)?)));
+            }
+            continue;
+        }
         let mut first = from.code()?;
+        if first == BEHIND && is_planned {
+            again.extend(run.iter().flat_map(main_keys));
+            items.extend(run.iter().map(|_| None));
+            continue;
+        }
         let as_asked = first == AS_ASKED;
         if as_asked && matches!(run[0], Op::Acquire { mode: LockMode::Shared, .. }) {
             first = from.code()?;
         }
         for (i, op) in run.iter().enumerate() {
-            let mut code = if as_asked || i == 0 { first } else { from.code()? };
-            if let (Op::Release { .. }, Some(names), false) = (op, op.several(), as_asked) {
-                // Of several locks: `NotOwner` if another owner has one, else `Absent` if one is
-                // free, else `Done` (multi_lock 5).
-                let rank = |code: &i64| [DONE, ABSENT, NOT_OWNER].iter().position(|c| c == code);
-                for _ in 1..names.all().count() {
-                    let next = from.code()?;
-                    code = std::cmp::max_by_key(code, next, |code| rank(code).unwrap_or(3));
-                }
-            }
+            let code = if as_asked || i == 0 { first } else { from.code()? };
             if code == AS_ASKED && !as_asked {
                 return Err(garbage("the rest of a run as asked"));
             }
@@ -165,6 +172,16 @@ pub(super) fn replies(
         }
     }
     Ok(Decoded { facts, items })
+}
+
+/// By `lua/release_fast.lua`, which answers what it found.
+fn is_freed(op: &Op) -> bool {
+    matches!(op, Op::Release { mode: LockMode::Exclusive, .. })
+}
+
+fn main_keys(op: &Op) -> impl Iterator<Item = &str> {
+    let locks = op.lock_keys().into_iter().flat_map(LockKeys::all);
+    op.own_key().into_iter().chain(locks.map(LockKeys::lock))
 }
 
 fn noted(note: Vec<u8>) -> Result<(Noted, u64), NodeError> {
@@ -215,10 +232,6 @@ fn reply(from: &mut Reader, op: &Op, code: i64, facts: &Facts) -> Result<Reply, 
         }
         (Op::Acquire { .. }, 1..) => Reply::Granted { fence: code.unsigned_abs() },
         (Op::Enlist(_), 0..) => Reply::Candidates(from.candidates(code.unsigned_abs())?),
-        (Op::Inspect { .. }, ABSENT) => Reply::Holder(None),
-        (Op::Inspect { .. }, READING) => Reply::Readers(from.readers()?),
-        (Op::Inspect { .. }, PERMITS) => Reply::Permits(from.permits()?),
-        (Op::Inspect { .. }, 0..) => Reply::Holder(Some(from.holder(code.unsigned_abs())?)),
         (Op::Release { .. }, ABSENT) => Reply::Absent,
         (op, _) if shows(op) => return Err(garbage("an answer to another kind of question").into()),
         (Op::Release { .. } | Op::Extend { .. }, AS_ASKED) | (_, DONE) => Reply::Done,
@@ -241,9 +254,9 @@ fn in_range(reply: Reply) -> Result<Reply, NodeError> {
     Ok(reply)
 }
 
-/// A fencing token, a holder or a list, and never `DONE` or `NOT_OWNER`.
+/// A fencing token or a list, and never `DONE` or `NOT_OWNER`.
 fn shows(op: &Op) -> bool {
-    matches!(op, Op::Acquire { .. } | Op::Inspect { .. } | Op::Enlist(_))
+    matches!(op, Op::Acquire { .. } | Op::Enlist(_))
 }
 
 fn wrong_type(op: &Op) -> NodeError {
@@ -349,53 +362,72 @@ impl Reader {
     }
 
     /// To a conditional write.
-    fn answer(&mut self, planned: &Planned) -> Result<Answer, NodeError> {
-        let Write { class, steps, .. } = &planned.write;
+    fn answer(&mut self, Write { class, steps, look, .. }: &Write) -> Result<Answer, NodeError> {
         let shows = steps.contains(&Step::Show);
-        Ok(match self.code()? {
-            AS_ASKED if !steps.is_empty() && !shows => Answer::Ran(None),
-            RAN if shows => Answer::Ran(Some(self.bytes()?)),
-            NOT_RUN => Answer::Not(self.maybe_bytes()?),
-            WRONG_TYPE => Answer::Foreign,
-            LATE if *class != Class::Undo => Answer::Late,
-            FULL if *class == Class::Grant => Answer::Full,
+        Ok(match (self.code()?, look) {
+            (AS_ASKED, _) if !steps.is_empty() && !shows => Answer::Ran(None),
+            (RAN, _) if shows => Answer::Ran(Some(self.bytes()?)),
+            (NOT_RUN, Look::Record { .. }) => Answer::Not(self.maybe_bytes()?),
+            (NOT_RUN, Look::Lock(extent)) => Answer::Shown(self.lock(*extent)?),
+            (DEFERRED, Look::Lock(Extent::All { .. })) => Answer::Deferred,
+            (WRONG_TYPE, Look::Record { .. }) => Answer::Foreign,
+            (LATE, _) if *class != Class::Undo => Answer::Late,
+            (FULL, _) if *class == Class::Grant => Answer::Full,
             _ => return Err(garbage("an answer to another kind of question")),
         })
     }
 
-    fn holder(&mut self, fence: u64) -> Result<Holder, NodeError> {
-        let owner = self.maybe_bytes()?.and_then(|v| OwnerToken::parse(&v));
-        let remaining = self.ttl()?;
-        let meta = self.maybe_bytes()?.map(Into::into);
-        Ok(Holder { owner, fence, remaining, meta })
+    /// To the release of these names, of which one may not have been the owner's.
+    fn released(&mut self, h: &Header, op: &Op) -> Result<Reply, NodeError> {
+        let (names, owner) = (op.lock_keys().into_iter().flat_map(LockKeys::all), op.owner());
+        let own = || Main::Text(owner.map_or("", OwnerToken::as_str).into());
+        let found = names.map(|_| match self.values.next() {
+            Some(Value::Int(DONE)) => Ok(own()),
+            found => main(found),
+        });
+        Ok(locks::released(h, op, found.collect::<Result<_, _>>()?))
     }
 
-    fn readers(&mut self) -> Result<Readers, NodeError> {
-        let fence = self.number()?;
-        let count = self.number()?;
-        let count = self.fitting(u32::try_from(count).ok(), "no number of readers");
-        let mut listed = Vec::new();
-        for _ in 0..(count as usize).min(MAX_LISTED) {
-            let owner = self.owner()?;
-            listed.push(SharedGrant { owner, remaining: Duration::from_millis(self.number()?) });
+    fn lock(&mut self, extent: Extent) -> Result<Shown, NodeError> {
+        let main = match self.values.next() {
+            Some(Value::Int(count @ 0..)) => {
+                let all = self.number()?;
+                let all = self.fitting(u32::try_from(all).ok(), "no number of readers");
+                Main::Readers(all, self.grants(count)?)
+            }
+            found => main(found)?,
+        };
+        let left = self.integer()?;
+        let fence = match self.values.next() {
+            Some(Value::Nil) => Text::None,
+            Some(Value::BulkString(text)) => Text::Is(text),
+            Some(Value::Int(WRONG_TYPE)) => Text::Other,
+            _ => return Err(garbage("no fence where it belongs")),
+        };
+        let (mut meta, mut kept) = (None, None);
+        if let Extent::All { .. } = extent {
+            meta = self.maybe_bytes()?;
+            kept = self.maybe_bytes()?.map(|digits| String::from_utf8(digits).ok()?.parse().ok());
         }
-        Ok(Readers { fence, count, listed })
+        match self.spoiled.take() {
+            Some(e) => Err(e),
+            None => Ok(Shown { main, left, fence, meta, kept: kept.flatten() }),
+        }
+    }
+
+    /// Readers, each with the end of its grant in ms.
+    fn grants(&mut self, count: i64) -> Result<Vec<(OwnerToken, u64)>, NodeError> {
+        let mut all = Vec::new();
+        for _ in 0..count.min(MAX_LISTED as i64) {
+            all.push((self.owner()?, self.number()?));
+        }
+        Ok(all)
     }
 
     fn slot(&mut self) -> Result<u16, NodeError> {
         let n = self.integer()?;
         let slot = u16::try_from(n).ok().filter(|slot| *slot < Slots::MAX);
         Ok(self.fitting(slot, "no slot where one belongs"))
-    }
-
-    fn permits(&mut self) -> Result<Vec<SlotGrant>, NodeError> {
-        let mut all = Vec::new();
-        for _ in 0..self.number()? {
-            let (slot, owner, fence) = (self.slot()?, self.owner()?, self.number()?);
-            let remaining = Duration::from_millis(self.number()?);
-            all.push(SlotGrant { slot, owner, fence, remaining });
-        }
-        Ok(all)
     }
 
     fn owner(&mut self) -> Result<OwnerToken, NodeError> {
@@ -416,6 +448,15 @@ impl Reader {
         }
         Ok(all)
     }
+}
+
+fn main(found: Option<Value>) -> Result<Main, NodeError> {
+    Ok(match found {
+        Some(Value::Nil) => Main::None,
+        Some(Value::BulkString(text)) => Main::Text(text),
+        Some(Value::Int(WRONG_TYPE)) => Main::Other,
+        _ => return Err(garbage("no lock where it belongs")),
+    })
 }
 
 pub(super) fn garbage(what: &str) -> NodeError {

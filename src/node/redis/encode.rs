@@ -7,13 +7,15 @@ use redis::Cmd;
 use super::script::SCRIPT;
 use super::seen::Seen;
 use crate::op::{Batch, Enlist, IfHeld, LockMode, Op, Place, QuarantineId, Slots, Want};
-use crate::store::records::Planned;
-use crate::store::write::{Class, Look, Stamped, Step, Write};
+use crate::store::planned::{Planned, is_written};
+use crate::store::write::{Class, Extent, Key, Look, Stamped, Step, Write};
 use crate::time::{FENCE_SLACK, Moment, token_lead};
 use crate::token::OwnerToken;
 
 pub(crate) const MARKER: &str = crate::name::MARKER;
 pub(crate) const NOTE: &str = crate::name::NOTE;
+
+const DIGITS: [&str; 5] = ["0", "1", "2", "3", "4"];
 
 /// In one run. Lua passes at most some thousand values to a command, and a release passes two for
 /// each op.
@@ -60,8 +62,8 @@ impl GroupTerms {
 
 /// For a server on which the client expects `seen`. Without one the script executes nothing, and
 /// answers what the client needs to judge again. `not_after` is in µs by that server's clock.
-/// `awaited`: a client may be waiting for a hint from it. `plans`: for each op on a record its
-/// conditional write.
+/// `awaited`: a client may be waiting for a hint from it. `plans`: for each op that is one its
+/// conditional write; none if the script is to execute nothing.
 pub(crate) fn batch(
     (batch, plans): (&Batch, &[Option<Planned>]),
     not_after: Option<u64>,
@@ -72,11 +74,24 @@ pub(crate) fn batch(
     // About four keys and four arguments per op. A wrong guess only costs a reallocation.
     let mut cmd = Cmd::with_capacity(14 + 9 * n, 240 + 160 * n);
     cmd.arg("EVALSHA").arg(SCRIPT.get_hash());
-    let keyed = || runs(&batch.ops).flat_map(keyed);
+    let write_of = |at: usize| plans.get(at).and_then(Option::as_ref).map(Planned::write);
+    let each_key = |each: &mut dyn FnMut(&str)| {
+        let mut at = 0;
+        for run in runs(&batch.ops) {
+            match write_of(at) {
+                Some(write) => {
+                    let watched = watched(&run[0]);
+                    write.keys.iter().chain(watched).for_each(|key| each(key_of(&run[0], *key)));
+                }
+                None => keyed(run).iter().for_each(|op| keys(op, awaited, &mut *each)),
+            }
+            at += run.len();
+        }
+    };
     let mut count = 2_usize;
-    keyed().for_each(|op| keys(op, awaited, |_| count += 1));
+    each_key(&mut |_| count += 1);
     cmd.arg(count).arg(MARKER).arg(NOTE);
-    keyed().for_each(|op| keys(op, awaited, |key| _ = cmd.arg(key)));
+    each_key(&mut |key| _ = cmd.arg(key));
     let (from, until) = seen.and_then(|seen| seen.window(batch, not_after)).unwrap_or((1, 0));
     let expected = seen.map_or("", |seen| seen.replaces.as_deref().unwrap_or(seen.text()));
     cmd.arg(expected).arg(from).arg(until);
@@ -99,10 +114,12 @@ pub(crate) fn batch(
     };
     let mut at = 0;
     for run in runs(&batch.ops) {
-        match plans.get(at).and_then(Option::as_ref) {
-            Some(planned) => write(&mut cmd, &planned.write),
-            // Nothing is executed.
-            None if run[0].record_key().is_some() => write(&mut cmd, &Write::NOTHING),
+        match write_of(at) {
+            Some(planned) => {
+                write(&mut cmd, planned);
+                watched(&run[0]).into_iter().for_each(|_| _ = cmd.arg("I"));
+            }
+            None if is_written(&run[0]) => {}
             None => run_args(&mut cmd, run, fence_life, awaited),
         }
         at += run.len();
@@ -121,38 +138,100 @@ fn counts(ops: &[Op]) -> u8 {
     }
 }
 
+fn key_of(op: &Op, key: Key) -> &str {
+    match (op.lock_keys(), key) {
+        (Some(keys), Key::Main) => keys.lock(),
+        (Some(keys), Key::Fence) => keys.fence(),
+        (Some(keys), Key::Meta) => keys.meta(),
+        (Some(keys), Key::Queue) => keys.queue(),
+        (None, _) => op.own_key().unwrap_or_default(),
+    }
+}
+
+/// The key at which the caller is registered for a hint, once the lock could be read.
+pub(super) fn watched(op: &Op) -> Option<&'static Key> {
+    matches!(op, Op::Inspect { wait: true, .. }).then_some(&Key::Queue)
+}
+
 /// As `lua/write.lua` reads it.
-pub(super) fn write(cmd: &mut Cmd, Write { class, steps, look }: &Write) {
-    let args = |step: &Step| match step {
-        Step::Absent | Step::Show => 1,
-        Step::Begins(_) | Step::KeepFor(_) | Step::Wake(_) => 2,
-        Step::Clock(..) => 3,
-        Step::Set(..) | Step::Part(..) => 5,
+fn write(cmd: &mut Cmd, Write { class, keys, steps, look }: &Write) {
+    let shape = |step: &Step| match step {
+        Step::On(_) => ("", 0),
+        Step::Absent => ("A", 0),
+        Step::DropMeta => ("D", 0),
+        Step::Free(_) => ("U", 1),
+        Step::Show => ("V", 0),
+        Step::Begins(_) => ("E", 1),
+        Step::Is(_) => ("I", 1),
+        Step::AtMost(_) => ("B", 1),
+        Step::Member(_) => ("Z", 1),
+        Step::KeepFor(_) => ("X", 1),
+        Step::LiveFor(_) => ("P", 1),
+        Step::KeepMeta(_) => ("M", 1),
+        Step::Wake(_) => ("W", 1),
+        Step::Clock(..) => ("T", 2),
+        Step::Number(..) => ("F", 2),
+        Step::Publish(..) => ("N", 2),
+        Step::Set(..) => ("S", 4),
+        Step::Part(..) => ("O", 4),
     };
+    let (mut letters, mut on) = (String::new(), 1);
+    let mut args = match look {
+        Look::Record { .. } => 3,
+        Look::Lock(Extent::Reader(_)) => 1,
+        Look::Lock(_) => 0,
+    };
+    for step in steps {
+        if let Step::On(key) = step {
+            on = keys.iter().position(|sent| sent == key).map_or(1, |at| at + 1);
+        }
+        let (letter, count) = shape(step);
+        if !letter.is_empty() {
+            letters.push_str(letter);
+            letters.push_str(DIGITS[on]);
+        }
+        args += count;
+    }
     let class = match class {
         Class::Grant => "g",
         Class::Keep => "k",
         Class::Undo => "u",
         Class::Read => "r",
     };
-    cmd.arg("C").arg(class).arg(steps.iter().map(args).sum::<usize>());
+    let shows = match look {
+        Look::Record { .. } => "r",
+        Look::Lock(Extent::Value) => "l",
+        Look::Lock(Extent::Fence) => "f",
+        Look::Lock(Extent::Reader(_)) => "m",
+        Look::Lock(Extent::All { kept: false }) => "i",
+        Look::Lock(Extent::All { kept: true }) => "k",
+    };
+    let count = |n: usize| char::from(b'0' + u8::try_from(n).unwrap_or(0));
+    cmd.arg(format!("{class}{}{}{shows}{letters}", count(keys.len()), count(args)));
     for step in steps {
         match step {
-            Step::Absent => cmd.arg("A"),
-            Step::Show => cmd.arg("V"),
-            Step::Begins(bytes) => cmd.arg("E").arg(&bytes[..]),
-            Step::Clock(from, until) => cmd.arg("T").arg(*from).arg(*until),
-            Step::KeepFor(ms) => cmd.arg("X").arg(*ms),
-            Step::Wake(at) => cmd.arg("W").arg(*at),
-            Step::Set(value, life) => stamped(number(cmd.arg("S"), *life), value),
-            Step::Part(at, value) => stamped(cmd.arg("O").arg(*at), value),
+            Step::On(_) | Step::Absent | Step::Show | Step::DropMeta => continue,
+            Step::Begins(bytes) | Step::Is(bytes) => cmd.arg(&bytes[..]),
+            Step::AtMost(number) | Step::KeepFor(number) | Step::LiveFor(number) => {
+                cmd.arg(*number)
+            }
+            Step::KeepMeta(ms) => cmd.arg(*ms),
+            Step::Member(owner) | Step::Free(owner) => cmd.arg(owner.as_str()),
+            Step::Clock(from, until) => cmd.arg(*from).arg(*until),
+            Step::Number(number, ms) => cmd.arg(*number).arg(*ms),
+            Step::Publish(meta, ms) => cmd.arg(&meta[..]).arg(*ms),
+            Step::Wake(at) => cmd.arg(*at),
+            Step::Set(value, life) => stamped(number(cmd, *life), value),
+            Step::Part(at, value) => stamped(cmd.arg(*at), value),
         };
     }
-    let Look { first, whole_if } = look;
-    cmd.arg(first - 1);
-    match whole_if {
-        Some((at, byte)) => cmd.arg(at + 1).arg(&[*byte][..]),
-        None => cmd.arg("").arg(""),
+    match look {
+        Look::Record { first, whole_if: Some((at, byte)) } => {
+            cmd.arg(first - 1).arg(at + 1).arg(&[*byte][..])
+        }
+        Look::Record { first, whole_if: None } => cmd.arg(first - 1).arg("").arg(""),
+        Look::Lock(Extent::Reader(reader)) => cmd.arg(reader.as_str()),
+        Look::Lock(_) => cmd,
     };
 }
 
@@ -310,11 +389,8 @@ fn keys(op: &Op, awaited: bool, mut each: impl FnMut(&str)) {
                 &[keys.lock(), keys.fence(), keys.meta()]
             }
         },
-        Op::Raise { keys, .. } => &[keys.lock(), keys.fence()],
-        Op::Extend { keys, .. } | Op::Inspect { keys, .. } => {
-            &[keys.lock(), keys.fence(), keys.meta(), keys.queue()]
-        }
-        Op::Release { keys, meta: true, .. } => &[keys.lock(), keys.queue(), keys.meta()],
+        op if is_written(op) => &[],
+        Op::Release { keys, meta: true, .. } => &[keys.lock(), keys.queue()],
         // Each key costs time, so the queue's is sent only if there may be one.
         Op::Release { keys, .. } if awaited => &[keys.lock(), keys.queue()],
         Op::Release { keys, .. } => &[keys.lock()],
@@ -402,25 +478,17 @@ fn args(cmd: &mut Cmd, op: &Op) {
         Op::Acquire { owner, proposal, if_held, .. } => {
             held(cmd.arg(owner.as_str()).arg(*proposal), if_held.as_ref())
         }
-        Op::Raise { owner, token, .. } => cmd.arg("R").arg(owner.as_str()).arg(token.get()),
-        Op::Extend { owner, ttl, token, meta, reassert, .. } => named(
-            cmd.arg("X")
-                .arg(owner.as_str())
-                .arg(millis(*ttl))
-                .arg(token.get())
-                .arg(u8::from(meta.is_some()))
-                .arg(meta.as_deref().unwrap_or_default()),
-            *reassert,
-        ),
         Op::Release { owner, .. } => cmd.arg("M").arg(owner.as_str()),
-        Op::Inspect { wait, .. } => cmd.arg("I").arg(u8::from(*wait)),
         Op::Enlist(Enlist { owner, ttl, entry, news, .. }) => cmd
             .arg("E")
             .arg(owner.as_str())
             .arg(millis(*ttl))
             .arg(entry.as_deref().unwrap_or_default())
             .arg(u8::from(*news)),
-        Op::Claim(_)
+        Op::Raise { .. }
+        | Op::Extend { .. }
+        | Op::Inspect { .. }
+        | Op::Claim(_)
         | Op::RaiseClaim { .. }
         | Op::ExtendClaim { .. }
         | Op::Complete { .. }

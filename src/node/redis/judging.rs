@@ -16,14 +16,14 @@ use crate::error::{NodeError, NodeFault};
 use crate::node::lineage::{self, Asked, Change, Marker, Verdict};
 use crate::op::{Batch, Op, TimedFacts};
 use crate::store::beliefs::Beliefs;
-use crate::store::records::Planned;
+use crate::store::planned::{Planned, is_written};
 use crate::sync::SyncMutex;
 use crate::time::{Drift, Moment, NodeClock};
 
 /// How often a batch is sent again because the marker is another one each time.
 const TRIES: u8 = 3;
-/// How often the rest of a batch is sent again because its records are not as they were believed to
-/// be. One is enough if nobody else changes them meanwhile.
+/// How often the rest of a batch is sent again because its records or locks are not as they were
+/// believed to be. One is enough if nobody else changes them meanwhile.
 const PLANS: u8 = 100;
 
 pub(super) struct Judging {
@@ -184,9 +184,9 @@ impl Attempt {
         cmd.get_packed_command()
     }
 
-    /// Empty if no op is on a record.
+    /// Empty if no op is a conditional write.
     fn plan(&self, seen: &Seen, noted: Noted) -> Vec<Option<Planned>> {
-        if self.batch.ops.iter().all(|op| op.record_key().is_none()) {
+        if !self.batch.ops.iter().any(is_written) {
             return Vec::new();
         }
         let Self { judging, batch, .. } = self;

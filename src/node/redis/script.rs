@@ -15,7 +15,7 @@ macro_rules! lua {
 /// that the loop's variables are no upvalues of theirs. Closures inside the slow paths are created
 /// only when an op needs them.
 const SOURCE: &str = concat!(
-    lua!("acquire_fast" "wake" "release_fast" "extend_fast"),
+    lua!("acquire_fast" "wake" "release_fast"),
     lua!("write"),
     "local function fast(kind, k, a, count, marker, now_us, life, second)\n",
     lua!("shared_fast" "slots_fast" "many_fast"),
@@ -26,8 +26,8 @@ const SOURCE: &str = concat!(
     "local function rare(b, kind, k, a, count, rest, found, release, wake)\n",
     codes!(lua_text),
     lua!("helpers" "late"),
-    "if find('AVWOTDQMRXISHGPYFUNJK', kind, 1, true) then\n",
-    lua!("locks" "queue" "acquire" "release" "release_meta" "raise" "extend" "inspect"),
+    "if find('AVWOTDQMISHGPYFUNJK', kind, 1, true) then\n",
+    lua!("locks" "queue" "acquire" "release" "watch"),
     lua!("shared" "slots" "many"),
     "end\n",
     lua!("candidates"),

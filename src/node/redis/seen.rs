@@ -119,7 +119,7 @@ impl Seen {
         Duration::from_micros(self.marker.clock_error)
     }
 
-    /// For the rules of ops on records.
+    /// For the rules.
     pub(super) fn header(&self, facts: Facts, max_ttl: Duration) -> Header {
         let settles = self.marker.settles(facts.node_micros / 1_000);
         Header {

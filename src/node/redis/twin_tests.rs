@@ -13,14 +13,20 @@ use self::server::Server;
 use super::encode::{self, GroupTerms};
 use super::script;
 use super::seen::Seen;
+use crate::name::LockKeys;
 use crate::node::lineage::{Asked, Change, Marker, ReplicationId};
 use crate::op::{Ballot, Batch, Op, Remembered, Terms};
-use crate::store::records::Planned;
+use crate::store::lock::{Main, Shown, Text};
+use crate::store::planned::Planned;
 use crate::store::twin::{Setting, Twin, Value};
-use crate::store::write::{Answer, Class, Look, Stamped, Step, Write};
+use crate::store::write::{Answer, Class, Extent, Key, Look, Stamped, Step, Write};
 use crate::token::{FencingToken, OwnerToken};
 
-const KEYS: [&str; 3] = ["a", "b", "c"];
+const RECORDS: [&str; 3] = ["a", "b", "c"];
+const LOCKS: [&str; 2] = ["l", "m"];
+/// Of a lock, in the order in which they are sent.
+const KEYS: [Key; 4] = [Key::Main, Key::Fence, Key::Meta, Key::Queue];
+const RELEASING: [Key; 4] = [Key::Main, Key::Queue, Key::Meta, Key::Fence];
 const HOUR_MS: u64 = 3_600_000;
 /// Between the clock of the script and that of a later command, on a slow machine.
 const APART_MS: u64 = 20_000;
@@ -55,7 +61,7 @@ impl Dice {
 
     fn look(&mut self) -> Look {
         let whole_if = self.of(&[None, Some((0, b'a')), Some((1, b'w'))]);
-        Look { first: self.of(&[1, 2, 4, 30]), whole_if }
+        Look::Record { first: self.of(&[1, 2, 4, 30]), whole_if }
     }
 
     /// Conditions that often hold, then writes.
@@ -102,8 +108,83 @@ impl Dice {
                 _ => continue,
             });
         }
-        Write { class, steps, look: self.look() }
+        Write { class, keys: &KEYS[..1], steps, look: self.look() }
     }
+
+    fn owner(&mut self) -> OwnerToken {
+        OwnerToken::from_random(u128::from(self.below(3)))
+    }
+
+    fn condition(&mut self, there: Option<&Value>) -> Step {
+        match there {
+            Some(Value::Text(text)) if self.below(5) > 0 => Step::Is(text.clone()),
+            Some(Value::Text(text)) if self.below(2) == 0 => {
+                let number = String::from_utf8_lossy(text).parse().unwrap_or(9_u64);
+                Step::AtMost((number + 1).saturating_sub(self.below(3)))
+            }
+            Some(Value::Readers(_)) if self.below(4) > 0 => Step::Member(self.owner()),
+            None if self.below(5) > 0 => Step::Absent,
+            _ => self.of(&[Step::Absent, Step::Is(b"7".to_vec()), Step::AtMost(9)]),
+        }
+    }
+
+    fn write_of_lock(&mut self, twin: &Twin, main: &str) -> Write {
+        let class = self.of(&[Class::Grant, Class::Keep, Class::Keep, Class::Undo, Class::Read]);
+        let mut steps = Vec::new();
+        for key in KEYS {
+            if self.below(3) == 0 {
+                let there = twin.keys.get(&key_of(main, key)).map(|(value, _)| value.clone());
+                steps.extend([Step::On(key), self.condition(there.as_ref())]);
+            }
+        }
+        for _ in 0..self.below(4) {
+            let ms = HOUR_MS * (1 + self.below(9));
+            match self.below(6) {
+                0 => steps.extend([Step::On(Key::Main), Step::LiveFor(ms)]),
+                1 => steps.extend([Step::On(Key::Fence), Step::KeepFor(ms)]),
+                2 => steps.extend([Step::On(Key::Fence), Step::Number(self.below(99), ms)]),
+                3 => steps.extend([Step::On(Key::Meta), Step::KeepMeta(ms)]),
+                4 => {
+                    let meta = self.of(&[&b""[..], b"m", b"mm"]).to_vec();
+                    steps.extend([Step::On(Key::Meta), Step::Publish(meta, ms)]);
+                }
+                _ => {
+                    let own = self.owner().as_str().as_bytes().to_vec();
+                    steps.extend([Step::On(Key::Main), Step::Set(own.into(), Some(ms))]);
+                }
+            }
+        }
+        let may_wake = |value: &(Value, _)| value.0 == Value::Text(b"1".to_vec());
+        let is_waking = twin.keys.get(&key_of(main, Key::Queue)).is_none_or(may_wake);
+        let own = self.owner();
+        let all = Extent::All { kept: false };
+        let extents = [Extent::Value, Extent::Fence, Extent::Reader(own), all];
+        let extent = self.of(&extents);
+        if is_waking && self.below(3) == 0 {
+            let drops = [Step::On(Key::Meta), Step::DropMeta];
+            steps.extend(drops.into_iter().filter(|_| self.below(2) == 0));
+            let owner = match twin.keys.get(main) {
+                Some((Value::Text(text), _)) => OwnerToken::parse(text),
+                _ => None,
+            };
+            let owner = owner.unwrap_or_else(|| self.owner());
+            steps.extend([Step::On(Key::Main), Step::Free(owner)]);
+            let look = Look::Lock(Extent::Value);
+            return Write { class, keys: &RELEASING, steps, look };
+        }
+        Write { class, keys: &KEYS, steps, look: Look::Lock(extent) }
+    }
+}
+
+fn key_of(main: &str, key: Key) -> String {
+    let keys = LockKeys::new(main);
+    match key {
+        Key::Main => keys.lock(),
+        Key::Fence => keys.fence(),
+        Key::Meta => keys.meta(),
+        Key::Queue => keys.queue(),
+    }
+    .to_owned()
 }
 
 struct Lab {
@@ -155,18 +236,20 @@ impl Lab {
 
     /// Returns the answers and the clock of the script.
     fn send(&mut self, batch: &[(&str, Write)], of: Setting) -> (Vec<Answer>, u64) {
-        let op = |(key, _): &(&str, Write)| {
+        let op = |(key, write): &(&str, Write)| {
             let (token, retention) = (FencingToken::new(1), Duration::ZERO);
-            let (key, owner) = ((*key).into(), OwnerToken::from_random(1));
+            let owner = OwnerToken::from_random(1);
+            if write.keys.len() > 1 {
+                return Op::Raise { keys: LockKeys::new(key), owner, token, slot: None };
+            }
+            let key = (*key).into();
             let ballot = Ballot { key, owner, token, retention, fingerprint: None };
             Op::Complete { ballot, value: None }
         };
         let terms = Terms { max_ttl: Duration::ZERO, clock_error: Duration::ZERO };
         let ops: Vec<Op> = batch.iter().map(op).collect();
-        let plan = |(op, (_, write)): (&Op, &(&str, Write))| {
-            Some(Planned::of_write(op.clone(), write.clone()))
-        };
-        let plans: Vec<_> = ops.iter().zip(batch).map(plan).collect();
+        let plan = |(_, write): &(&str, Write)| Some(Planned::Write(write.clone()));
+        let plans: Vec<_> = batch.iter().map(plan).collect();
         let batch = Batch { terms, not_after: None, remembers: Remembered::default(), ops };
         let not_after = of.is_late.then_some(1);
         let (seen, terms) = ((Some(&self.seen), false), GroupTerms::ALONE);
@@ -174,6 +257,49 @@ impl Lab {
         let con = if of.is_mute { &mut self.mute } else { &mut self.con };
         let answer: Answered = cmd.query(con).expect("it is executed");
         read(answer, &plans)
+    }
+
+    /// Another program writes a key, or another op of a lock.
+    fn intrude(&mut self, dice: &mut Dice) {
+        let main = dice.of(&LOCKS);
+        let mut all = RECORDS.map(str::to_owned).to_vec();
+        all.extend(KEYS.map(|key| key_of(main, key)));
+        let key = dice.of(&all);
+        let end = self.micros() / 1_000 + 5 * HOUR_MS;
+        self.server.cli(&["del", &key]);
+        self.twin.keys.remove(&key);
+        let (value, end) = match dice.below(6) {
+            0 => return,
+            1 => {
+                self.server.cli(&["hset", &key, "f", "v"]);
+                (Value::Other, None)
+            }
+            2 if key == main => {
+                let ends = [end - HOUR_MS, 1_000, end];
+                let readers: Vec<_> = ends.map(|till| (dice.owner(), till)).to_vec();
+                let mut all = Vec::new();
+                for (who, till) in readers {
+                    self.server.cli(&["zadd", &key, &till.to_string(), who.as_str()]);
+                    all.retain(|(other, _)| *other != who);
+                    all.push((who, till));
+                }
+                self.server.cli(&["pexpireat", &key, &end.to_string()]);
+                (Value::Readers(all), Some(end))
+            }
+            _ => {
+                let waiter = "0".repeat(48);
+                let texts =
+                    ["", "7", "11", "1", &format!("1{waiter}"), &format!("0{waiter}"), "1x"];
+                let text = dice.of(&texts);
+                self.server.cli(&["set", &key, text]);
+                let end = (dice.below(2) == 0).then_some(end);
+                if let Some(end) = end {
+                    self.server.cli(&["pexpireat", &key, &end.to_string()]);
+                }
+                (Value::Text(text.into()), end)
+            }
+        };
+        self.twin.keys.insert(key, (value, end));
     }
 
     fn hints(&mut self) -> Vec<String> {
@@ -194,15 +320,16 @@ impl Lab {
 
     fn keys_are_equal(&mut self, what: &str) {
         let now = self.micros() / 1_000;
-        for key in KEYS {
-            let get = redis::cmd("GET").arg(key).query::<Option<Vec<u8>>>(&mut self.con);
-            let left: i64 = redis::cmd("PTTL").arg(key).query(&mut self.con).expect("a time");
-            let end = match self.twin.keys.get(key) {
+        let of_locks = LOCKS.iter().flat_map(|main| KEYS.map(|key| key_of(main, key)));
+        for key in RECORDS.map(str::to_owned).into_iter().chain(of_locks) {
+            let get = redis::cmd("GET").arg(&key).query::<Option<Vec<u8>>>(&mut self.con);
+            let left: i64 = redis::cmd("PTTL").arg(&key).query(&mut self.con).expect("a time");
+            let end = match self.twin.keys.get(&key) {
                 None => {
                     assert_eq!((get.expect("a text"), left), (None, -2), "{what}");
                     continue;
                 }
-                Some((Value::Other, end)) => {
+                Some((Value::Other | Value::Readers(_), end)) => {
                     assert!(get.is_err(), "{key}, {what}");
                     end
                 }
@@ -244,9 +371,40 @@ fn read(answer: Answered, plans: &[Option<Planned>]) -> (Vec<Answer>, u64) {
     };
     let micros = number(&values.next().expect("a clock")).unsigned_abs();
     values.next().expect("a note");
-    let answers = plans.iter().map(|_| match number(&values.next().expect("a code")) {
+    let answers = plans.iter().map(|planned| match number(&values.next().expect("a code")) {
         -9 => Answer::Ran(None),
         1 => Answer::Ran(text(values.next().expect("a value"))),
+        0 if planned.as_ref().is_some_and(|planned| planned.write().keys.len() > 1) => {
+            let look = planned.as_ref().map(|planned| planned.write().look);
+            let main = match values.next().expect("a lock") {
+                Answered::Int(-5) => Main::Other,
+                Answered::Int(count) => {
+                    let all = number(&values.next().expect("a number of readers"));
+                    let mut one = || {
+                        let who = text(values.next().expect("a reader")).expect("its token");
+                        let till = text(values.next().expect("its end")).expect("a time");
+                        let till = String::from_utf8(till).expect("digits").parse();
+                        (OwnerToken::parse(&who).expect("a token"), till.expect("digits"))
+                    };
+                    Main::Readers(
+                        u32::try_from(all).expect("few"),
+                        (0..count).map(|_| one()).collect(),
+                    )
+                }
+                other => text(other).map_or(Main::None, Main::Text),
+            };
+            let left = number(&values.next().expect("a life"));
+            let fence = match values.next().expect("a fence") {
+                Answered::Int(-5) => Text::Other,
+                other => text(other).map_or(Text::None, Text::Is),
+            };
+            let mut shown = Shown { left, fence, ..Shown::of(main) };
+            if let Some(Look::Lock(Extent::All { .. })) = look {
+                shown.meta = text(values.next().expect("metadata"));
+                assert_eq!(values.next(), Some(Answered::Nil), "it is not kept");
+            }
+            Answer::Shown(shown)
+        }
         0 => Answer::Not(text(values.next().expect("a value"))),
         -5 => Answer::Foreign,
         -10 => Answer::Late,
@@ -258,6 +416,17 @@ fn read(answer: Answered, plans: &[Option<Planned>]) -> (Vec<Answer>, u64) {
     (answers, micros)
 }
 
+/// But for the time that passes.
+fn are_equal(answer: &Answer, expected: &Answer) -> bool {
+    match (answer, expected) {
+        (Answer::Shown(a), Answer::Shown(b)) => {
+            let is_near = a.left.abs_diff(b.left) < APART_MS && (a.left < 0) == (b.left < 0);
+            is_near && Shown { left: 0, ..a.clone() } == Shown { left: 0, ..b.clone() }
+        }
+        (a, b) => a == b,
+    }
+}
+
 #[test]
 fn a_server_executes_conditional_writes_as_their_twin_does() {
     let more = std::env::var("PALISADE_TWIN").ok().and_then(|n| n.parse().ok());
@@ -267,27 +436,17 @@ fn a_server_executes_conditional_writes_as_their_twin_does() {
     lab.heard.recv_response().expect("the answer to it");
     let mut ran = 0;
     for round in 0..more.unwrap_or(1_000) {
-        if dice.below(12) == 0 {
-            // Another program.
-            let key = dice.of(&KEYS);
-            lab.server.cli(&["del", key]);
-            lab.twin.keys.remove(key);
-            match dice.below(3) {
-                0 => {}
-                1 => {
-                    lab.server.cli(&["hset", key, "f", "v"]);
-                    lab.twin.keys.insert(key.to_owned(), (Value::Other, None));
-                }
-                _ => {
-                    lab.server.cli(&["set", key, ""]);
-                    lab.twin.keys.insert(key.to_owned(), (Value::Text(Vec::new()), None));
-                }
-            }
+        if dice.below(6) == 0 {
+            lab.intrude(&mut dice);
         }
         let micros = lab.micros();
         let batch: Vec<(&str, Write)> = (0..=dice.below(6))
             .map(|_| {
-                let key = dice.of(&KEYS);
+                if dice.below(2) == 0 {
+                    let main = dice.of(&LOCKS);
+                    return (main, dice.write_of_lock(&lab.twin, main));
+                }
+                let key = dice.of(&RECORDS);
                 let there = lab.twin.keys.get(key).map(|(value, _)| value.clone());
                 (key, dice.write(there.as_ref(), micros))
             })
@@ -306,7 +465,8 @@ fn a_server_executes_conditional_writes_as_their_twin_does() {
         lab.twin.hints.clear();
         let expected = lab.twin.execute(of, &batch);
         let what = format!("round {round}, {of:?}");
-        if let Some(at) = (0..batch.len()).find(|at| answers[*at] != expected[*at]) {
+        let differ = |at: &usize| !are_equal(&answers[*at], &expected[*at]);
+        if let Some(at) = (0..batch.len()).find(differ) {
             let short = |text: String| text.chars().take(999).collect::<String>();
             let (there, here) = (format!("{:?}", answers[at]), format!("{:?}", expected[at]));
             let write = short(format!("{:?}", batch[at]));

@@ -15,9 +15,9 @@ use crate::token::FencingToken;
 
 /// Letters of the kinds of ops that the tests generate (see `op`). Neighbours of the kinds `a`,
 /// `d`, `S` or `G` form a run (ops that are sent as one).
-const KINDS: &str = "AORXDIEaaaddSHGPYFU";
-/// Of ops on records.
-const WRITES: &str = "CrxcsuL";
+const KINDS: &str = "AOEaaaddSHGPYFU";
+/// Of ops that are conditional writes.
+const WRITES: &str = "CrxcsuLRXDI";
 const SECOND: Duration = Duration::from_secs(1);
 /// Makes the values with which an answer begins. The quarantine has 70 ms left.
 fn header() -> Vec<Value> {
@@ -34,14 +34,6 @@ fn wire_values(reply: &Reply) -> Vec<Value> {
     match reply {
         Reply::Granted { fence } => vec![n(*fence)],
         Reply::Permit { fence, slot } => vec![n(*fence), n((*slot).into())],
-        Reply::Permits(permits) => {
-            let mut all = vec![Value::Int(-15), n(permits.len() as u64)];
-            for p in permits {
-                let (slot, owner) = (n(p.slot.into()), text(p.owner.as_str()));
-                all.extend([slot, owner, n(p.fence), ms(p.remaining)]);
-            }
-            all
-        }
         Reply::Held { remaining, foreign } => {
             vec![Value::Int(if *foreign { -4 } else { -3 }), ttl(*remaining)]
         }
@@ -52,20 +44,7 @@ fn wire_values(reply: &Reply) -> Vec<Value> {
         Reply::Quarantined { .. } => vec![Value::Int(-2)],
         Reply::Done => vec![Value::Int(1)],
         Reply::NotOwner => vec![Value::Int(0)],
-        Reply::Absent | Reply::Holder(None) => vec![Value::Int(-1)],
-        Reply::Holder(Some(h)) => vec![
-            n(h.fence),
-            h.owner.map_or(Value::Nil, |o| text(o.as_str())),
-            ttl(h.remaining),
-            h.meta.as_ref().map_or(Value::Nil, |m| bytes(m)),
-        ],
-        Reply::Readers(readers) => {
-            let mut all = vec![Value::Int(-13), n(readers.fence), n(readers.count.into())];
-            for reader in &readers.listed {
-                all.extend([text(reader.owner.as_str()), ms(reader.remaining)]);
-            }
-            all
-        }
+        Reply::Absent => vec![Value::Int(-1)],
         Reply::Candidates(listed) => {
             let mut all = vec![n(listed.len() as u64)];
             for l in listed {
@@ -90,34 +69,9 @@ fn candidates() -> BoxedStrategy<Reply> {
     proptest::collection::vec(one, 0..4).prop_map(Reply::Candidates).boxed()
 }
 
-fn readers() -> BoxedStrategy<Reply> {
-    let owner = any::<u128>().prop_map(OwnerToken::from_random);
-    let span = (0_u64..1 << 40).prop_map(Duration::from_millis);
-    let one = (owner, span).prop_map(|(owner, remaining)| SharedGrant { owner, remaining });
-    let more = prop_oneof![3 => Just(0_u32), 1 => 1_u32..5_000];
-    (1_u64..1 << 53, proptest::collection::vec(one, 1..MAX_LISTED + 1), more)
-        .prop_map(|(fence, listed, more)| {
-            // The script lists at most `MAX_LISTED` readers. So the count is larger than the list
-            // only if the list is full.
-            let more = if listed.len() == MAX_LISTED { more } else { 0 };
-            let count = listed.len() as u32 + more;
-            Reply::Readers(Readers { fence, count, listed })
-        })
-        .boxed()
-}
-
-fn permits() -> BoxedStrategy<Reply> {
-    let owner = any::<u128>().prop_map(OwnerToken::from_random);
-    let span = (0_u64..1 << 40).prop_map(Duration::from_millis);
-    let one = (0..Slots::MAX, owner, 1_u64..1 << 53, span)
-        .prop_map(|(slot, owner, fence, remaining)| SlotGrant { slot, owner, fence, remaining });
-    proptest::collection::vec(one, 0..5).prop_map(Reply::Permits).boxed()
-}
-
 fn any_reply(kind: char) -> BoxedStrategy<Reply> {
     let fence = || 1_u64..1 << 53;
     let span = || (0_u64..1 << 40).prop_map(Duration::from_millis);
-    let bytes = || proptest::collection::vec(any::<u8>(), 0..9).prop_map(Arc::<[u8]>::from);
     let option = proptest::option::of::<BoxedStrategy<Duration>>;
     let quarantined = || {
         let remaining = Duration::from_millis(70);
@@ -130,7 +84,6 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
         // Three of four replies are those of a success as the client requested it. So often all
         // replies of a run (ops that are sent as one) are such replies.
         'a' => prop_oneof![3 => Just(Reply::Granted { fence: 1 }), 1 => any_reply('A')].boxed(),
-        'd' => prop_oneof![3 => Just(Reply::Done), 1 => any_reply('D')].boxed(),
         'A' | 'S' => prop_oneof![
             fence().prop_map(|fence| Reply::Granted { fence }),
             (option(span().boxed()), any::<bool>())
@@ -157,18 +110,9 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
                 .prop_map(|remaining| Reply::Held { remaining, foreign: false });
             prop_oneof![permit, held, quarantined()].boxed()
         }
-        'R' | 'X' | 'H' | 'Y' | 'U' => prop_oneof![verdict(), quarantined()].boxed(),
-        'D' | 'G' | 'F' => plain(&[Reply::Done, Reply::NotOwner, Reply::Absent]),
-        'I' => {
-            let owner = proptest::option::of(any::<u128>().prop_map(OwnerToken::from_random));
-            let meta = proptest::option::of(bytes());
-            let holder = (fence(), owner, option(span().boxed()), meta).prop_map(
-                |(fence, owner, remaining, meta)| {
-                    Reply::Holder(Some(Holder { owner, fence, remaining, meta }))
-                },
-            );
-            prop_oneof![holder, readers(), permits()].boxed()
-        }
+        'H' | 'Y' | 'U' => prop_oneof![verdict(), quarantined()].boxed(),
+        'd' => plain(&[Reply::Done]),
+        'G' | 'F' => plain(&[Reply::Done, Reply::NotOwner, Reply::Absent]),
         _ => prop_oneof![3 => candidates(), 1 => plain(&[Reply::Deferred])].boxed(),
     }
 }
@@ -216,7 +160,7 @@ fn run(kinds: &[char]) -> usize {
 fn as_asked(kind: char, reply: &Reply) -> bool {
     match kind {
         'A' | 'O' | 'a' => *reply == Reply::Granted { fence: 1 },
-        'D' | 'd' | 'X' | 'G' | 'F' | 'H' | 'Y' | 'K' => *reply == Reply::Done,
+        'd' | 'G' | 'F' | 'H' | 'Y' => *reply == Reply::Done,
         _ => false,
     }
 }
@@ -258,6 +202,12 @@ fn stood_there(mut kinds: &[char], mut read: &[Reply], mut stood: &[Value]) -> b
             } else if !read[..n].iter().all(|r| as_asked(kinds[0], r)) {
                 return false;
             }
+        } else if kinds[0] == 'd' {
+            let found = stood.iter().take(n);
+            if stood.len() < n || !read[..n].iter().zip(found).all(|(r, found)| freed(r, found)) {
+                return false;
+            }
+            stood = &stood[n..];
         } else {
             for value in read[..n].iter().flat_map(wire_values) {
                 match stood.split_first() {
@@ -269,6 +219,22 @@ fn stood_there(mut kinds: &[char], mut read: &[Reply], mut stood: &[Value]) -> b
         (kinds, read) = (&kinds[n..], &read[n..]);
     }
     stood.is_empty()
+}
+
+/// Returns true if a release has this reply that found this value.
+fn freed(reply: &Reply, found: &Value) -> bool {
+    let of_owner = |text: &[u8]| match OwnerToken::parse(text) {
+        Some(owner) if owner == OwnerToken::from_random(1) => Reply::Done,
+        Some(owner) if owner.is_ownerless() => Reply::Absent,
+        _ => Reply::NotOwner,
+    };
+    match found {
+        Value::Int(1) => *reply == Reply::Done,
+        Value::Int(-5) => *reply == Reply::NotOwner,
+        Value::Nil => *reply == Reply::Absent,
+        Value::BulkString(text) => *reply == of_owner(text),
+        _ => false,
+    }
 }
 
 fn read(kinds: &[char], answer: Value) -> Result<Replies, NodeError> {
@@ -376,14 +342,20 @@ proptest! {
     ) {
         let text = |at: usize| Value::BulkString(texts[at].clone());
         let shown = |at: usize| Value::BulkString(records[at].clone());
-        let values = kinds.iter().enumerate().flat_map(|(at, _)| {
+        let values = kinds.iter().enumerate().flat_map(|(at, op)| {
             let (code, value) = &answers[at];
             let behind = match kind {
                 0 => text(at),
                 1 => value.clone(),
                 _ => shown(at),
             };
-            [vec![Value::Int(*code)], if *code == 0 { vec![behind] } else { vec![] }].concat()
+            let behind = match op {
+                'R' | 'X' => vec![behind, Value::Int(5), text(at)],
+                'D' => vec![behind, Value::Int(5), Value::Nil],
+                'I' => vec![behind, Value::Int(5), text(at), text(at), Value::Nil],
+                _ => vec![behind],
+            };
+            [vec![Value::Int(*code)], if *code == 0 { behind } else { vec![] }].concat()
         });
         let mut values: Vec<_> = header().into_iter().chain(values).collect();
         let mut ran = header();
@@ -415,17 +387,14 @@ fn a_number_out_of_range_spoils_its_own_op_only() {
         ("A", vec![Value::Int(-3), Value::Int(-7)]),
         ("A", vec![Value::Int(-4), text("1e300")]),
         ("A", vec![Value::Int(1 << 53)]),
-        ("I", vec![Value::Int(9), Value::Nil, Value::Int(-3), Value::Nil]),
-        ("I", vec![Value::Int(9), Value::Nil, text("x"), text("m")]),
     ];
     for (kind, values) in bad {
-        let kinds: Vec<char> = format!("D{kind}I").chars().collect();
-        let behind = vec![Value::Int(9), Value::Nil, Value::Int(-1), Value::Nil];
-        let all = [header(), vec![Value::Int(-1)], values.clone(), behind].concat();
+        let kinds: Vec<char> = format!("d{kind}E").chars().collect();
+        let all = [header(), vec![Value::Nil], values.clone(), vec![Value::Int(0)]].concat();
         let got = read(&kinds, Value::Array(all)).unwrap_or_else(|e| panic!("{values:?}: {e}"));
         assert_eq!(got.items[0], Ok(Reply::Absent), "{values:?}");
         let e = got.items[1].as_ref().expect_err("it cannot be right");
         assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Protocol, true), "{values:?}");
-        assert!(matches!(got.items[2], Ok(Reply::Holder(Some(_)))), "{values:?}");
+        assert_eq!(got.items[2], Ok(Reply::Candidates(Vec::new())), "{values:?}");
     }
 }

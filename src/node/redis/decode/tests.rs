@@ -4,7 +4,7 @@ use super::*;
 use crate::env::SystemEnv;
 use crate::name::LockKeys;
 use crate::node::lineage::{Asked, Change, Losses, Marker, Note, ReplicationId};
-use crate::op::{IfHeld, Loss, Remembered, Terms};
+use crate::op::{Holder, IfHeld, Loss, Remembered, Terms};
 
 fn ops() -> Vec<Op> {
     let keys = LockKeys::new("k");
@@ -18,7 +18,7 @@ fn ops() -> Vec<Op> {
             proposal: 1,
             if_held: Some(IfHeld::Watch),
         },
-        Op::Release { mode: LockMode::Exclusive, keys: keys.clone(), owner, meta: true },
+        Op::Release { mode: LockMode::Exclusive, keys: keys.clone(), owner, meta: false },
         Op::Inspect { keys, wait: false },
     ]
 }
@@ -76,8 +76,15 @@ pub(super) fn read_under(
 fn a_batch_is_read_in_order() {
     let mut all = header(1_000_000);
     let text = |s: &str| Value::BulkString(s.into());
-    all.extend([Value::Int(41), Value::Int(-1)]);
-    all.extend([Value::Int(9), Value::Nil, Value::Int(-1), text("me")]);
+    all.extend([Value::Int(41), Value::Nil]);
+    all.extend([
+        Value::Int(0),
+        text("not ours"),
+        Value::Int(-1),
+        text("9"),
+        text("me"),
+        Value::Nil,
+    ]);
     let got = read(Value::Array(all), &ops()).unwrap();
     let facts = got.facts.unwrap();
     assert_eq!((facts.history_id, facts.new_history), (255, true));
@@ -128,7 +135,7 @@ fn a_run_that_went_as_asked_says_so_once() {
     let release = Op::Release { mode: LockMode::Exclusive, keys: keys.clone(), owner, meta: false };
     let ops = [acquire(7), acquire(9), release.clone(), release, acquire(8)];
     let mut all = header(1_000_000);
-    all.extend([Value::Int(-9), Value::Int(1), Value::Int(-1), Value::Int(12)]);
+    all.extend([Value::Int(-9), Value::Int(1), Value::Nil, Value::Int(12)]);
     let got = read(Value::Array(all), &ops).unwrap();
     let granted = |fence| Ok(Reply::Granted { fence });
     let want = [granted(7), granted(9), Ok(Reply::Done), Ok(Reply::Absent), granted(12)];
@@ -168,8 +175,10 @@ fn the_release_of_several_locks_has_one_reply() {
     let (names, owner) = (["a", "b", "c"].map(LockKeys::new), OwnerToken::from_random(1));
     let (mode, keys) = (LockMode::Exclusive, LockKeys::many(names.to_vec()));
     let ops = [Op::Release { mode, keys, owner, meta: false }];
+    // 0 stands for a name without a key.
     let of = |values: &[i64]| {
-        let values: Vec<_> = values.iter().copied().map(Value::Int).collect();
+        let value = |n: &i64| if *n == 0 { Value::Nil } else { Value::Int(*n) };
+        let values: Vec<_> = values.iter().map(value).collect();
         Some(
             read(Value::Array([header(1_000_000), values].concat()), &ops)
                 .ok()?
@@ -180,8 +189,8 @@ fn the_release_of_several_locks_has_one_reply() {
     };
     assert_eq!(of(&[-9]), Some(Reply::Done));
     assert_eq!(of(&[1, 1, 1]), Some(Reply::Done));
-    assert_eq!(of(&[1, -1, 1]), Some(Reply::Absent));
-    assert_eq!(of(&[-1, 0, 1]), Some(Reply::NotOwner));
+    assert_eq!(of(&[1, 0, 1]), Some(Reply::Absent));
+    assert_eq!(of(&[0, -5, 1]), Some(Reply::NotOwner));
     for wrong in [&[1, 1][..], &[1, 1, 1, 1], &[1, -9, 1], &[1, 7, 0], &[-9, -9]] {
         assert_eq!(of(wrong), None, "{wrong:?}");
     }
@@ -220,7 +229,7 @@ fn the_clock_or_the_note_alone_says_that_all_is_as_expected() {
 #[test]
 fn too_many_answers_are_garbage_too() {
     let mut all = header(1_000_000);
-    all.extend([Value::Int(-1), Value::Int(1)]);
+    all.extend([Value::Nil, Value::Int(1)]);
     let ops = &ops()[1..2];
     assert!(read(Value::Array(all), ops).is_err());
     assert!(read(Value::Okay, ops).is_err());

@@ -1,0 +1,261 @@
+//! Whatever a client believes of a lock, the reply and the lock are those of the rule, in at most
+//! two round trips, if nobody else changes the lock meanwhile.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::lock::Shown;
+use super::locks::{judge, plan};
+use super::planned::Judged;
+use super::tests::Dice;
+use super::twin::{Setting, Twin, Value};
+use super::write::{Extent, Key};
+use crate::error::{NodeError, NodeFault};
+use crate::name::LockKeys;
+use crate::op::{LockMode, Op, QuarantineId, Reply};
+use crate::rules::header::Header;
+use crate::rules::locks::{Row, decide};
+use crate::rules::tests::{header, owner};
+use crate::token::{FencingToken, OwnerToken};
+
+const QUEUE: &[u8] = b"1";
+
+struct World {
+    twin: Twin,
+    h: Header,
+    /// In ms.
+    now: u64,
+}
+
+fn named(key: Key) -> String {
+    let keys = LockKeys::new("k");
+    match key {
+        Key::Main => keys.lock(),
+        Key::Fence => keys.fence(),
+        Key::Meta => keys.meta(),
+        Key::Queue => keys.queue(),
+    }
+    .to_owned()
+}
+
+impl World {
+    fn header(&self, ago: u64) -> Header {
+        let now = self.now - ago;
+        let mut h = self.h.clone();
+        (h.now, h.facts.node_micros) = (now * 1_000_000, now * 1_000);
+        h
+    }
+
+    fn setting(&self) -> Setting {
+        Setting { micros: self.now * 1_000, ..Setting::default() }
+    }
+
+    /// All of it, with its metadata and whether it is watched.
+    fn shown(&self) -> (Shown, Option<Arc<[u8]>>) {
+        let shown = self.twin.lock(self.setting(), "k", Extent::All { kept: false });
+        let meta = match self.twin.keys.get(&named(Key::Meta)) {
+            Some((Value::Text(text), Some(_))) => Some(Arc::from(&text[..])),
+            _ => None,
+        };
+        (shown, meta)
+    }
+
+    /// Metadata without a lock, which an extension brings back with it, are not the row's.
+    fn row(&self, has_meta: bool) -> Row {
+        let (shown, meta) = self.shown();
+        let mut row = shown.row(&self.header(0));
+        if let Some(held) = &mut row.held {
+            held.meta = meta.filter(|_| has_meta);
+        }
+        row
+    }
+
+    /// As a client does that has believed this. Returns the number of trips, too.
+    fn ask(
+        &mut self,
+        op: &Op,
+        believed: Option<Shown>,
+        ago: u64,
+    ) -> (Result<Reply, NodeError>, usize) {
+        let mut planned = plan(&self.header(ago), op, believed).expect("a write");
+        for trip in 1..9 {
+            let of = self.setting();
+            let answer = self.twin.execute(of, &[("k", planned.write.clone())]).remove(0);
+            match judge(&self.header(0), &planned, answer) {
+                (Judged::Reply(reply), _) => return (reply, trip),
+                (Judged::Again, shown) => {
+                    planned = plan(&self.header(0), op, shown).expect("a write");
+                }
+                (Judged::Full, _) => unreachable!("there is memory"),
+            }
+        }
+        panic!("no end of plans for {op:?}");
+    }
+
+    /// Somebody else writes one of the keys.
+    fn intrude(&mut self, dice: &mut Dice) {
+        let end = Some(self.now + dice.of(&[1, 100, 2_000]));
+        let text = |text: &str, end| (Value::Text(text.into()), end);
+        let own = owner(dice.of(&["a", "b"]));
+        let (key, value) = match dice.below(16) {
+            0..4 => (Key::Main, None),
+            4..7 => (Key::Main, Some(text(own.as_str(), end))),
+            7 => (Key::Main, Some(text("a stranger's", dice.of(&[None, end])))),
+            8 => {
+                let who = dice.of(&[OwnerToken::reserved_for(1), OwnerToken::READERS]);
+                (Key::Main, Some(text(who.as_str(), end)))
+            }
+            9 => (Key::Main, Some((Value::Other, None))),
+            10 => {
+                let readers = vec![(owner("c"), self.now + 10), (own, self.now + 900)];
+                (Key::Main, Some((Value::Readers(readers), Some(self.now + 900))))
+            }
+            11 => (Key::Fence, dice.of(&[None, Some((Value::Other, None))])),
+            12 => {
+                let number = self.now * 1_000 + dice.of(&[0, 5_000, 9_000_000]);
+                (Key::Fence, Some(text(&number.to_string(), dice.of(&[None, end]))))
+            }
+            13 => (Key::Fence, Some(text(dice.of(&["", "no number", "007"]), None))),
+            14 => (Key::Meta, dice.of(&[None, Some((Value::Other, None)), Some(text("m", None))])),
+            _ => (Key::Queue, Some((Value::Text(QUEUE.to_vec()), None))),
+        };
+        match value {
+            Some(value) => _ = self.twin.keys.insert(named(key), value),
+            None => _ = self.twin.keys.remove(&named(key)),
+        }
+    }
+}
+
+fn random_op(dice: &mut Dice, now: u64) -> Op {
+    let (keys, owner) = (LockKeys::new("k"), owner(dice.of(&["a", "a", "b"])));
+    let far = dice.of(&[0, 0, 0, 9_000_000]);
+    let token = FencingToken::new(now * 1_000 - 4_000 + dice.below(8) * 1_000 + far);
+    match dice.below(6) {
+        0 => Op::Raise { keys, owner, token, slot: None },
+        1 | 2 => Op::Release { mode: LockMode::Exclusive, keys, owner, meta: true },
+        3 => Op::Inspect { keys, wait: false },
+        _ => {
+            let named = QuarantineId { history: dice.of(&[2, 3]), since: 900 };
+            let meta = dice.of(&[None, Some(&b"m"[..]), Some(b"mm"), Some(b"")]).map(Arc::from);
+            let reassert = dice.of(&[None, Some(named)]);
+            let (mode, ttl) = (LockMode::Exclusive, Duration::from_millis(dice.of(&[40, 500])));
+            Op::Extend { mode, keys, owner, ttl, token, meta, reassert }
+        }
+    }
+}
+
+fn history(seed: u64) {
+    let mut dice = Dice(seed);
+    let h = header(dice.of(&["", "", "since=900", "since=900 quarantine=9"]));
+    let mut world = World { twin: Twin::default(), h, now: 1_000_000 };
+    let mut beliefs: Vec<Option<Shown>> = vec![None, None];
+    for _ in 0..40 {
+        match dice.below(30) {
+            0 => world.h.facts.history_id = dice.of(&[2, 3]),
+            1 => world.h.facts.quarantine = dice.of(&[Duration::ZERO, Duration::from_secs(9)]),
+            _ => world.now = world.now + dice.below(60) - dice.below(5),
+        }
+        if dice.below(2) == 0 {
+            world.intrude(&mut dice);
+        }
+        let now = world.now;
+        world.twin.keys.retain(|_, (_, end)| end.is_none_or(|end| end > now));
+        let (believed, ago) = (dice.of(&beliefs), dice.of(&[0, 0, 3, 400]));
+        let op = random_op(&mut dice, now);
+        let (before, mut row) = (world.twin.clone(), world.row(true));
+        let fence = world.shown().0.fence();
+        let h = world.header(0);
+        if let Op::Inspect { .. } = op {
+            row = world.shown().0.row(&h);
+            row.fence = fence.unwrap_or(0);
+        }
+        let expected = decide(&h, &op, vec![row.clone()]);
+        let (reply, trips) = world.ask(&op, believed.clone(), ago);
+        let what = format!("seed {seed}: {op:?}\n on {before:?}\n believed {believed:?}");
+        assert!(trips <= 2, "{trips} trips, {what}");
+        let after = &expected.rows[0];
+        match reply {
+            Err(e) => {
+                assert_eq!(e.fault(), NodeFault::ForeignKey, "{what}");
+                assert!(fence.is_none() && expected.reply == Reply::Done, "{what}");
+                assert_eq!(world.twin.keys, before.keys, "{what}");
+            }
+            Ok(reply) if matches!(op, Op::Release { .. }) => {
+                assert_eq!(reply, expected.reply, "{what}");
+                let mut keys = before.keys.clone();
+                if reply == Reply::Done {
+                    keys.remove("k");
+                    keys.remove(&named(Key::Meta));
+                }
+                if !keys.contains_key("k") {
+                    keys.remove(&named(Key::Queue));
+                }
+                let foreign = before.keys.get(&named(Key::Meta));
+                if let Some(foreign @ ((Value::Other, _) | (_, None))) = foreign {
+                    keys.insert(named(Key::Meta), foreign.clone());
+                }
+                assert_eq!(world.twin.keys, keys, "{what}");
+            }
+            Ok(reply) if reply != Reply::Done => {
+                assert_eq!(reply, expected.reply, "{what}");
+                assert_eq!(world.twin.keys, before.keys, "{what}");
+            }
+            Ok(reply) => {
+                assert_eq!(reply, expected.reply, "{what}");
+                let had = row.held.is_some() || matches!(&op, Op::Extend { meta: Some(_), .. });
+                let found = world.row(had);
+                assert_eq!(found.held, after.held, "{what}");
+                assert_eq!(found.readers, after.readers, "{what}");
+                assert_eq!((found.fence, found.reserved), (after.fence, after.reserved), "{what}");
+                let lives = |key| world.twin.keys.get(&named(key)).and_then(|(_, end)| *end);
+                let life = lives(Key::Fence).expect("it expires") * 1_000_000;
+                assert!(life >= h.fence_till(), "{what}");
+            }
+        }
+        let told = expected.wakes.first().is_some_and(|wake| wake.watchers);
+        let is_watched = before.keys.contains_key(&named(Key::Queue));
+        let hints = world.twin.hints.len() - before.hints.len();
+        let meta = before.keys.get(&named(Key::Meta)).map(|(value, _)| value);
+        let told = told || matches!(op, Op::Release { .. }) && !world.twin.keys.contains_key("k");
+        let told = told || expected.reply == Reply::Done && fence.is_some() && changes(&op, meta);
+        assert_eq!(hints, usize::from(told && is_watched), "{what}");
+        beliefs.push(Some(world.shown().0));
+    }
+}
+
+fn changes(op: &Op, meta: Option<&Value>) -> bool {
+    let Op::Extend { meta: Some(new), .. } = op else { return false };
+    !matches!(meta, Some(Value::Text(text)) if text[..] == new[..])
+}
+
+#[test]
+fn whatever_is_believed_the_reply_and_the_lock_are_those_of_the_rule() {
+    let more = std::env::var("PALISADE_BELIEFS").ok().and_then(|n| n.parse().ok());
+    (0..more.unwrap_or(600)).for_each(history);
+}
+
+#[test]
+fn the_ops_of_a_holder_take_one_trip() {
+    let mut world = World { twin: Twin::default(), h: header("since=900"), now: 1_000_000 };
+    let (own, token) = (owner("a"), FencingToken::new(1_000_000_000));
+    let end = Some(world.now + 900);
+    let lock = Value::Text(own.as_str().into());
+    world.twin.keys.insert("k".to_owned(), (lock, end));
+    let fence = Value::Text(b"1000000000".to_vec());
+    world.twin.keys.insert(named(Key::Fence), (fence, end));
+    let (mode, keys, ttl) = (LockMode::Exclusive, LockKeys::new("k"), Duration::from_millis(500));
+    let extend = |meta: Option<&[u8]>| {
+        let (keys, meta) = (keys.clone(), meta.map(Arc::from));
+        Op::Extend { mode, keys, owner: own, ttl, token, meta, reassert: None }
+    };
+    for meta in [None, Some(&b"m"[..]), Some(b"m"), Some(b"mm"), None] {
+        assert_eq!(world.ask(&extend(meta), None, 3), (Ok(Reply::Done), 1), "{meta:?}");
+    }
+    let token = FencingToken::new(1_000_000_001);
+    let raise = Op::Raise { keys: keys.clone(), owner: own, token, slot: None };
+    assert_eq!(world.ask(&raise, None, 3), (Ok(Reply::Done), 1));
+    let release = Op::Release { mode, keys, owner: own, meta: true };
+    assert_eq!(world.ask(&release, None, 3), (Ok(Reply::Done), 1));
+    assert_eq!(world.ask(&release, None, 3), (Ok(Reply::Absent), 2));
+    assert_eq!(Vec::from_iter(world.twin.keys.keys()), ["{k}:fence"]);
+}
