@@ -101,6 +101,24 @@ impl Header {
         fence.saturating_add(1).max(proposal).max(self.floor)
     }
 
+    /// A proposal in the node's range. One that the node would raise becomes half of E before its
+    /// clock.
+    pub(crate) fn in_range_for_long(&self, proposal: u64) -> u64 {
+        let (now, error) = (self.facts.node_micros, self.clock_error());
+        if proposal.saturating_add(error) < now {
+            return now.saturating_sub(error / 2);
+        }
+        proposal.min(now.saturating_add(error))
+    }
+
+    /// Lowered if no clock within E has brought the fence there, also before a backward step by 2E
+    /// (locks 6).
+    pub(crate) fn honest(&self, fence: u64) -> u64 {
+        let most =
+            self.facts.node_micros.saturating_add(micros(raise_lead(self.terms.clock_error)));
+        if fence > most.saturating_add(2 * self.clock_error()) { most } else { fence }
+    }
+
     /// The token is further ahead of this node's clock than correct clocks and nodes can produce.
     pub(crate) fn is_ahead(&self, token: u64) -> bool {
         token > self.facts.node_micros.saturating_add(micros(raise_lead(self.terms.clock_error)))

@@ -209,7 +209,7 @@ fn acquire(h: &Header, ask: &Ask, row: &mut Row) -> Reply {
         }
     } else {
         row.held = Some(Held::by(ask.owner, till));
-        h.next_fence(row.fence, ask.proposal)
+        h.next_fence(h.honest(row.fence), ask.proposal)
     };
     row.set_fence(h, fence);
     Reply::Granted { fence }

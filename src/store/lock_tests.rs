@@ -12,7 +12,7 @@ use super::twin::{Setting, Twin, Value};
 use super::write::{Extent, Key};
 use crate::error::{NodeError, NodeFault};
 use crate::name::LockKeys;
-use crate::op::{LockMode, Op, QuarantineId, Reply};
+use crate::op::{IfHeld, LockMode, Op, QuarantineId, Reply};
 use crate::rules::header::Header;
 use crate::rules::locks::{Row, decide};
 use crate::rules::tests::{header, owner};
@@ -52,7 +52,7 @@ impl World {
 
     /// All of it, with its metadata and whether it is watched.
     fn shown(&self) -> (Shown, Option<Arc<[u8]>>) {
-        let shown = self.twin.lock(self.setting(), "k", Extent::All { kept: false });
+        let shown = self.twin.lock(self.setting(), "k", Extent::All { kept: self.h.settling });
         let meta = match self.twin.keys.get(&named(Key::Meta)) {
             Some((Value::Text(text), Some(_))) => Some(Arc::from(&text[..])),
             _ => None,
@@ -130,7 +130,16 @@ fn random_op(dice: &mut Dice, now: u64) -> Op {
     let (keys, owner) = (LockKeys::new("k"), owner(dice.of(&["a", "a", "b"])));
     let far = dice.of(&[0, 0, 0, 9_000_000]);
     let token = FencingToken::new(now * 1_000 - 4_000 + dice.below(8) * 1_000 + far);
-    match dice.below(6) {
+    match dice.below(9) {
+        6.. => {
+            let from = dice.of(&["a", "b", "c"]);
+            let from = crate::rules::tests::owner(from);
+            let only = IfHeld::TakeOnly { from, token };
+            let if_held = Some(dice.of(&[IfHeld::TakeFrom(from), only]));
+            let (mode, ttl) = (LockMode::Exclusive, Duration::from_millis(dice.of(&[40, 500])));
+            let proposal = dice.of(&[token.get(), now * 1_000, 0, u64::MAX]);
+            Op::Acquire { mode, keys, owner, ttl, proposal, if_held }
+        }
         0 => Op::Raise { keys, owner, token, slot: None },
         1 | 2 => Op::Release { mode: LockMode::Exclusive, keys, owner, meta: true },
         3 => Op::Inspect { keys, wait: false },
@@ -146,7 +155,9 @@ fn random_op(dice: &mut Dice, now: u64) -> Op {
 
 fn history(seed: u64) {
     let mut dice = Dice(seed);
-    let h = header(dice.of(&["", "", "since=900", "since=900 quarantine=9"]));
+    let words = ["", "", "since=900", "since=900 quarantine=9", "settling", "settling"];
+    let mut h = header(dice.of(&words));
+    h.settles_till = 9_000_000;
     let mut world = World { twin: Twin::default(), h, now: 1_000_000 };
     let mut beliefs: Vec<Option<Shown>> = vec![None, None];
     for _ in 0..40 {
@@ -167,17 +178,31 @@ fn history(seed: u64) {
         let h = world.header(0);
         if let Op::Inspect { .. } = op {
             row = world.shown().0.row(&h);
+        }
+        if let Op::Inspect { .. } | Op::Acquire { .. } = op {
             row.fence = fence.unwrap_or(0);
         }
-        let expected = decide(&h, &op, vec![row.clone()]);
         let (reply, trips) = world.ask(&op, believed.clone(), ago);
+        let mut asked = op.clone();
+        // A proposal out of range has become one in range.
+        if let (Op::Acquire { proposal, .. }, Ok(Reply::Granted { fence: given })) =
+            (&mut asked, &reply)
+            && *given > row.fence + 1
+            && row.fence <= now * 1_000 + 1_040_000
+        {
+            let in_range = h.next_fence(row.fence, *given) == *given;
+            assert!(in_range, "{given} is out of range, seed {seed}");
+            *proposal = *given;
+        }
+        let expected = decide(&h, &asked, vec![row.clone()]);
         let what = format!("seed {seed}: {op:?}\n on {before:?}\n believed {believed:?}");
         assert!(trips <= 2, "{trips} trips, {what}");
         let after = &expected.rows[0];
         match reply {
             Err(e) => {
                 assert_eq!(e.fault(), NodeFault::ForeignKey, "{what}");
-                assert!(fence.is_none() && expected.reply == Reply::Done, "{what}");
+                let is_spoiled = fence.is_none() || expected.reply == Reply::Granted { fence: 0 };
+                assert!(is_spoiled && expected.reply.is_grant(), "{what}");
                 assert_eq!(world.twin.keys, before.keys, "{what}");
             }
             Ok(reply) if matches!(op, Op::Release { .. }) => {
@@ -196,7 +221,13 @@ fn history(seed: u64) {
                 }
                 assert_eq!(world.twin.keys, keys, "{what}");
             }
-            Ok(reply) if reply != Reply::Done => {
+            Ok(reply @ Reply::Held { .. }) if expected.rows[0].kept != row.kept => {
+                assert_eq!(reply, expected.reply, "{what}");
+                let kept = OwnerToken::KEPT.as_str().as_bytes().to_vec();
+                assert_eq!(world.twin.keys["k"].0, Value::Text(kept), "{what}");
+                assert!(world.twin.settled.contains_key("k"), "{what}");
+            }
+            Ok(reply) if !reply.is_grant() || expected.rows[0] == row => {
                 assert_eq!(reply, expected.reply, "{what}");
                 assert_eq!(world.twin.keys, before.keys, "{what}");
             }

@@ -9,7 +9,7 @@ use super::lock::{Main, Shown, Text};
 use super::planned::Judged;
 use super::write::{Answer, Class, Extent, Key, Look, Step, Write};
 use crate::error::NodeError;
-use crate::op::{LockMode, MAX_LISTED, Op, Reply};
+use crate::op::{IfHeld, LockMode, MAX_LISTED, Op, Reply};
 use crate::rules::header::Header;
 use crate::rules::locks::{Held, Row, Ruling, decide};
 use crate::token::OwnerToken;
@@ -33,6 +33,10 @@ pub(crate) fn are_written(op: &Op) -> bool {
                 *mode == LockMode::Exclusive && *meta && !owner.is_ownerless()
             }
             Op::Inspect { .. } => true,
+            Op::Acquire { mode, if_held, .. } => {
+                let takes = matches!(if_held, Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }));
+                *mode == LockMode::Exclusive && takes
+            }
             _ => false,
         }
 }
@@ -43,21 +47,23 @@ pub(crate) fn plan(h: &Header, op: &Op, shown: Option<Shown>) -> Option<Planned>
     if !are_written(op) {
         return None;
     }
+    let (is_shown, op) = (shown.is_some(), &with_proposal_in_range(h, op));
     let believed = shown.unwrap_or_else(|| Shown::held(op));
-    let old = believed.row(h);
+    let old = row(h, op, &believed);
     let Ruling { reply, mut rows, .. } = decide(h, op, vec![old.clone()]);
-    let writes = reply == Reply::Done && believed.fence().is_some();
+    let writes = !reply.is_grant() || believed.fence().is_some();
     let new = rows.pop().filter(|_| writes);
     let (mut ran, mut extent) = (reply.clone(), Extent::Fence);
     let (class, keys, steps): (_, &[Key], _) = match op {
         Op::Extend { meta, .. } => {
+            let new = new.filter(|_| reply == Reply::Done);
             let steps = new.map(|new| extension(h, op, &believed, (&old, &new)));
             let keys: &[Key] = if meta.is_some() { &PUBLISHING } else { &PUBLISHING[..3] };
             (Class::Keep, keys, steps)
         }
         Op::Raise { token, owner, .. } => {
             extent = Extent::Reader(*owner);
-            let steps = new.map(|new| {
+            let steps = new.filter(|_| reply == Reply::Done).map(|new| {
                 let number = Step::Number(token.get(), life(h, &new));
                 let owned = compared_main(&believed.main, *owner);
                 let most = Step::AtMost(token.get());
@@ -75,6 +81,12 @@ pub(crate) fn plan(h: &Header, op: &Op, shown: Option<Shown>) -> Option<Planned>
             };
             (ran, extent) = (Reply::Done, Extent::Value);
             (Class::Undo, &RELEASING, Some(steps))
+        }
+        Op::Acquire { .. } => {
+            extent = if h.settling { Extent::Kept } else { Extent::Fence };
+            let steps = new.filter(|_| is_shown);
+            let steps = steps.map(|new| take_over(h, op, &believed, (&old, &new, &reply)));
+            (Class::Grant, &PUBLISHING[..3], steps)
         }
         _ => {
             extent = Extent::All { kept: h.settling };
@@ -114,6 +126,61 @@ fn extension(h: &Header, op: &Op, believed: &Shown, (old, new): (&Row, &Row)) ->
     steps
 }
 
+/// Of what the server has shown: who holds the lock is not known before. Or keeps the lock after a
+/// handover.
+fn take_over(
+    h: &Header,
+    op: &Op,
+    shown: &Shown,
+    (old, new, reply): (&Row, &Row, &Reply),
+) -> Vec<Step> {
+    let Op::Acquire { owner, ttl, proposal, .. } = op else { return Vec::new() };
+    let main = compared_main(&shown.main, *owner);
+    let mut steps = vec![main];
+    match (reply, new.kept) {
+        (Reply::Granted { fence }, _) => {
+            steps.extend([Step::On(Key::Fence), compared(&shown.fence), Step::On(Key::Main)]);
+            let until = proposal.saturating_add(h.clock_error());
+            steps.push(Step::Clock(h.facts.node_micros, until));
+            if old.held.is_some() {
+                steps.push(Step::EndsWithin(millis(*ttl)));
+                steps.extend([Step::On(Key::Meta), Step::DropMeta]);
+            }
+            steps.extend([Step::On(Key::Fence), Step::Number(*fence, life(h, new))]);
+            let own = owner.as_str().as_bytes().to_vec();
+            steps.extend([Step::On(Key::Main), Step::Set(own.into(), Some(millis(*ttl)))]);
+        }
+        (_, Some((end, till))) if new.kept != old.kept => {
+            let till = till.div_ceil(1_000_000);
+            let rest = till.saturating_sub(h.now / 1_000_000).max(1);
+            let kept = OwnerToken::KEPT.as_str().as_bytes().to_vec();
+            steps.extend([Step::Unsettled, Step::Settle(till, end)]);
+            steps.push(Step::Set(kept.into(), Some(rest)));
+        }
+        _ => return Vec::new(),
+    }
+    steps
+}
+
+/// So the fence, which stands in the write, is right for some time after this clock.
+fn with_proposal_in_range(h: &Header, op: &Op) -> Op {
+    let mut op = op.clone();
+    if let Op::Acquire { proposal, .. } = &mut op {
+        *proposal = h.in_range_for_long(*proposal);
+    }
+    op
+}
+
+/// A fence of another program is above every token; but it keeps no acquire out before the acquire
+/// is to be granted, and is none to who only reads.
+fn row(h: &Header, op: &Op, shown: &Shown) -> Row {
+    let mut row = shown.row(h);
+    if let Op::Inspect { .. } | Op::Acquire { .. } = op {
+        row.fence = shown.fence().unwrap_or(0);
+    }
+    row
+}
+
 /// Also returns what the lock is now, for another plan. `h` has the time of the answer.
 pub(crate) fn judge(h: &Header, planned: &Planned, answer: Answer) -> (Judged, Option<Shown>) {
     let Planned { op, reply, write } = planned;
@@ -125,10 +192,10 @@ pub(crate) fn judge(h: &Header, planned: &Planned, answer: Answer) -> (Judged, O
         Answer::Shown(shown) => shown,
         Answer::Not(_) | Answer::Foreign => return (Judged::Reply(Err(foreign(op))), None),
     };
-    let mut row = shown.row(h);
+    let mut row = row(h, op, &shown);
+    let is_spoiled = shown.fence().is_none();
     let is_unwoken = shown.main == Main::None && !write.steps.starts_with(&[Step::Absent]);
     if let Op::Inspect { .. } = op {
-        row.fence = shown.fence().unwrap_or(0);
         // It is shown as kept until it is over, though the node may have settled since.
         if let Some((owner @ OwnerToken::KEPT, till)) = row.reserved {
             let meta = shown.meta.as_deref().map(Arc::from);
@@ -140,7 +207,8 @@ pub(crate) fn judge(h: &Header, planned: &Planned, answer: Answer) -> (Judged, O
         // What waits for a lock that is free has to be woken.
         Op::Release { .. } => reply == Reply::Done || is_unwoken,
         Op::Inspect { .. } => false,
-        _ if reply.is_grant() && shown.fence().is_none() => {
+        // A fence is kept longer than its lock, so without one another program has deleted it.
+        _ if reply == (Reply::Granted { fence: 0 }) || reply.is_grant() && is_spoiled => {
             return (Judged::Reply(Err(foreign(op))), None);
         }
         _ => rows[0] != row,

@@ -142,18 +142,10 @@ fn foreign(op: &Op) -> Judged {
     Judged::Reply(Err(NodeError::foreign(op.own_key().unwrap_or_default())))
 }
 
-/// A proposal that the node would raise is replaced by half of E before its clock. So the ballot,
-/// which stands in the write, is right for some time after this clock.
+/// So the ballot, which stands in the write, is right for some time after this clock.
 fn with_proposal_in_range(h: &Header, op: &Op) -> Op {
-    let (now, error) = (h.facts.node_micros, h.clock_error());
     match op {
-        Op::Claim(c) if c.proposal.saturating_add(error) < now => {
-            Op::Claim(Claim { proposal: now.saturating_sub(error / 2), ..c.clone() })
-        }
-        Op::Claim(c) => {
-            let proposal = c.proposal.min(now.saturating_add(error));
-            Op::Claim(Claim { proposal, ..c.clone() })
-        }
+        Op::Claim(c) => Op::Claim(Claim { proposal: h.in_range_for_long(c.proposal), ..c.clone() }),
         op => op.clone(),
     }
 }

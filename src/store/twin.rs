@@ -37,6 +37,8 @@ pub(crate) struct Setting {
 pub(crate) struct Twin {
     pub(crate) keys: BTreeMap<String, (Value, Option<u64>)>,
     pub(crate) hints: Vec<String>,
+    /// Until when locks are kept (ms).
+    pub(crate) settled: BTreeMap<String, u64>,
 }
 
 impl Twin {
@@ -83,6 +85,11 @@ impl Twin {
                 }
                 _ => false,
             },
+            Step::Unsettled => !self.settled.contains_key(key),
+            Step::EndsWithin(ms) => {
+                let end = self.keys.get(key).and_then(|(_, end)| *end);
+                end.is_some_and(|end| end.saturating_sub(of.micros / 1_000) <= *ms)
+            }
             Step::Clock(from, until) => (*from..=*until).contains(&of.micros),
             _ => return None,
         })
@@ -168,6 +175,7 @@ impl Twin {
                 }
             }
             Step::Free(_) => {}
+            Step::Settle(till, _) => _ = self.settled.insert(main.to_owned(), *till),
             Step::Number(number, ms) => {
                 let end = self.keys.get(key).and_then(|(_, end)| *end).unwrap_or(0).max(now + ms);
                 let text = number.to_string().into_bytes();
@@ -267,7 +275,9 @@ impl Twin {
             Some(_) => lock::Text::Other,
         };
         let meta = self.text(&name(main, Key::Meta)).filter(|_| is_all).map(<[u8]>::to_vec);
-        Shown { main: value, left, fence, meta, kept: None }
+        let kept = self.settled.get(main).copied();
+        let kept = kept.filter(|_| matches!(extent, Extent::Kept | Extent::All { kept: true }));
+        Shown { main: value, left, fence, meta, kept }
     }
 
     fn look(&self, of: Setting, key: &str, look: Look, room: &mut usize) -> Answer {

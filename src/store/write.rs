@@ -45,6 +45,10 @@ pub(crate) enum Step {
     Is(Vec<u8>),
     /// Condition: there is no key, or a whole number of at most this.
     AtMost(u64),
+    /// Condition: the key expires within this time (ms).
+    EndsWithin(u64),
+    /// Condition: no acquire has noted until when the lock is kept after a handover.
+    Unsettled,
     /// Condition: of a set of members with their ends, this one's is ahead.
     Member(OwnerToken),
     /// Condition: the value begins with these bytes.
@@ -65,6 +69,9 @@ pub(crate) enum Step {
     Number(u64, u64),
     /// Metadata, if there are any, are kept for this time (ms).
     KeepMeta(u64),
+    /// Notes until when the lock is kept after a handover, until the end of the time in which the
+    /// server settles (ms).
+    Settle(u64, u64),
     /// Deletes metadata, if there are any.
     DropMeta,
     /// Deletes the lock if it has this owner, and wakes who waits if it is free then, also if it
@@ -116,8 +123,9 @@ pub(crate) enum Extent {
     Fence,
     /// The same, but of readers this one, if it is one of them.
     Reader(OwnerToken),
-    /// And the metadata; and all readers, or all permits. With the time until which the free lock
-    /// may be kept after a handover, if there is one.
+    /// And the fence, and the time until which the lock is kept after a handover.
+    Kept,
+    /// And the metadata; and all readers, or all permits. After a handover as `Kept`.
     All { kept: bool },
 }
 

@@ -1,16 +1,12 @@
 -- Slow path of acquire. The kinds differ in what happens if another owner has the lock: A nothing,
--- V the client watches the lock, W it waits in the queue, O it waits in the order of tickets, T it
--- takes the lock from the owner that the op names. The fast path has granted the first `rest`
--- acquires. It may also have set lock and fence of the next: then `found` is the previous fence,
--- which still has to be checked.
--- KEYS  per op: 1 lock   2 fence   3 queue (V, W, O) or metadata of the holder (T)
+-- V the client watches the lock, W it waits in the queue, O it waits in the order of tickets. The
+-- fast path has granted the first `rest` acquires. It may also have set lock and fence of the next:
+-- then `found` is the previous fence, which still has to be checked.
+-- KEYS  per op: 1 lock   2 fence   3 queue (V, W, O)
 -- ARGV  as in acquire_fast.lua. Each op has further arguments after its owner and proposal:
 --       W: 3 µs for which the client has waited  4 its handle, in 16 hex digits
 --          5 ms for which a released lock is to be reserved for it
 --       O: 3 ticket of the call, or '' if it has none yet  4, 5 as W
---       T: 3 owner from whom the lock is taken
---          4 '', or the fencing token of that owner. With a token, a free lock is not granted, and
---          the lock is not taken if the fence is above the token
 -- Puts  per op one of
 --       the fence
 --       QUARANTINED: a quarantine runs
@@ -19,7 +15,7 @@
 --       WRONG_TYPE: another program wrote or deleted the fence
 --       O puts two more numbers after ms: the ticket of the client on this server, 0 if it has no
 --       place in the queue, and the number of places ahead
-if find('AVWOT', kind, 1, true) then
+if find('AVWO', kind, 1, true) then
   -- Completes a grant that set the fence to `p` over `old`. Returns the fence for the answer, above
   -- `old`. If another program wrote `old`, undoes the grant and returns WRONG_TYPE.
   local function above(lock, fence, old, p)
@@ -42,21 +38,6 @@ if find('AVWOT', kind, 1, true) then
     call('DEL', KEYS[k + 1])
   end
 
-  -- T: one SET transfers the lock if its value is the token from which it is taken, or this
-  -- client's own, from an earlier request. Not if that would shorten the time for which it is held.
-  local given, only
-  if kind == 'T' and left <= 0 then
-    local value, ms = look(KEYS[k + 1], '22'), call('PTTL', KEYS[k + 1])
-    only = tonumber(ARGV[a + 8])
-    if (value == ARGV[a + 5] or value == ARGV[a + 7]) and not is_ownerless(value)
-      and ms >= 0 and ms <= tonumber(ARGV[a + 3])
-      and not (only and value ~= ARGV[a + 5] and (stored(KEYS[k + 2]) or 0) > only) then
-      if not stored(KEYS[k + 2]) then return put(WRONG_TYPE) end
-      given = call('SET', KEYS[k + 1], ARGV[a + 5], 'PX', ARGV[a + 3])
-      if is_meta(KEYS[k + 3]) then call('DEL', KEYS[k + 3]) end
-    end
-  end
-
   local ttl, old = ARGV[a + 3], found
   local ticket, ahead, kept
   if kind == 'O' then ticket, ahead, kept = standing(KEYS[k + 3], ARGV[a + 8], ARGV[a + 7]) end
@@ -66,7 +47,7 @@ if find('AVWOT', kind, 1, true) then
       put(p)
     elseif left > 0 then
       put(QUARANTINED)
-    elseif old or given or not only and not (b.settling and is_kept(lock, fence))
+    elseif old or not (b.settling and is_kept(lock, fence))
       and not (ticket and ahead > 0) and call('SET', lock, owner, 'NX', 'PX', ttl) then
       if not old then
         p = in_range(p)
@@ -89,8 +70,7 @@ if find('AVWOT', kind, 1, true) then
       else
         local ms = call('PTTL', lock)
         if ticket and not value then ms = kept end
-        -- A free lock was not granted: T, and there is no owner to take it from; or O, and others
-        -- have smaller tickets.
+        -- A free lock was not granted: O, and others have smaller tickets.
         put((not value or is_ours(lock, value)) and HELD or FOREIGN)
         put(ms)
         ms = ms >= 0 and ms + 1000 or 10000

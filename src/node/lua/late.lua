@@ -6,7 +6,7 @@ if b.late and not find('DQMGF', kind, 1, true) then
   for _ = 1, count or 1 do put(LATE) end
   return
 end
-if b.full and find('AVWOTSPN', kind, 1, true) then
+if b.full and find('AVWOSPN', kind, 1, true) then
   for _ = 1, count or 1 do put(FULL) end
   return
 end

@@ -87,9 +87,3 @@ local function is_ours(lock, value)
   if type(value) == 'string' then return is_owner(value) end
   return are_readers(lock)
 end
-
--- A string with an expiry, unlike most keys of other programs.
-local function is_meta(meta)
-  return type(read('GETRANGE', meta, '0', '0')) == 'string'
-    and redis.call('PTTL', meta) >= 0
-end

@@ -3,7 +3,7 @@
 -- each. So are neighbouring releases.
 -- KEYS     from 3: the keys of the ops
 -- ARGV     from 7: for each run or single op its kind (a letter), then
---          A, V, W, O, T (acquires): number of ops (only A: more than one), ttl and time for which
+--          A, V, W, O (acquires): number of ops (only A: more than one), ttl and time for which
 --          a fence is kept, both in ms, then the arguments of each op (acquire.lua)
 --          D, Q, G (releases), S (shared acquires): number of ops, then as in release_fast.lua and
 --          shared.lua
@@ -43,10 +43,10 @@ while a < last do
   local writes = class > 96 -- a small letter
   if writes then
     keys, args = own - 48, more - 47
-  elseif kind == 'A' or kind == 'W' or kind == 'V' or kind == 'T' or kind == 'O' then
+  elseif kind == 'A' or kind == 'W' or kind == 'V' or kind == 'O' then
     count = tonumber(ARGV[a + 2])
     keys, args = kind == 'A' and 2 * count or 3, 4 + 2 * count
-    if kind == 'T' then args = 8 elseif kind == 'W' or kind == 'O' then args = 9 end
+    if kind == 'W' or kind == 'O' then args = 9 end
   elseif kind == 'D' or kind == 'Q' then
     count = tonumber(ARGV[a + 2])
     keys, args = kind == 'D' and count or 2 * count, 2 + count
@@ -82,11 +82,10 @@ while a < last do
     rest = kind == 'D' and 1 or 2
     found = release(k, a, count, rest, (b and b.waited or waited) * 1000 > now_us, wake, now_us)
     if not found then rest = nil end
-  elseif find('AVWTO', kind, 1, true) then
+  elseif find('AVWO', kind, 1, true) then
     rest = 0
     -- Else a fair caller with a smaller ticket may be ahead, or this caller's place has to be kept.
-    if expected and kind ~= 'T' and (kind ~= 'O' or ARGV[a + 7] == '' and waited * 1000 <= now_us)
-    then
+    if expected and (kind ~= 'O' or ARGV[a + 7] == '' and waited * 1000 <= now_us) then
       local reserved = (kind == 'W' or kind == 'O') and '------' .. ARGV[a + 8]
       rest, found = acquire(k, a, count, reserved)
     end

@@ -11,12 +11,15 @@
 --          E value         it begins with this value
 --          I value         it has this value
 --          B number        it is absent, or a whole number of at most this
+--          L ms            it expires within this time
+--          Q               no note says until when the lock is kept after a handover
 --          Z member        it is a set, and this member's end is ahead
 --          T from until    the clock is in this range (µs)
 --          V               the answer has room for the value, and shows it
 --          X ms            keeps the key for at least this time
 --          P ms            keeps it for this time
 --          M ms            keeps it for this time, if it has metadata
+--          H till end      notes until when the lock is kept; the note ends with settling (ms)
 --          D               deletes it, if it has metadata
 --          U owner         deletes the lock if it has this owner, and wakes who waits if it is free
 --                          then, also if it was; if it was not the owner's, no step behind it runs
@@ -28,7 +31,7 @@
 --          What to show: of a record (r, with three ARGV behind the steps) the first bytes, to the
 --          last that is given; or all, if the byte at this position has this value, or '' twice.
 --          The lock (l), its fence, too (f, or m if the reader of the last ARGV has the lock), its
---          metadata, too, and all readers or permits (i), and until when it is kept (k)
+--          metadata, too, and all readers or permits (i); with until when it is kept (s, k)
 --          Parameters: `b`: state of the batch, if there is one; `full`, `counted`: as in
 --          prelude.lua; `moot`: an earlier op on this key waits for its next plan; `room`: bytes
 --          that the answer still takes
@@ -67,6 +70,11 @@ local function write(k, a, now_us, b, full, counted, moot, room, release, wake)
         ok = not v.err and #v < 19 and find(v, '^%d+$') and tonumber(v) <= tonumber(ARGV[s + 1])
       end
       s = s + 1
+    elseif kind == 81 then -- Q
+      ok = not call('HMGET', 'palisade:settled', key)[1]
+    elseif kind == 76 then -- L
+      local left = call('PTTL', key)
+      ok, s = left >= 0 and left <= tonumber(ARGV[s + 1]), s + 1
     elseif kind == 90 then -- Z
       local till = try('ZSCORE', key, ARGV[s + 1])
       ok, s = type(till) == 'string' and till * 1000 > now_us, s + 1
@@ -88,6 +96,12 @@ local function write(k, a, now_us, b, full, counted, moot, room, release, wake)
           if kind == 68 then call('DEL', key) else call('PEXPIRE', key, ARGV[s + 1]) end
         end
         if kind == 77 then s = s + 1 end
+      elseif kind == 72 then -- H
+        call('PEXPIRE', 'palisade:none', '1') -- who may not do that leaves no note without an end
+        call('HSET', 'palisade:settled', key, ARGV[s + 1])
+        local rest = ARGV[s + 2] - math.floor(now_us / 1000)
+        call('PEXPIRE', 'palisade:settled', string.format('%.0f', rest))
+        s = s + 2
       elseif kind == 85 then -- U
         ok, s = not release(k, s - 2, 1, 2, nil, wake, now_us), s + 1
       elseif kind == 88 then -- X
@@ -169,7 +183,9 @@ local function write(k, a, now_us, b, full, counted, moot, room, release, wake)
       meta = meta ~= -5 and meta and #meta <= 67584 and meta
       if meta and not (room > 0 and #meta <= room or room == 1048576) then return -12, nil, 0 end
       all[#all + 1], room = meta, room - (meta and #meta or 0)
-      local kept = what == 'k' and ask('HMGET', 'palisade:settled', key)
+    end
+    if what == 's' or what == 'k' then
+      local kept = ask('HMGET', 'palisade:settled', key)
       all[#all + 1] = kept and kept[1] or false
     end
     return 0, all, room

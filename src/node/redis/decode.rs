@@ -407,6 +407,8 @@ impl Reader {
         let (mut meta, mut kept) = (None, None);
         if let Extent::All { .. } = extent {
             meta = self.maybe_bytes()?;
+        }
+        if let Extent::Kept | Extent::All { kept: true } = extent {
             kept = self.maybe_bytes()?.map(|digits| String::from_utf8(digits).ok()?.parse().ok());
         }
         match self.spoiled.take() {

@@ -158,6 +158,7 @@ fn write(cmd: &mut Cmd, Write { class, keys, steps, look }: &Write) {
     let shape = |step: &Step| match step {
         Step::On(_) => ("", 0),
         Step::Absent => ("A", 0),
+        Step::Unsettled => ("Q", 0),
         Step::DropMeta => ("D", 0),
         Step::Free(_) => ("U", 1),
         Step::Show => ("V", 0),
@@ -165,6 +166,8 @@ fn write(cmd: &mut Cmd, Write { class, keys, steps, look }: &Write) {
         Step::Is(_) => ("I", 1),
         Step::AtMost(_) => ("B", 1),
         Step::Member(_) => ("Z", 1),
+        Step::EndsWithin(_) => ("L", 1),
+        Step::Settle(..) => ("H", 2),
         Step::KeepFor(_) => ("X", 1),
         Step::LiveFor(_) => ("P", 1),
         Step::KeepMeta(_) => ("M", 1),
@@ -203,6 +206,7 @@ fn write(cmd: &mut Cmd, Write { class, keys, steps, look }: &Write) {
         Look::Lock(Extent::Value) => "l",
         Look::Lock(Extent::Fence) => "f",
         Look::Lock(Extent::Reader(_)) => "m",
+        Look::Lock(Extent::Kept) => "s",
         Look::Lock(Extent::All { kept: false }) => "i",
         Look::Lock(Extent::All { kept: true }) => "k",
     };
@@ -210,14 +214,14 @@ fn write(cmd: &mut Cmd, Write { class, keys, steps, look }: &Write) {
     cmd.arg(format!("{class}{}{}{shows}{letters}", count(keys.len()), count(args)));
     for step in steps {
         match step {
-            Step::On(_) | Step::Absent | Step::Show | Step::DropMeta => continue,
+            Step::On(_) | Step::Absent | Step::Unsettled | Step::Show | Step::DropMeta => continue,
             Step::Begins(bytes) | Step::Is(bytes) => cmd.arg(&bytes[..]),
             Step::AtMost(number) | Step::KeepFor(number) | Step::LiveFor(number) => {
                 cmd.arg(*number)
             }
-            Step::KeepMeta(ms) => cmd.arg(*ms),
+            Step::KeepMeta(ms) | Step::EndsWithin(ms) => cmd.arg(*ms),
             Step::Member(owner) | Step::Free(owner) => cmd.arg(owner.as_str()),
-            Step::Clock(from, until) => cmd.arg(*from).arg(*until),
+            Step::Clock(from, until) | Step::Settle(from, until) => cmd.arg(*from).arg(*until),
             Step::Number(number, ms) => cmd.arg(*number).arg(*ms),
             Step::Publish(meta, ms) => cmd.arg(&meta[..]).arg(*ms),
             Step::Wake(at) => cmd.arg(*at),
@@ -301,11 +305,10 @@ fn run_args(cmd: &mut Cmd, run: &[Op], fence_life: u64, awaited: bool) {
         }
         Op::Acquire { mode: LockMode::Exclusive, ttl, if_held, .. } => {
             let kind = match if_held {
-                None => "A",
                 Some(IfHeld::Watch) => "V",
                 Some(IfHeld::Queue(_)) => "W",
                 Some(IfHeld::Fair { .. }) => "O",
-                Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }) => "T",
+                Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }) | None => "A",
             };
             cmd.arg(kind).arg(run.len()).arg(millis(*ttl)).arg(fence_life);
         }
@@ -380,16 +383,9 @@ fn keys(op: &Op, awaited: bool, mut each: impl FnMut(&str)) {
         | Op::Extend { mode: LockMode::Shared, keys, .. } => {
             &[keys.lock(), keys.fence(), keys.queue()]
         }
-        Op::Acquire { keys, if_held, .. } => match if_held {
-            None => &[keys.lock(), keys.fence()],
-            Some(IfHeld::Watch | IfHeld::Queue(_) | IfHeld::Fair { .. }) => {
-                &[keys.lock(), keys.fence(), keys.queue()]
-            }
-            Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }) => {
-                &[keys.lock(), keys.fence(), keys.meta()]
-            }
-        },
         op if is_written(op) => &[],
+        Op::Acquire { keys, if_held: None, .. } => &[keys.lock(), keys.fence()],
+        Op::Acquire { keys, .. } => &[keys.lock(), keys.fence(), keys.queue()],
         Op::Release { keys, meta: true, .. } => &[keys.lock(), keys.queue()],
         // Each key costs time, so the queue's is sent only if there may be one.
         Op::Release { keys, .. } if awaited => &[keys.lock(), keys.queue()],
@@ -417,11 +413,9 @@ fn number(cmd: &mut Cmd, number: Option<u64>) -> &mut Cmd {
 
 fn held<'c>(cmd: &'c mut Cmd, then: Option<&IfHeld>) -> &'c mut Cmd {
     match then {
-        None | Some(IfHeld::Watch) => cmd,
+        None | Some(IfHeld::Watch | IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }) => cmd,
         Some(IfHeld::Queue(Place { waited, .. })) => place(cmd.arg(micros(*waited)), then),
         Some(IfHeld::Fair { ticket, .. }) => place(number(cmd, *ticket), then),
-        Some(IfHeld::TakeFrom(from)) => cmd.arg(from.as_str()).arg(""),
-        Some(IfHeld::TakeOnly { from, token }) => cmd.arg(from.as_str()).arg(token.get()),
     }
 }
 

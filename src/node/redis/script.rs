@@ -26,7 +26,7 @@ const SOURCE: &str = concat!(
     "local function rare(b, kind, k, a, count, rest, found, release, wake)\n",
     codes!(lua_text),
     lua!("helpers" "late"),
-    "if find('AVWOTDQMISHGPYFUNJK', kind, 1, true) then\n",
+    "if find('AVWODQMISHGPYFUNJK', kind, 1, true) then\n",
     lua!("locks" "queue" "acquire" "release" "watch"),
     lua!("shared" "slots" "many"),
     "end\n",

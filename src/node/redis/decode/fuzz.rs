@@ -352,7 +352,7 @@ proptest! {
             let behind = match op {
                 'R' | 'X' => vec![behind, Value::Int(5), text(at)],
                 'D' => vec![behind, Value::Int(5), Value::Nil],
-                'I' => vec![behind, Value::Int(5), text(at), text(at), Value::Nil],
+                'I' => vec![behind, Value::Int(5), text(at), text(at)],
                 _ => vec![behind],
             };
             [vec![Value::Int(*code)], if *code == 0 { behind } else { vec![] }].concat()

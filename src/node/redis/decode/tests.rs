@@ -77,14 +77,7 @@ fn a_batch_is_read_in_order() {
     let mut all = header(1_000_000);
     let text = |s: &str| Value::BulkString(s.into());
     all.extend([Value::Int(41), Value::Nil]);
-    all.extend([
-        Value::Int(0),
-        text("not ours"),
-        Value::Int(-1),
-        text("9"),
-        text("me"),
-        Value::Nil,
-    ]);
+    all.extend([Value::Int(0), text("not ours"), Value::Int(-1), text("9"), text("me")]);
     let got = read(Value::Array(all), &ops()).unwrap();
     let facts = got.facts.unwrap();
     assert_eq!((facts.history_id, facts.new_history), (255, true));
