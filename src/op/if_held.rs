@@ -85,9 +85,13 @@ pub struct Place {
 }
 
 impl Place {
-    /// Even if the waiter [needs](Self::needs) more. `wait_for_hint` of `lua/queue.lua` has the
-    /// same number.
+    /// Even if the waiter [needs](Self::needs) more. `lua/join.lua` has the same number.
     pub(crate) const RESERVED_MAX: Duration = Duration::from_millis(50);
+
+    /// For which the handle has waited.
+    pub(crate) fn micros(&self) -> u64 {
+        u64::try_from(self.waited.as_micros()).unwrap_or(u64::MAX)
+    }
 }
 
 impl IfHeld {

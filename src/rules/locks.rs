@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use self::permits::Slot;
-use self::queue::Waiter;
+pub(crate) use self::queue::Waiter;
 use super::header::Header;
 use crate::op::{Holder, IfHeld, LockMode, Op, Place, QuarantineId, Reply};
 use crate::token::{FencingToken, OwnerToken};
@@ -205,7 +205,7 @@ fn acquire(h: &Header, ask: &Ask, row: &mut Row) -> Reply {
         row.read_until(ask.owner, till);
         match row.fence {
             0 => h.next_fence(0, ask.proposal),
-            fence => fence.max(h.floor),
+            fence => h.honest(fence).max(h.floor),
         }
     } else {
         row.held = Some(Held::by(ask.owner, till));
@@ -311,6 +311,17 @@ impl Row {
         }
         self.reserved.take_if(|(_, till)| *till <= now);
         !self.is_free() || self.fence_till > now || self.watched_till.max(self.queue_till) > now
+    }
+
+    /// But for who waits.
+    pub(crate) fn is_as(&self, other: &Self) -> bool {
+        let without = |row: &Self| Self { queue: Vec::new(), queue_till: 0, ..row.clone() };
+        without(self) == Self { watched_till: self.watched_till, ..without(other) }
+    }
+
+    /// Behind those that wait for longer, or have smaller tickets.
+    pub(crate) fn wait(&mut self, waiter: Waiter) {
+        self.queue.push(waiter);
     }
 
     /// The key has another program's value.

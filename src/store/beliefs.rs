@@ -14,6 +14,9 @@ use crate::rules::header::Header;
 const MOST: usize = 16_384;
 /// Bytes of their steps, and of results. With more it believes only the last one.
 const MOST_BYTES: usize = 8 << 20;
+/// Readers of one lock that are written together. Lua passes at most some thousand values to a
+/// command.
+const RUN_MAX: usize = 1_000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Beliefs {
@@ -21,16 +24,35 @@ pub(crate) struct Beliefs {
     /// Of the records.
     bytes: usize,
     /// For the next plan alone.
-    locks: HashMap<LockKeys, lock::Shown>,
+    locks: HashMap<LockKeys, Vec<lock::Shown>>,
 }
 
 impl Beliefs {
-    /// `None` for an op that is no conditional write. What is planned for a record is believed to
-    /// come true.
-    pub(crate) fn plan(&mut self, h: &Header, op: &Op) -> Option<Planned> {
+    pub(crate) fn needs_plans(&self, ops: &[Op]) -> bool {
+        let is_planned = |op: &Op| op.record_key().is_some() || locks::is_planned(op);
+        !self.locks.is_empty() || ops.iter().any(is_planned)
+    }
+
+    /// For the ops, each with those behind it that are written with it. `None` for one that needs
+    /// no plan, or is written with another.
+    pub(crate) fn plan_all(&mut self, h: &Header, ops: &[Op]) -> Vec<Option<Planned>> {
+        let mut plans = Vec::with_capacity(ops.len());
+        while let Some(op) = ops.get(plans.len()) {
+            let run = &ops[plans.len()..];
+            let is_same = |other: &&Op| locks::are_readers(op, other);
+            let count = run.iter().take(RUN_MAX).take_while(is_same).count().max(1);
+            plans.push(self.plan(h, &run[..count]));
+            plans.resize(plans.len() + count - 1, None);
+        }
+        plans
+    }
+
+    /// What is planned for a record is believed to come true.
+    fn plan(&mut self, h: &Header, run: &[Op]) -> Option<Planned> {
+        let op = run.first()?;
         let Some(key) = op.record_key() else {
             let shown = op.lock_keys().and_then(|keys| self.locks.remove(keys));
-            return locks::plan(h, op, shown).map(Planned::Lock);
+            return locks::plan(h, run, shown).map(Planned::Lock);
         };
         let planned = records::plan(h, op, self.records.get(key).cloned());
         if planned.becomes.is_some() {
@@ -39,7 +61,7 @@ impl Beliefs {
         Some(Planned::Record(planned))
     }
 
-    pub(crate) fn learn_lock(&mut self, keys: &LockKeys, shown: lock::Shown) {
+    pub(crate) fn learn_lock(&mut self, keys: &LockKeys, shown: Vec<lock::Shown>) {
         if self.locks.len() >= MOST {
             self.locks.clear();
         }

@@ -1,13 +1,16 @@
 //! An exclusive lock as a server has shown it, and the row that this is.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::op::{Op, Slots};
+use crate::op::{LockMode, Op, Place, Slots};
 use crate::rules::header::Header;
-use crate::rules::locks::{Held, Row, Slot};
+use crate::rules::locks::{Held, Row, Slot, Waiter};
 use crate::token::OwnerToken;
 
 const OWNER_LEN: usize = 22;
+/// Of a place in the queue.
+const PLACE: usize = 48;
 const SLOT: usize = OWNER_LEN + 13 + 16;
 const SLOTS_MAX: usize = Slots::MAX as usize;
 const MILLIS: u64 = 1_000_000;
@@ -23,6 +26,8 @@ pub(crate) struct Shown {
     pub(crate) meta: Option<Vec<u8>>,
     /// Time in ms until which the lock is kept after a handover, if an acquire has noted it.
     pub(crate) kept: Option<u64>,
+    /// Empty if it was not asked for.
+    pub(crate) queue: Vec<u8>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,21 +50,27 @@ pub(crate) enum Text {
 }
 
 impl Shown {
-    /// What the owner of a lock assumes.
+    /// What the caller assumes: its own grant, or that there is nothing.
     pub(crate) fn held(op: &Op) -> Self {
-        let owner = op.owner().map_or("", OwnerToken::as_str);
         let fence = match op {
             Op::Raise { token, .. } | Op::Extend { token, .. } => {
                 Text::Is(token.get().to_string().into_bytes())
             }
             _ => Text::None,
         };
-        Self { left: 1, fence, ..Self::of(Main::Text(owner.into())) }
+        let main = match (op, op.owner().copied()) {
+            (Op::Acquire { .. }, _) => Main::None,
+            (Op::Extend { mode: LockMode::Shared, .. }, Some(owner)) => {
+                Main::Readers(1, vec![(owner, u64::MAX)])
+            }
+            (_, owner) => Main::Text(owner.as_ref().map_or("", OwnerToken::as_str).into()),
+        };
+        Self { left: 1, fence, ..Self::of(main) }
     }
 
     /// All that is known is what the main key has.
     pub(crate) fn of(main: Main) -> Self {
-        Self { main, left: -1, fence: Text::None, meta: None, kept: None }
+        Self { main, left: -1, fence: Text::None, meta: None, kept: None, queue: Vec::new() }
     }
 
     /// `None` if another program wrote it.
@@ -98,14 +109,34 @@ impl Shown {
                 Some(value) if stands_for_nobody(text) => row.reserved = Some((value, till)),
                 owner => row.held = Some(held(owner)),
             },
-            Main::Readers(_, some) => {
+            Main::Readers(count, some) => {
                 let ends =
                     |(owner, till): &(OwnerToken, u64)| (*owner, till.saturating_mul(MILLIS));
                 row.readers = some.iter().map(ends).collect();
+                // If there are many, only one of them is shown.
+                let last = row.readers.last().copied();
+                let missing = (*count as usize).saturating_sub(row.readers.len());
+                row.readers.extend(last.into_iter().cycle().take(missing));
             }
             Main::Other => row.held = Some(held(None)),
         }
+        let places = self.queue.get(1..).unwrap_or_default().as_chunks::<PLACE>().0;
+        places.iter().filter_map(|text| Waiter::parse(text)).for_each(|waiter| row.wait(waiter));
         row
+    }
+}
+
+impl Waiter {
+    /// As `src/node/lua/wake.lua` describes it.
+    fn parse(text: &[u8; PLACE]) -> Option<Self> {
+        let text = std::str::from_utf8(text).ok().filter(|text| text.is_ascii())?;
+        let (since, fresh) = (text[..16].parse().ok()?, text[35..].parse::<u64>().ok()?);
+        let needs = Duration::from_millis(text[33..35].parse().ok()?);
+        let waiter = u64::from_str_radix(&text[17..33], 16).ok()?;
+        let place = Place { waiter, waited: Duration::ZERO, needs };
+        let mode = if &text[16..17] == "s" { LockMode::Shared } else { LockMode::Exclusive };
+        let (is_fair, fresh_till) = (&text[16..17] == "X", fresh.saturating_mul(MILLIS));
+        Some(Self { mode, place, since, is_fair, fresh_till })
     }
 }
 

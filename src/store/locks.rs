@@ -1,165 +1,225 @@
-//! Exclusive locks as conditional writes. [`plan`] turns what the rule decides about a lock that is
-//! as its owner assumes, or as the server has shown it, into a write; [`judge`] gives what the
-//! server shows to the same rule. A refusal is never given out of a belief: such a plan only reads.
+//! Locks as conditional writes. [`plan`] turns what the rule decides about a lock that is as its
+//! owner assumes, or as the server has shown it, into a write; [`judge`] gives what the server shows
+//! to the same rule. A refusal is never given out of a belief: such a plan only reads.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::lock::{Main, Shown, Text};
+use super::lock::{Main, Shown};
+use super::lock_steps::{Case, fence_life, grant, millis, prolong, raise};
 use super::planned::Judged;
-use super::write::{Answer, Class, Extent, Key, Look, Step, Write};
+use super::write::{Ahead, Answer, Class, Extent, Join, Key, Look, Step, Take, Waits, Write};
 use crate::error::NodeError;
-use crate::op::{IfHeld, LockMode, MAX_LISTED, Op, Reply};
+use crate::op::{IfHeld, LockMode, MAX_LISTED, Op, Place, Reply};
 use crate::rules::header::Header;
 use crate::rules::locks::{Held, Row, Ruling, decide};
+use crate::time::raise_lead;
 use crate::token::OwnerToken;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Planned {
-    op: Op,
+    /// Number of neighbours that this writes: of readers of one lock.
+    pub(crate) count: usize,
     /// If the steps ran.
     reply: Reply,
     pub(crate) write: Write,
 }
 
-/// It is a conditional write on one lock, and not executed by a rule in the script.
-pub(crate) fn are_written(op: &Op) -> bool {
-    let is_one = op.lock_keys().is_some_and(|keys| !keys.is_many());
-    is_one
-        && match op {
-            Op::Raise { slot, .. } => slot.is_none(),
-            Op::Extend { mode, .. } => *mode == LockMode::Exclusive,
-            Op::Release { mode, owner, meta, .. } => {
-                *mode == LockMode::Exclusive && *meta && !owner.is_ownerless()
-            }
-            Op::Inspect { .. } => true,
-            Op::Acquire { mode, if_held, .. } => {
-                let takes = matches!(if_held, Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }));
-                *mode == LockMode::Exclusive && takes
-            }
-            _ => false,
-        }
-}
-
-/// `shown` is what the server showed of the lock just now. `h` has a time that the node's clock has
-/// reached. `None` if the op is no conditional write.
-pub(crate) fn plan(h: &Header, op: &Op, shown: Option<Shown>) -> Option<Planned> {
-    if !are_written(op) {
-        return None;
+/// Whether a plan is needed even if nothing is known. Other ops on locks are executed by steps of
+/// their own, and need a plan only if the server has shown what is in their way.
+pub(crate) fn is_planned(op: &Op) -> bool {
+    match op {
+        Op::Acquire { mode: LockMode::Slot(_), .. }
+        | Op::Extend { mode: LockMode::Slot(_), .. }
+        | Op::Release { mode: LockMode::Slot(_) | LockMode::Shared, .. }
+        | Op::Raise { slot: Some(_), .. } => false,
+        Op::Acquire { mode: LockMode::Exclusive, keys, if_held: None, .. } => keys.is_many(),
+        Op::Release { keys, meta, .. } => *meta && !keys.is_many(),
+        op => op.lock_keys().is_some(),
     }
-    let (is_shown, op) = (shown.is_some(), &with_proposal_in_range(h, op));
-    let believed = shown.unwrap_or_else(|| Shown::held(op));
-    let old = row(h, op, &believed);
-    let Ruling { reply, mut rows, .. } = decide(h, op, vec![old.clone()]);
-    let writes = !reply.is_grant() || believed.fence().is_some();
-    let new = rows.pop().filter(|_| writes);
-    let (mut ran, mut extent) = (reply.clone(), Extent::Fence);
-    let (class, keys, steps): (_, &[Key], _) = match op {
-        Op::Extend { meta, .. } => {
-            let new = new.filter(|_| reply == Reply::Done);
-            let steps = new.map(|new| extension(h, op, &believed, (&old, &new)));
-            let keys: &[Key] = if meta.is_some() { &PUBLISHING } else { &PUBLISHING[..3] };
-            (Class::Keep, keys, steps)
-        }
-        Op::Raise { token, owner, .. } => {
-            extent = Extent::Reader(*owner);
-            let steps = new.filter(|_| reply == Reply::Done).map(|new| {
-                let number = Step::Number(token.get(), life(h, &new));
-                let owned = compared_main(&believed.main, *owner);
-                let most = Step::AtMost(token.get());
-                [clock(h, op).as_slice(), &[owned, Step::On(Key::Fence), most, number]].concat()
-            });
-            (Class::Keep, &PUBLISHING[..2], steps)
-        }
-        Op::Release { owner, .. } => {
-            let steps = if believed.main == Main::None {
-                vec![Step::Absent, Step::Free(*owner)]
-            } else {
-                let own = Step::Is(owner.as_str().as_bytes().to_vec());
-                let meta = [Step::On(Key::Meta), Step::DropMeta, Step::On(Key::Main)];
-                [&[own][..], &meta, &[Step::Free(*owner)]].concat()
-            };
-            (ran, extent) = (Reply::Done, Extent::Value);
-            (Class::Undo, &RELEASING, Some(steps))
-        }
-        Op::Acquire { .. } => {
-            extent = if h.settling { Extent::Kept } else { Extent::Fence };
-            let steps = new.filter(|_| is_shown);
-            let steps = steps.map(|new| take_over(h, op, &believed, (&old, &new, &reply)));
-            (Class::Grant, &PUBLISHING[..3], steps)
-        }
-        _ => {
-            extent = Extent::All { kept: h.settling };
-            (Class::Read, &PUBLISHING[..3], None)
-        }
-    };
-    let write = Write { class, keys, steps: steps.unwrap_or_default(), look: Look::Lock(extent) };
-    Some(Planned { op: op.clone(), reply: ran, write })
 }
 
+/// Both are acquires of readers of one lock, which only differ in owner and proposal.
+pub(crate) fn are_readers(a: &Op, b: &Op) -> bool {
+    match (a, b) {
+        (
+            Op::Acquire { mode: LockMode::Shared, keys, ttl, if_held: None, .. },
+            Op::Acquire { mode: LockMode::Shared, keys: next, ttl: other, if_held: None, .. },
+        ) => ttl == other && keys == next,
+        _ => false,
+    }
+}
+
+const ONE: [Key; 2] = [Key::Main, Key::Fence];
+const QUEUED: [Key; 3] = [Key::Main, Key::Fence, Key::Queue];
 const PUBLISHING: [Key; 4] = [Key::Main, Key::Fence, Key::Meta, Key::Queue];
 const RELEASING: [Key; 3] = [Key::Main, Key::Queue, Key::Meta];
 
-fn extension(h: &Header, op: &Op, believed: &Shown, (old, new): (&Row, &Row)) -> Vec<Step> {
-    let Op::Extend { owner, ttl, token, meta, .. } = op else { return Vec::new() };
-    let (ttl, life, is_owned) = (millis(*ttl), life(h, new), old.is_owned_by(*owner));
-    let mut steps = Vec::from_iter(clock(h, op));
-    steps.extend([compared_main(&believed.main, *owner), Step::On(Key::Fence)]);
-    steps.extend([compared(&believed.fence), Step::On(Key::Meta)]);
-    steps.push(match meta {
-        Some(meta) => Step::Publish(meta.to_vec(), ttl),
-        None => Step::KeepMeta(ttl),
-    });
-    steps.push(Step::On(Key::Fence));
-    steps.push(match new.fence {
-        fence if fence != old.fence => Step::Number(fence, life),
-        // (locks 5): nobody else can have a grant.
-        fence if is_owned && fence == token.get() => Step::LiveFor(life),
-        _ => Step::KeepFor(life),
-    });
-    steps.push(Step::On(Key::Main));
-    steps.push(if is_owned {
-        Step::LiveFor(ttl)
-    } else {
-        Step::Set(owner.as_str().as_bytes().to_vec().into(), Some(ttl))
-    });
-    steps
+/// `shown` is what the server showed of the lock just now, if it was not as assumed. `h` has a time
+/// that the node's clock has reached. `None` if no plan is needed. Several ops are acquires of
+/// readers of one lock.
+pub(crate) fn plan(h: &Header, run: &[Op], shown: Option<Vec<Shown>>) -> Option<Planned> {
+    let op = run.first()?;
+    if shown.is_none() && !is_planned(op) {
+        return None;
+    }
+    let (is_shown, names) = (shown.is_some(), op.lock_keys()?.all().count());
+    // The batch's window is that of the proposal as it is.
+    let in_range = is_shown.then(|| with_proposal_in_range(h, op));
+    let op = in_range.as_ref().unwrap_or(op);
+    let shown = shown.unwrap_or_else(|| vec![Shown::held(op); names]);
+    let old: Vec<Row> = shown.iter().map(|shown| row(h, op, shown)).collect();
+    let Ruling { reply, rows: new, .. } = decide(h, op, old.clone());
+    let mut extent = Extent { fence: true, ..Extent::default() };
+    let case = Case { h, op, shown: &shown, old: &old, new: &new };
+    let is_spoiled = reply.is_grant() && shown.iter().any(|shown| shown.fence().is_none());
+    let (mut joins, mut ran) = (None, reply.clone());
+    let (class, keys, steps): (_, &[Key], _) = match op {
+        Op::Acquire { mode, owner, proposal, if_held, .. } => {
+            let is_waiting = names == 1 && if_held.is_some_and(|then| waits(*mode, then).is_some());
+            let is_fair = matches!(if_held, Some(IfHeld::Fair { .. })) && names == 1;
+            extent.kept = h.settling;
+            extent.queue = mode.is_shared() || is_fair && *mode == LockMode::Exclusive;
+            extent.reader = mode.is_shared().then_some(*owner);
+            let asks = if_held.and_then(|then| waits(*mode, then)).filter(|_| is_waiting);
+            let has_ticket = matches!(asks, Some(Waits::Fair(_, Some(_))));
+            let always = is_shown && !reply.is_grant() || has_ticket;
+            let quarantined = h.is_quarantined();
+            joins = asks.filter(|_| !quarantined).map(|place| Join { place, always });
+            let keys: &[Key] = match if_held {
+                Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }) if names == 1 => {
+                    &PUBLISHING[..3]
+                }
+                _ if is_waiting || extent.queue => &QUEUED,
+                _ => &ONE,
+            };
+            let steps = match () {
+                () if quarantined || is_spoiled => None,
+                () if is_shown => Some(grant(&case, run, &reply)),
+                () => {
+                    ran = Reply::Granted { fence: *proposal };
+                    blind(&case, run, keys)
+                }
+            };
+            (Class::Grant, keys, steps)
+        }
+        Op::Extend { mode, owner, meta, .. } => {
+            let keys: &[Key] = match mode {
+                LockMode::Shared => &QUEUED,
+                _ if names > 1 => &ONE,
+                _ if meta.is_some() => &PUBLISHING,
+                _ => &PUBLISHING[..3],
+            };
+            extent.reader = mode.is_shared().then_some(*owner);
+            let is_done = reply == Reply::Done && !is_spoiled;
+            (Class::Keep, keys, is_done.then(|| prolong(&case)))
+        }
+        Op::Raise { owner, .. } => {
+            extent.reader = Some(*owner);
+            let is_done = reply == Reply::Done && !is_spoiled;
+            (Class::Keep, &ONE, is_done.then(|| raise(&case)))
+        }
+        Op::Release { owner, .. } => {
+            let free = Step::Free(*owner);
+            let steps = if owner.is_ownerless() {
+                // (fair 4): its place goes, too.
+                vec![Step::On(Key::Queue, 0), Step::Leave(*owner), Step::On(Key::Main, 0), free]
+            } else if shown[0].main == Main::None {
+                vec![Step::Absent, free]
+            } else {
+                let own = Step::Is(owner.as_str().as_bytes().to_vec());
+                let meta = [Step::On(Key::Meta, 0), Step::DropMeta, Step::On(Key::Main, 0)];
+                [&[own][..], &meta, &[free]].concat()
+            };
+            (ran, extent) = (Reply::Done, Extent::default());
+            (Class::Undo, &RELEASING, Some(steps))
+        }
+        Op::Inspect { wait, .. } => {
+            extent = Extent { fence: true, all: true, kept: h.settling, ..extent };
+            joins = wait.then_some(Join { place: Waits::Watcher, always: true });
+            (Class::Read, &PUBLISHING[..if *wait { 4 } else { 3 }], None)
+        }
+        _ => return None,
+    };
+    let (steps, look) = (steps.unwrap_or_default(), Look::Lock(extent));
+    let write = Write { class, keys, names, steps, look, joins };
+    Some(Planned { count: run.len(), reply: ran, write })
 }
 
-/// Of what the server has shown: who holds the lock is not known before. Or keeps the lock after a
-/// handover.
-fn take_over(
-    h: &Header,
-    op: &Op,
-    shown: &Shown,
-    (old, new, reply): (&Row, &Row, &Reply),
-) -> Vec<Step> {
-    let Op::Acquire { owner, ttl, proposal, .. } = op else { return Vec::new() };
-    let main = compared_main(&shown.main, *owner);
-    let mut steps = vec![main];
-    match (reply, new.kept) {
-        (Reply::Granted { fence }, _) => {
-            steps.extend([Step::On(Key::Fence), compared(&shown.fence), Step::On(Key::Main)]);
-            let until = proposal.saturating_add(h.clock_error());
-            steps.push(Step::Clock(h.facts.node_micros, until));
-            if old.held.is_some() {
-                steps.push(Step::EndsWithin(millis(*ttl)));
-                steps.extend([Step::On(Key::Meta), Step::DropMeta]);
-            }
-            steps.extend([Step::On(Key::Fence), Step::Number(*fence, life(h, new))]);
-            let own = owner.as_str().as_bytes().to_vec();
-            steps.extend([Step::On(Key::Main), Step::Set(own.into(), Some(millis(*ttl)))]);
-        }
-        (_, Some((end, till))) if new.kept != old.kept => {
-            let till = till.div_ceil(1_000_000);
-            let rest = till.saturating_sub(h.now / 1_000_000).max(1);
-            let kept = OwnerToken::KEPT.as_str().as_bytes().to_vec();
-            steps.extend([Step::Unsettled, Step::Settle(till, end)]);
-            steps.push(Step::Set(kept.into(), Some(rest)));
-        }
-        _ => return Vec::new(),
+/// Of an acquire that knows nothing of the lock, in the range of the clock for which the batch was
+/// judged. `None` if it has to be read first.
+fn blind(case: &Case<'_>, run: &[Op], keys: &[Key]) -> Option<Vec<Step>> {
+    let Case { h, op, .. } = *case;
+    let Op::Acquire { mode, owner, ttl, proposal, if_held, .. } = op else { return None };
+    let (ttl, life, proposal) = (millis(*ttl), fence_life(h), *proposal);
+    let mut steps = vec![Step::Window];
+    if matches!(if_held, Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. })) {
+        return None;
     }
-    steps
+    if case.shown.len() > 1 {
+        let names = 0..case.shown.len();
+        steps.extend(names.clone().flat_map(|i| {
+            let most = Step::AtMost(proposal.saturating_sub(1));
+            [Step::On(Key::Main, i), Step::Absent, Step::On(Key::Fence, i), most]
+        }));
+        let own = owner.as_str().as_bytes().to_vec();
+        steps.extend(names.flat_map(|i| {
+            let set = Step::Set(own.clone().into(), Some(ttl));
+            let fence = Step::Set(proposal.to_string().into_bytes().into(), Some(life));
+            [Step::On(Key::Main, i), set, Step::On(Key::Fence, i), fence]
+        }));
+        return Some(steps);
+    }
+    steps.extend(first(h, op).into_iter().flatten());
+    steps.push(Step::On(Key::Main, 0));
+    if mode.is_shared() {
+        let owners = run.iter().filter_map(Op::owner).copied().collect();
+        steps.extend([Step::Shareable, Step::On(Key::Fence, 0), most(proposal)]);
+        steps.extend([Step::On(Key::Main, 0), Step::Read { owners, ms: ttl, prolongs: false }]);
+        let keep = Step::Keep { first: proposal, low: h.floor, ms: life };
+        steps.extend([Step::On(Key::Fence, 0), keep]);
+    } else {
+        debug_assert!(keys.contains(&Key::Queue), "others are a run");
+        let place = if_held.as_ref().and_then(IfHeld::place);
+        let reserved = place.map(|place| OwnerToken::reserved_for(place.waiter));
+        steps.push(Step::Take(Take { owner: *owner, proposal, ttl, life, reserved }));
+    }
+    Some(steps)
+}
+
+/// Correct clocks bring no fence farther ahead of a proposal that is in range.
+fn most(proposal: u64) -> Step {
+    Step::AtMost(proposal.saturating_add(1_000_000))
+}
+
+/// Nobody is ahead in the queue (readers 9, fair 3).
+pub(super) fn first(h: &Header, op: &Op) -> Option<[Step; 2]> {
+    let Op::Acquire { mode, if_held, .. } = op else { return None };
+    let ahead = match (mode, if_held) {
+        (LockMode::Shared, then) => {
+            let waited = then.as_ref().and_then(IfHeld::place).map_or(0, Place::micros);
+            Ahead::OfReader(waited)
+        }
+        (LockMode::Exclusive, Some(IfHeld::Fair { place, ticket })) => {
+            let lead = raise_lead(h.terms.clock_error).as_micros();
+            Ahead::OfFair(place.waiter, *ticket, u64::try_from(lead).unwrap_or(u64::MAX))
+        }
+        _ => return None,
+    };
+    Some([Step::On(Key::Queue, 0), Step::First(ahead)])
+}
+
+pub(crate) fn waits(mode: LockMode, then: IfHeld) -> Option<Waits> {
+    match then {
+        IfHeld::Watch => Some(Waits::Watcher),
+        IfHeld::Fair { place, ticket } if mode == LockMode::Exclusive => {
+            Some(Waits::Fair(place, ticket))
+        }
+        IfHeld::Queue(place) | IfHeld::Fair { place, .. } if mode.is_shared() => {
+            Some(Waits::Reader(place))
+        }
+        IfHeld::Queue(place) | IfHeld::Fair { place, .. } => Some(Waits::Writer(place)),
+        IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. } => None,
+    }
 }
 
 /// So the fence, which stands in the write, is right for some time after this clock.
@@ -181,47 +241,80 @@ fn row(h: &Header, op: &Op, shown: &Shown) -> Row {
     row
 }
 
-/// Also returns what the lock is now, for another plan. `h` has the time of the answer.
-pub(crate) fn judge(h: &Header, planned: &Planned, answer: Answer) -> (Judged, Option<Shown>) {
-    let Planned { op, reply, write } = planned;
+/// An acquire that is no plan's, but one of a run.
+pub(crate) fn judge_one(h: &Header, op: &Op, answer: Answer) -> (Judged, Option<Vec<Shown>>) {
+    let Op::Acquire { proposal, .. } = op else { return (Judged::Again, None) };
+    let (class, look) = (Class::Grant, Look::Lock(Extent::default()));
+    let write = Write { class, keys: &ONE, names: 1, steps: Vec::new(), look, joins: None };
+    let reply = Reply::Granted { fence: *proposal };
+    judge(h, op, &Planned { count: 1, reply, write }, answer)
+}
+
+/// Also returns what the locks are now, for another plan. `h` has the time of the answer.
+pub(crate) fn judge(
+    h: &Header,
+    op: &Op,
+    planned: &Planned,
+    answer: Answer,
+) -> (Judged, Option<Vec<Shown>>) {
+    let Planned { reply, write, .. } = planned;
+    let mut joined = write.joins.as_ref().is_some_and(|joins| joins.always);
+    let mut is_refused = false;
     let shown = match answer {
         Answer::Late => return (Judged::Reply(Err(NodeError::past_deadline())), None),
         Answer::Full => return (Judged::Full, None),
         Answer::Deferred => return (Judged::Reply(Ok(Reply::Deferred)), None),
-        Answer::Ran(_) => return (Judged::Reply(Ok(reply.clone())), None),
+        Answer::Ran(told) => return (Judged::Reply(granted(op, reply, told)), None),
         Answer::Shown(shown) => shown,
+        Answer::Refused(shown) => {
+            (joined, is_refused) = (true, true);
+            shown
+        }
         Answer::Not(_) | Answer::Foreign => return (Judged::Reply(Err(foreign(op))), None),
     };
-    let mut row = row(h, op, &shown);
-    let is_spoiled = shown.fence().is_none();
-    let is_unwoken = shown.main == Main::None && !write.steps.starts_with(&[Step::Absent]);
+    let mut old: Vec<Row> = shown.iter().map(|shown| row(h, op, shown)).collect();
+    let is_spoiled = shown.iter().any(|shown| shown.fence().is_none());
+    let is_unwoken = shown[0].main == Main::None && matches!(write.steps[..], [Step::Is(_), ..]);
     if let Op::Inspect { .. } = op {
         // It is shown as kept until it is over, though the node may have settled since.
-        if let Some((owner @ OwnerToken::KEPT, till)) = row.reserved {
-            let meta = shown.meta.as_deref().map(Arc::from);
-            row.held = Some(Held { owner: Some(owner), till: Some(till), meta });
+        if let Some((owner @ OwnerToken::KEPT, till)) = old[0].reserved {
+            let meta = shown[0].meta.as_deref().map(Arc::from);
+            old[0].held = Some(Held { owner: Some(owner), till: Some(till), meta });
         }
     }
-    let Ruling { mut reply, rows, .. } = decide(h, op, vec![row.clone()]);
+    let Ruling { mut reply, rows, .. } = decide(h, op, old.clone());
     let is_open = match op {
         // What waits for a lock that is free has to be woken.
-        Op::Release { .. } => reply == Reply::Done || is_unwoken,
+        Op::Release { .. } => is_unwoken || reply == Reply::Done,
         Op::Inspect { .. } => false,
         // A fence is kept longer than its lock, so without one another program has deleted it.
         _ if reply == (Reply::Granted { fence: 0 }) || reply.is_grant() && is_spoiled => {
             return (Judged::Reply(Err(foreign(op))), None);
         }
-        _ => rows[0] != row,
+        _ if is_refused => {
+            if reply.is_grant() && rows != old {
+                reply = Reply::Held { remaining: Some(Default::default()), foreign: false };
+            }
+            false
+        }
+        _ if joined => rows.iter().zip(&old).any(|(new, old)| !new.is_as(old)),
+        _ => rows != old,
     };
     if is_open {
         return (Judged::Again, Some(shown));
     }
-    if let (Reply::Readers(readers), Main::Readers(count, _)) = (&mut reply, &shown.main)
+    if let (Reply::Readers(readers), Main::Readers(count, _)) = (&mut reply, &shown[0].main)
         && readers.listed.len() == MAX_LISTED
     {
         readers.count = *count;
     }
     (Judged::Reply(Ok(reply)), None)
+}
+
+fn granted(op: &Op, reply: &Reply, told: Option<Vec<u8>>) -> Result<Reply, NodeError> {
+    let Some(told) = told else { return Ok(reply.clone()) };
+    let fence = std::str::from_utf8(&told).ok().and_then(|digits| digits.parse().ok());
+    fence.map(|fence| Reply::Granted { fence }).ok_or_else(|| foreign(op))
 }
 
 /// Of a release of these names, which found this.
@@ -231,39 +324,6 @@ pub(crate) fn released(h: &Header, op: &Op, found: Vec<Main>) -> Reply {
 }
 
 fn foreign(op: &Op) -> NodeError {
-    NodeError::foreign(op.lock_keys().map_or("", |keys| keys.fence()))
-}
-
-/// By a clock that has stepped back, by 2E at most, the quarantine may be ahead again, and the
-/// token too far.
-fn clock(h: &Header, op: &Op) -> Option<Step> {
-    let depends = match op {
-        Op::Extend { reassert, .. } => *reassert != Some(h.id()) && h.ended_lately(),
-        _ => true,
-    };
-    depends.then_some(Step::Clock(h.facts.node_micros, u64::MAX))
-}
-
-fn compared_main(main: &Main, owner: OwnerToken) -> Step {
-    match main {
-        Main::Text(text) => Step::Is(text.clone()),
-        Main::Readers(..) => Step::Member(owner),
-        Main::None | Main::Other => Step::Absent,
-    }
-}
-
-fn compared(text: &Text) -> Step {
-    match text {
-        Text::Is(text) => Step::Is(text.clone()),
-        Text::None | Text::Other => Step::Absent,
-    }
-}
-
-/// Of the fence, in ms.
-fn life(h: &Header, new: &Row) -> u64 {
-    new.fence_till.saturating_sub(h.now).div_ceil(1_000_000).max(1)
-}
-
-fn millis(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).max(1)
+    let keys = op.lock_keys().into_iter().flat_map(|keys| keys.all().map(|name| name.fence()));
+    NodeError::foreign(&keys.collect::<Vec<_>>().join(" or "))
 }

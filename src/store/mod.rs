@@ -4,6 +4,7 @@
 
 pub(crate) mod beliefs;
 pub(crate) mod lock;
+mod lock_steps;
 #[cfg(test)]
 mod lock_tests;
 pub(crate) mod locks;

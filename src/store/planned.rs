@@ -1,6 +1,7 @@
 //! What was planned for an op, on whatever it is, and what the answer to it means.
 
 use super::beliefs::Beliefs;
+use super::lock::Shown;
 use super::write::{Answer, Write};
 use super::{locks, records};
 use crate::error::NodeError;
@@ -24,11 +25,6 @@ pub(crate) enum Judged {
     Again,
 }
 
-/// The op is executed as a conditional write.
-pub(crate) fn is_written(op: &Op) -> bool {
-    op.record_key().is_some() || locks::are_written(op)
-}
-
 impl Planned {
     pub(crate) fn write(&self) -> &Write {
         match self {
@@ -39,6 +35,14 @@ impl Planned {
         }
     }
 
+    /// Number of neighbours that this writes.
+    pub(crate) fn count(&self) -> usize {
+        match self {
+            Self::Lock(planned) => planned.count,
+            _ => 1,
+        }
+    }
+
     /// If the answer came to an op `behind` one of its key that has to be planned again, so has it.
     pub(crate) fn judge(
         &self,
@@ -46,7 +50,7 @@ impl Planned {
         (answer, behind): (Answer, bool),
         beliefs: &mut Beliefs,
     ) -> Judged {
-        let waits = behind && matches!(answer, Answer::Not(_) | Answer::Shown(_));
+        let waits = behind && matches!(answer, Answer::Not(_) | Answer::Shown(_) | Answer::Refused(_));
         match self {
             _ if waits => Judged::Again,
             Self::Record(planned) => {
@@ -57,14 +61,22 @@ impl Planned {
                 judged
             }
             Self::Lock(planned) => {
-                let (judged, shown) = locks::judge(h, planned, answer);
-                if let (Some(keys), Some(shown)) = (op.lock_keys(), shown) {
-                    beliefs.learn_lock(keys, shown);
-                }
-                judged
+                learned(op, locks::judge(h, op, planned, answer), beliefs)
             }
             #[cfg(test)]
             Self::Write(_) => Judged::Again,
         }
     }
+}
+
+/// An acquire that needed no plan.
+pub(crate) fn judge_one(h: &Header, op: &Op, answer: Answer, beliefs: &mut Beliefs) -> Judged {
+    learned(op, locks::judge_one(h, op, answer), beliefs)
+}
+
+fn learned(op: &Op, judged: (Judged, Option<Vec<Shown>>), beliefs: &mut Beliefs) -> Judged {
+    if let (Some(keys), Some(shown)) = (op.lock_keys(), judged.1) {
+        beliefs.learn_lock(keys, shown);
+    }
+    judged.0
 }

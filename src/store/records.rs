@@ -89,7 +89,7 @@ pub(crate) fn plan(h: &Header, op: &Op, believed: Option<Shown>) -> Planned {
     } else {
         Look::Record { first: HEAD, whole_if: None }
     };
-    let write = Write { class, keys: &[Key::Main], steps, look };
+    let write = Write { class, keys: &[Key::Main], names: 1, steps, look, joins: None };
     Planned { op, believed, decides, write, becomes }
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn judge(h: &Header, planned: &Planned, answer: Answer) -> (Judged, O
     let (text, ran) = match answer {
         Answer::Late => return (Judged::Reply(Err(NodeError::past_deadline())), None),
         Answer::Full => return (Judged::Full, None),
-        Answer::Foreign | Answer::Shown(_) | Answer::Deferred => return (foreign(op), None),
+        Answer::Foreign | Answer::Shown(_) | Answer::Refused(_) | Answer::Deferred => return (foreign(op), None),
         Answer::Ran(text) => (text, true),
         Answer::Not(text) => (text, false),
     };

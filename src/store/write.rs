@@ -2,17 +2,36 @@
 //! be written then. `src/node/lua/write.lua` executes it on a server.
 
 use super::lock::Shown;
+use crate::op::Place;
 use crate::token::OwnerToken;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Write {
     pub(crate) class: Class,
-    /// Those that are sent, the main one first.
+    /// Those that are sent, the main one first; of several names all of a kind together.
     pub(crate) keys: &'static [Key],
+    pub(crate) names: usize,
     /// In order, conditions first. The first one that does not hold ends them: a write is executed
     /// whole or not at all. Without steps the keys are only read.
     pub(crate) steps: Vec<Step>,
     pub(crate) look: Look,
+    pub(crate) joins: Option<Join>,
+}
+
+/// The caller waits for a hint, in the last key that is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Join {
+    pub(crate) place: Waits,
+    /// Also if nobody else has the lock.
+    pub(crate) always: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waits {
+    Watcher,
+    Writer(Place),
+    Reader(Place),
+    Fair(Place, Option<u64>),
 }
 
 /// A record has the main one alone.
@@ -37,8 +56,9 @@ pub(crate) enum Class {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// The steps behind it are about this key, those before the first one about the main key.
-    On(Key),
+    /// The steps behind it are about this key of the name with this number, those before the first
+    /// one about the first main key.
+    On(Key, usize),
     /// Condition: there is no key.
     Absent,
     /// Condition: this is the value.
@@ -53,6 +73,13 @@ pub(crate) enum Step {
     Member(OwnerToken),
     /// Condition: the value begins with these bytes.
     Begins(Vec<u8>),
+    /// Condition: the server's clock is in the range for which the client judged the whole batch.
+    Window,
+    /// Condition: in this queue no fresh place is ahead. Else somebody else has the lock.
+    First(Ahead),
+    /// Condition: of a set of readers with a free place, absent, or reserved for readers. Else
+    /// somebody else has the lock.
+    Shareable,
     /// Condition: the server's clock is in this range (µs, both ends included).
     Clock(u64, u64),
     /// Condition: the answer has room for the value, and shows it.
@@ -67,6 +94,19 @@ pub(crate) enum Step {
     LiveFor(u64),
     /// Writes the number, to be kept for at least this time (ms).
     Number(u64, u64),
+    /// Takes the lock, with a fence above the last one. Condition: it is free, or reserved for the
+    /// caller. Else somebody else has it, or the fence is one that the rule has to judge. Shows a
+    /// fence that is not the proposal.
+    Take(Take),
+    /// The owners are readers for this time (ms); those that are one already are prolonged, or not.
+    Read { owners: Vec<OwnerToken>, ms: u64, prolongs: bool },
+    /// Behind [`AtMost`](Self::AtMost): keeps the number for at least this time, raises it to
+    /// `low`, or writes `first` if there is none. Shows a number that is not `first`.
+    Keep { first: u64, low: u64, ms: u64 },
+    /// Wakes the readers that wait in this queue.
+    WakeReaders,
+    /// Takes the place of the fair waiter for which this value reserves locks out of the queue.
+    Leave(OwnerToken),
     /// Metadata, if there are any, are kept for this time (ms).
     KeepMeta(u64),
     /// Notes until when the lock is kept after a handover, until the end of the time in which the
@@ -82,6 +122,27 @@ pub(crate) enum Step {
     Publish(Vec<u8>, u64),
     /// If the byte at this offset is [`AWAITED`], makes it [`ALONE`] and tells who waits.
     Wake(usize),
+}
+
+/// Whose places count, and from where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ahead {
+    /// For a reader that has waited for this time (µs): those of writers.
+    OfReader(u64),
+    /// For a fair caller with this handle and ticket: those of others, with tickets at most this
+    /// far (µs) ahead of the clock.
+    OfFair(u64, Option<u64>, u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Take {
+    pub(crate) owner: OwnerToken,
+    pub(crate) proposal: u64,
+    /// In ms.
+    pub(crate) ttl: u64,
+    /// Of the fence, in ms.
+    pub(crate) life: u64,
+    pub(crate) reserved: Option<OwnerToken>,
 }
 
 pub(crate) const AWAITED: u8 = b'w';
@@ -115,28 +176,31 @@ pub(crate) enum Look {
     Lock(Extent),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Extent {
-    /// Of readers the one whose grant ends last.
-    Value,
-    /// And the fence.
-    Fence,
-    /// The same, but of readers this one, if it is one of them.
-    Reader(OwnerToken),
-    /// And the fence, and the time until which the lock is kept after a handover.
-    Kept,
-    /// And the metadata; and all readers, or all permits. After a handover as `Kept`.
-    All { kept: bool },
+/// Of a lock its value, and of readers the one whose grant ends last. And:
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) fence: bool,
+    /// Of readers this one, if it is one of them.
+    pub(crate) reader: Option<OwnerToken>,
+    /// All readers, or all permits; and the metadata.
+    pub(crate) all: bool,
+    /// The time until which the lock is kept after a handover.
+    pub(crate) kept: bool,
+    /// The queue, which is the third key.
+    pub(crate) queue: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// Every step was executed. With the value, if [`Step::Show`] was one of them.
+    /// Every step was executed. With the value, if [`Step::Show`] was one of them, or the fence if
+    /// it is not the proposal.
     Ran(Option<Vec<u8>>),
     /// Nothing was written. With what is there; `None` if there is no key.
     Not(Option<Vec<u8>>),
-    /// Nothing was written. With what is there of a lock.
-    Shown(Shown),
+    /// Nothing was written. With what is there of each lock.
+    Shown(Vec<Shown>),
+    /// Nothing was written, because somebody else has the lock. The caller waits as it has asked.
+    Refused(Vec<Shown>),
     /// Nothing was written: the key has no string, or a longer one than any of ours.
     Foreign,
     /// Nothing was shown: the answer has no room.

@@ -6,7 +6,7 @@
 -- Returns     see the comment of each function
 local KEYS, ARGV, call, try, find = KEYS, ARGV, redis.call, redis.pcall, string.find
 local now_ms, left = b.now_ms, b.left
-if not count then a = a + 1 end -- a single op's ARGV follow its kind; for runs see main.lua
+a = a + 1 -- the ARGV of an op follow its kind
 
 local out = b.out
 local function put(x)
@@ -77,4 +77,4 @@ end
 -- A server whose memory is full refuses a write that may need memory, but only as the first of a
 -- script. To extend, give back or complete needs next to none, so a write that changes nothing
 -- comes first.
-if find('HKYDQMGF', kind, 1, true) then call('DEL', 'palisade:none') end
+if find('YF', kind, 1, true) then call('DEL', 'palisade:none') end

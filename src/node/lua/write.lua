@@ -1,12 +1,13 @@
 -- Executes a conditional write (src/store/write.rs): what the client assumes of a record or of the
--- keys of a lock, and what is to be written then. No rule is here. No upvalues (helpers.lua).
--- KEYS     the main one; of a lock that is shown the fence, and its metadata; of one that publishes
---          the queue as the fourth, of one that releases the queue as the second
--- ARGV     1 its form: one character each for the class (g grant: refused where the memory is full,
---          k keep, u undo: executed after the deadline, too, r read), the number of KEYS, that of
---          ARGV behind this one (a colon is ten), and what to show if a condition does not hold;
---          then for each step its letter and the number of its key. Behind it the ARGV of the
---          steps:
+-- keys of locks, and what is to be written then. No rule is here. No upvalues (helpers.lua).
+-- KEYS     all of one kind before those of the next: of n names n locks, then as many fences, then
+--          their metadata; a queue
+-- ARGV     1 its form: one character each, for numbers the one at 48 + n: class (g grant: refused
+--          where the memory is full, k keep, u undo: executed after the deadline, too, r read);
+--          number of KEYS; of ARGV behind this one (two: n % 64, n / 64); what to show if a
+--          condition does not hold; e: then the caller joins the queue if somebody has the lock,
+--          a: always, -: never; number of names; then for each step its letter and the number of
+--          its key. Behind it the ARGV of the steps:
 --          A               the key is absent
 --          E value         it begins with this value
 --          I value         it has this value
@@ -15,7 +16,18 @@
 --          Q               no note says until when the lock is kept after a handover
 --          Z member        it is a set, and this member's end is ahead
 --          T from until    the clock is in this range (µs)
+--          n               it is in the batch's window
 --          V               the answer has room for the value, and shows it
+--          K kinds since own lead  somebody else has the lock if a fresh place of these kinds is
+--                          ahead in this queue: of one that has waited for -since µs, or of ticket
+--                          since. Tickets farther ahead of the clock than lead (µs) do not count
+--          G kind 1 ttl life owner p reserved  acquire.lua; reserved: '' or a value in the owner's
+--                          place. Shows a fence that is not p
+--          R               somebody else has the lock if it is no set of readers with a free place,
+--                          absent or reserved for readers
+--          Y flag ms n m…  adds readers, or (XX, CH) prolongs them
+--          C p low ms      prolongs the number that B saw, raises it to low, or writes p if there
+--                          is none. Shows a number that is not p
 --          X ms            keeps the key for at least this time
 --          P ms            keeps it for this time
 --          M ms            keeps it for this time, if it has metadata
@@ -23,27 +35,32 @@
 --          D               deletes it, if it has metadata
 --          U owner         deletes the lock if it has this owner, and wakes who waits if it is free
 --                          then, also if it was; if it was not the owner's, no step behind it runs
+--          w               wakes the readers in this queue beside a new reader
+--          l handle        takes the place of a fair waiter out of this queue
 --          N text ms       writes metadata; tells who watches the lock if there were others
 --          F number ms     writes the number, to be kept for at least this time
 --          W at            wakes who waits, if the byte at this offset says so
 --          S ms v lease w  writes the whole value, for ms or for as long as the last one: v, and
 --          O at v lease w  writes a part; with a lease also its end in 13 digits, and w
---          What to show: of a record (r, with three ARGV behind the steps) the first bytes, to the
---          last that is given; or all, if the byte at this position has this value, or '' twice.
---          The lock (l), its fence, too (f, or m if the reader of the last ARGV has the lock), its
---          metadata, too, and all readers or permits (i); with until when it is kept (s, k)
---          Parameters: `b`: state of the batch, if there is one; `full`, `counted`: as in
---          prelude.lua; `moot`: an earlier op on this key waits for its next plan; `room`: bytes
---          that the answer still takes
+--          Then what to show, and at the end the place in the queue, if there is one (join.lua). Of a
+--          record (r, with three ARGV) the first bytes, to the last that is given; or all, if the byte at
+--          this position has this value, or '' twice. Of each lock its value and the ms left, and
+--          the sum of: 1 its fence; 2 of readers the one of the last ARGV; 4 all readers or permits,
+--          and the metadata; 8 until when it is kept; 16 its queue, the third key
+--          Parameters: `b`: state of the batch, if there is one; `full`, `counted`, `expected`: as
+--          in prelude.lua; `moot`: an earlier op on these keys waits for its next plan; `room`:
+--          bytes that the answer still takes; `waiting`: the note says that a client waits
 -- Returns  nothing if all steps ran; else a code, what is there (false if nothing is, a table of
---          several values), and the room that is left: 1 the steps ran, with V; 0 a condition does
---          not hold; -5 another program's value; -10 late; -12 no room; -16 the memory is full
-local function write(k, a, now_us, b, full, counted, moot, room, release, wake)
+--          several values), and the room that is left: 1 the steps ran, with V, G or C; 0 a
+--          condition does not hold; 2 in the window: somebody else has the lock; -5 another
+--          program's value; -10 late; -12 no room; -16 the memory is full
+local function write(k, a, now_us, b, full, counted, expected, moot, room, waiting, show,
+  acquire, release, wake)
   local KEYS, ARGV, call, try = KEYS, ARGV, redis.call, redis.pcall
   local sub, byte, find = string.sub, string.byte, string.find
-  local shape, s, i = ARGV[a + 1], a + 1, 5
+  local shape, s, i = ARGV[a + 1], a + 1, 8
   local class, last = byte(shape), #shape
-  local ok, value = last > 4 and not moot
+  local ok, refused, value, number = last > 7 and not moot
   if class == 117 then -- u
     -- Where the memory is full a server refuses only the first write of a script.
     if not counted then call('DEL', 'palisade:none') end
@@ -57,17 +74,20 @@ local function write(k, a, now_us, b, full, counted, moot, room, release, wake)
       ok, s = try('GETRANGE', key, '0', #ARGV[s + 1]) == ARGV[s + 1], s + 1
     elseif kind == 65 then -- A
       ok = call('EXISTS', key) == 0
+    elseif kind == 110 then -- n
+      ok = expected
     elseif kind == 69 then -- E
       local begin = ARGV[s + 1]
       ok, s = try('GETRANGE', key, '0', #begin - 1) == begin, s + 1
     elseif kind == 84 then -- T
       ok, s = now_us >= tonumber(ARGV[s + 1]) and now_us <= tonumber(ARGV[s + 2]), s + 2
     elseif kind == 66 then -- B
-      local v = try('GETRANGE', key, '0', '18')
-      if v == '' then
+      number = try('GETRANGE', key, '0', '18')
+      if number == '' then
         ok = call('EXISTS', key) == 0
       else
-        ok = not v.err and #v < 19 and find(v, '^%d+$') and tonumber(v) <= tonumber(ARGV[s + 1])
+        ok = not number.err and #number < 19 and find(number, '^%d+$')
+          and tonumber(number) <= tonumber(ARGV[s + 1])
       end
       s = s + 1
     elseif kind == 81 then -- Q
@@ -78,6 +98,32 @@ local function write(k, a, now_us, b, full, counted, moot, room, release, wake)
     elseif kind == 90 then -- Z
       local till = try('ZSCORE', key, ARGV[s + 1])
       ok, s = type(till) == 'string' and till * 1000 > now_us, s + 1
+    elseif kind == 75 then -- K
+      local v = waiting and try('GETRANGE', key, '0', '3120') or ''
+      if not v.err and #v % 48 == 1 and find(v, '^[01]') then
+        local since, own = tonumber(ARGV[s + 2]), ARGV[s + 3]
+        if since < 0 then since = now_us + since end
+        for at = 2, #v, 48 do
+          local began, who = tonumber(sub(v, at, at + 15)), sub(v, at + 17, at + 32)
+          refused = refused or began and find(ARGV[s + 1], sub(v, at + 16, at + 16), 1, true)
+            and who ~= own and began <= now_us + ARGV[s + 4]
+            and (began < since or began == since and who < own)
+            and (tonumber(sub(v, at + 35, at + 47)) or 0) * 1000 > now_us
+        end
+      end
+      ok, s = not refused, s + 4
+    elseif kind == 82 then -- R
+      local first = try('ZRANGE', key, '0', '0', 'WITHSCORES')
+      if first.err then
+        ok = try('GETRANGE', key, '0', '22') == '------r---------------'
+      elseif first[1] then
+        ok = #first[1] == 22 and not find(first[1], '[^%w_-]') and call('PTTL', key) >= 0
+        if ok and first[2] * 1000 <= now_us then
+          call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', math.floor(now_us / 1000)))
+        end
+        ok = ok and call('ZCARD', key) < 4096
+      end
+      refused = not ok
     elseif kind == 86 then -- V
       local size = call('STRLEN', key)
       ok = room > 0 and size <= room or room == 1048576
@@ -85,7 +131,30 @@ local function write(k, a, now_us, b, full, counted, moot, room, release, wake)
     elseif full and class == 103 then -- g
       return -16
     else
-      if kind == 80 then -- P
+      if kind == 71 then -- G
+        local odd = acquire(k, s, 1, ARGV[s + 7] ~= '' and ARGV[s + 7])
+        odd = odd and odd[1]
+        refused, ok, s = odd == 2, not odd or type(odd) == 'string', s + 7
+        value = ok and odd
+      elseif kind == 89 then -- Y
+        local flag, ms, n, members = ARGV[s + 1], ARGV[s + 2], ARGV[s + 3] + 0, {}
+        local till = string.format('%.0f', math.ceil(now_us / 1000) + ms)
+        for m = 1, n do members[2 * m - 1], members[2 * m] = till, ARGV[s + 3 + m] end
+        if type(try('ZCARD', key)) == 'table' then call('DEL', key) end
+        call('ZADD', key, flag, unpack(members))
+        local latest = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')[2]
+        if latest then call('PEXPIREAT', key, latest) end
+        s = s + 3 + n
+      elseif kind == 67 then -- C
+        local p, low = ARGV[s + 1], ARGV[s + 2]
+        local new = number == '' and p or tonumber(number) < tonumber(low) and low or number
+        if new == number then
+          if call('PTTL', key) < tonumber(ARGV[s + 3]) then call('PEXPIRE', key, ARGV[s + 3]) end
+        else
+          call('SET', key, new, 'PX', math.max(ARGV[s + 3], call('PTTL', key)))
+        end
+        value, s = new ~= p and new, s + 3
+      elseif kind == 80 then -- P
         call('PEXPIRE', key, ARGV[s + 1])
         s = s + 1
       elseif kind == 77 or kind == 68 then -- M, D
@@ -104,6 +173,19 @@ local function write(k, a, now_us, b, full, counted, moot, room, release, wake)
         s = s + 2
       elseif kind == 85 then -- U
         ok, s = not release(k, s - 2, 1, 2, nil, wake, now_us), s + 1
+      elseif kind == 119 or kind == 108 then -- w, l
+        local v = try('GETRANGE', key, '0', '3120')
+        local is_ours = not v.err and #v % 48 == 1 and find(v, '^[01]')
+        if kind == 119 then
+          if is_ours and #v > 1 then wake(KEYS[k + 1], key, v, now_us, true) end
+        else
+          local own = is_ours and find(v, 'X' .. ARGV[s + 1], 1, true)
+          if own then
+            v = sub(v, 1, own - 17) .. sub(v, own + 32)
+            if v == '0' then call('DEL', key) else call('SET', key, v, 'KEEPTTL') end
+          end
+          s = s + 1
+        end
       elseif kind == 88 then -- X
         local ms = ARGV[s + 1]
         if call('PTTL', key) < tonumber(ms) then call('PEXPIRE', key, ms) end
@@ -122,11 +204,11 @@ local function write(k, a, now_us, b, full, counted, moot, room, release, wake)
         local text, queue = ARGV[s + 1], KEYS[k + 4]
         local same = try('GETRANGE', key, '0', #text) == text
           and (text ~= '' or call('EXISTS', key) == 1)
-        local waiting = try('GETRANGE', queue, '0', '3120')
+        local v = try('GETRANGE', queue, '0', '3120')
         call('SET', key, text, 'PX', ARGV[s + 2])
-        if not same and not waiting.err and sub(waiting, 1, 1) == '1' and #waiting % 48 == 1 then
-          if waiting == '1' then call('DEL', queue)
-          else call('SET', queue, '0' .. sub(waiting, 2), 'KEEPTTL') end
+        if not same and not v.err and sub(v, 1, 1) == '1' and #v % 48 == 1 then
+          if v == '1' then call('DEL', queue)
+          else call('SET', queue, '0' .. sub(v, 2), 'KEEPTTL') end
           try('PUBLISH', 'palisade:changed', KEYS[k + 1])
         end
         s = s + 2
@@ -147,53 +229,44 @@ local function write(k, a, now_us, b, full, counted, moot, room, release, wake)
     return
   end
 
-  -- Nil if the key has another type.
-  local function ask(...)
-    local v = try(...)
-    if type(v) ~= 'table' or not v.err then return v end
-    if not find(v.err, 'WRONGTYPE', 1, true) then call(...) end
-  end
-
-  -- False if there is no key, -5 if it has another type.
-  local function read(key, to)
-    local v = ask('GETRANGE', key, '0', to)
-    if not v then return -5 end
-    return (v ~= '' or call('EXISTS', key) == 1) and v
-  end
-
-  local key, stop = KEYS[k + 1], a + byte(shape, 3) - 47
-  local what = sub(shape, 4, 4)
-  local is_whole = what == 'i' or what == 'k'
-  if what ~= 'r' then
-    value = read(key, is_whole and '13056' or '22')
-    local left, all = call('PTTL', key), {value}
-    local first = is_whole and '-64' or '-1'
-    local top = value == -5 and left >= 0 and ask('ZRANGE', key, first, '-1', 'WITHSCORES')
-    if top and top[1] and #top[1] == 22 and not find(top[1], '[^%w_-]') then
-      local till = what == 'm' and call('ZSCORE', key, ARGV[stop])
-      if till then top = {ARGV[stop], till} end
-      all = {#top / 2, call('ZCARD', key), unpack(top)}
-    elseif value and value ~= -5 and #value > 23 and not find(value, '^%d', 23) then
-      all[1] = sub(value, 1, 23)
+  local what, n = byte(shape, 5) - 48, byte(shape, 7) - 48
+  local stop = a + byte(shape, 3) - 47 + 64 * (byte(shape, 4) - 48)
+  if byte(shape, 6) ~= 45 then stop = stop - 5 end -- -
+  if what < 32 then
+    local all = {}
+    local function shows(part)
+      return math.floor(what / part) % 2 == 1
     end
-    all[#all + 1] = left
-    all[#all + 1] = what ~= 'l' and read(KEYS[k + 2], '18')
-    if is_whole then
-      local meta = read(KEYS[k + 3], '67584')
-      meta = meta ~= -5 and meta and #meta <= 67584 and meta
-      if meta and not (room > 0 and #meta <= room or room == 1048576) then return -12, nil, 0 end
-      all[#all + 1], room = meta, room - (meta and #meta or 0)
+    for at = k + 1, k + n do
+      local own = shows(2) and ARGV[stop]
+      show(all, KEYS[at], shows(1) and KEYS[at + n], shows(4) and '-64', own)
+      if shows(4) then
+        local key = KEYS[at + 2 * n]
+        local meta = try('GETRANGE', key, '0', '67584')
+        meta = not meta.err and #meta <= 67584 and (meta ~= '' or call('EXISTS', key) == 1) and meta
+        if meta and not (room > 0 and #meta <= room or room == 1048576) then return -12, nil, 0 end
+        room = room - (meta and #meta or 0)
+        all[#all + 1] = meta
+      end
+      if shows(8) then
+        local kept = try('HMGET', 'palisade:settled', KEYS[at])
+        all[#all + 1] = not kept.err and kept[1]
+      end
+      if shows(16) then
+        local queue = waiting and try('GETRANGE', KEYS[at + 2 * n], '0', '3120') or ''
+        all[#all + 1] = not queue.err and queue or ''
+      end
     end
-    if what == 's' or what == 'k' then
-      local kept = ask('HMGET', 'palisade:settled', key)
-      all[#all + 1] = kept and kept[1] or false
-    end
-    return 0, all, room
+    return refused and expected and 2 or 0, all, room
   end
-  local to, at, letter = ARGV[stop - 2], ARGV[stop - 1], ARGV[stop]
-  value = read(key, to)
-  if value == -5 then return -5 end
-  if value and at ~= '' and sub(value, at, at) == letter and #value > tonumber(to) then
+  local key, to, at, letter = KEYS[k + 1], ARGV[stop - 2], ARGV[stop - 1], ARGV[stop]
+  value = try('GETRANGE', key, '0', to)
+  if value.err then
+    if find(value.err, 'WRONGTYPE', 1, true) then return -5 end
+    call('GETRANGE', key, '0', to)
+  end
+  if value == '' and call('EXISTS', key) == 0 then return 0, false, room end
+  if at ~= '' and sub(value, at, at) == letter and #value > tonumber(to) then
     local size = call('STRLEN', key)
     if size > 9437184 then return -5 end
     if room > 0 and size <= room or room == 1048576 then

@@ -8,23 +8,22 @@ use std::time::Duration;
 use redis::Value;
 
 use super::codes::{
-    ABSENT, AS_ASKED, BEHIND, DEFERRED, DONE, FOREIGN, FULL, HELD, LATE, NO_PERMISSION, NOT_OWNER,
-    NOT_RUN, QUARANTINED, RAN, WRONG_TYPE,
+    ABSENT, AS_ASKED, BEHIND, DEFERRED, DONE, FOREIGN, FULL, HELD, LATE, NOT_OWNER, NOT_RUN,
+    QUARANTINED, RAN, REFUSED, WRONG_TYPE,
 };
-use super::encode::{runs, watched};
+use super::encode::runs;
 use super::faults;
 use super::judging::Judging;
 use super::seen::{Noted, Seen};
 use crate::error::{NodeError, NodeFault};
 use crate::name::LockKeys;
 use crate::op::{
-    Batch, Facts, IfHeld, Listed, LockMode, MAX_LISTED, Op, QuarantineId, Queued, Replies, Reply,
-    Slots,
+    Batch, Facts, Listed, LockMode, MAX_LISTED, Op, QuarantineId, Replies, Reply, Slots,
 };
 use crate::rules::header::Header;
 use crate::store::lock::{Main, Shown, Text};
 use crate::store::locks;
-use crate::store::planned::{Judged, Planned};
+use crate::store::planned::{Judged, Planned, judge_one};
 use crate::store::write::{Answer, Class, Extent, Look, Step, Write};
 use crate::token::OwnerToken;
 
@@ -76,7 +75,10 @@ pub(super) fn replies(
     seen: &Arc<Seen>,
 ) -> Result<Decoded, NodeError> {
     let ops = &batch.ops[..];
-    let as_asked = || runs(ops).map(|_| Value::Int(AS_ASKED)).collect::<Vec<_>>().into_iter();
+    let as_asked = || {
+        let all = runs(ops, plans).map(|_| Value::Int(AS_ASKED));
+        all.collect::<Vec<_>>().into_iter()
+    };
     let (items, node_micros, noted) = match answer {
         // Each op was executed as requested; the note was written or not.
         Value::Int(clock) => {
@@ -105,25 +107,50 @@ pub(super) fn replies(
     let mut from = Reader { values: items, spoiled: None };
     let noted = judging.heard(seen, node_micros, noted);
     let facts = seen.facts(node_micros, noted, &judging.identity);
-    let is_planned = plans.iter().any(Option::is_some);
     let header = LazyCell::new(|| seen.header(facts.clone(), batch.terms.max_ttl));
     // (overview 2): the script has run no op on a key behind one that is to run yet.
     let mut again: Vec<&str> = Vec::new();
     let mut items = Vec::with_capacity(ops.len());
-    for run in runs(ops) {
-        if let Some(Some(planned)) = plans.get(items.len()) {
-            let op = &run[0];
-            let mut behind = main_keys(op).any(|key| again.contains(&key));
-            let answer = from.answer(planned.write())?;
-            if watched(op).is_some() {
-                match from.code()? {
-                    DONE => {}
-                    BEHIND => behind = true,
-                    _ => return Err(garbage("an answer to another kind of question")),
-                }
+    for (run, planned) in runs(ops, plans) {
+        if let Some(Value::Int(BEHIND)) = from.values.as_slice().first()
+            && planned.is_none()
+        {
+            from.values.next();
+            again.extend(run.iter().flat_map(main_keys));
+            items.extend(run.iter().map(|_| None));
+            continue;
+        }
+        let behind = run.iter().flat_map(main_keys).any(|key| again.contains(&key));
+        let judged: Vec<Judged> = match (planned, &run[0]) {
+            (Some(planned), _) => {
+                let answer = from.answer(planned.write())?;
+                let mut beliefs = judging.beliefs.lock();
+                let judge = |op| {
+                    planned.judge((&header, op), (answer.clone(), behind), &mut beliefs)
+                };
+                run.iter().map(judge).collect()
             }
-            let mut beliefs = judging.beliefs.lock();
-            items.push(match planned.judge((&header, op), (answer, behind), &mut beliefs) {
+            (None, Op::Acquire { mode: LockMode::Exclusive, .. }) => {
+                let answers = from.granted(run)?;
+                let mut beliefs = judging.beliefs.lock();
+                let judge = |(op, answer)| judge_one(&header, op, answer, &mut beliefs);
+                run.iter().zip(answers).map(judge).collect()
+            }
+            (None, Op::Release { mode, .. }) if mode.slots().is_none() => {
+                from.released(&header, run)?.into_iter().map(|r| Judged::Reply(Ok(r))).collect()
+            }
+            (None, op) => {
+                let code = from.code()?;
+                let reply = match reply(&mut from, op, code, &facts) {
+                    Ok(reply) => Ok(reply),
+                    Err(Trouble::Op(e)) => Err(e),
+                    Err(Trouble::Answer(e)) => return Err(e),
+                };
+                vec![Judged::Reply(reply)]
+            }
+        };
+        for (op, judged) in run.iter().zip(judged) {
+            items.push(match judged {
                 Judged::Reply(reply) => Some(reply.and_then(in_range)),
                 Judged::Full => Some(Err(faults::no_memory())),
                 Judged::Again => {
@@ -131,35 +158,6 @@ pub(super) fn replies(
                     None
                 }
             });
-            continue;
-        }
-        let is_said = matches!(from.values.as_slice().first(), Some(Value::Int(AS_ASKED | BEHIND)));
-        if !is_said && is_freed(&run[0]) {
-            for op in run {
-                items.push(Some(Ok(from.released(&header, op)?)));
-            }
-            continue;
-        }
-        let mut first = from.code()?;
-        if first == BEHIND && is_planned {
-            again.extend(run.iter().flat_map(main_keys));
-            items.extend(run.iter().map(|_| None));
-            continue;
-        }
-        let as_asked = first == AS_ASKED;
-        if as_asked && matches!(run[0], Op::Acquire { mode: LockMode::Shared, .. }) {
-            first = from.code()?;
-        }
-        for (i, op) in run.iter().enumerate() {
-            let code = if as_asked || i == 0 { first } else { from.code()? };
-            if code == AS_ASKED && !as_asked {
-                return Err(garbage("the rest of a run as asked"));
-            }
-            match reply(&mut from, op, code, &facts) {
-                Ok(reply) => items.push(Some(Ok(reply))),
-                Err(Trouble::Op(e)) => items.push(Some(Err(e))),
-                Err(Trouble::Answer(e)) => return Err(e),
-            }
         }
     }
     if from.values.next().is_some() {
@@ -172,11 +170,6 @@ pub(super) fn replies(
         }
     }
     Ok(Decoded { facts, items })
-}
-
-/// By `lua/release_fast.lua`, which answers what it found.
-fn is_freed(op: &Op) -> bool {
-    matches!(op, Op::Release { mode: LockMode::Exclusive, .. })
 }
 
 fn main_keys(op: &Op) -> impl Iterator<Item = &str> {
@@ -206,7 +199,6 @@ impl From<NodeError> for Trouble {
 fn reply(from: &mut Reader, op: &Op, code: i64, facts: &Facts) -> Result<Reply, Trouble> {
     let reply = match (op, code) {
         (_, WRONG_TYPE) => return Err(Trouble::Op(wrong_type(op))),
-        (_, NO_PERMISSION) => return Err(no_permission()),
         (_, FULL) => return Err(Trouble::Op(faults::no_memory())),
         (_, LATE) if !op.is_undo() => return Err(Trouble::Op(NodeError::past_deadline())),
         (Op::Acquire { .. } | Op::Raise { .. } | Op::Extend { .. }, QUARANTINED) => {
@@ -214,23 +206,13 @@ fn reply(from: &mut Reader, op: &Op, code: i64, facts: &Facts) -> Result<Reply, 
             let began = facts.began;
             Reply::Quarantined { remaining: facts.quarantine, id, began }
         }
-        (Op::Acquire { mode, keys, if_held, .. }, HELD | FOREIGN) => {
-            let (remaining, foreign) = (from.ttl()?, code == FOREIGN);
-            let is_fair = matches!(if_held, Some(IfHeld::Fair { .. }));
-            if is_fair && *mode == LockMode::Exclusive && !keys.is_many() {
-                from.queued(remaining, foreign)?
-            } else {
-                Reply::Held { remaining, foreign }
-            }
+        (Op::Acquire { .. }, HELD | FOREIGN) => {
+            Reply::Held { remaining: from.ttl()?, foreign: code == FOREIGN }
         }
         (_, DEFERRED) if op.shows_result() => Reply::Deferred,
-        (Op::Acquire { mode: LockMode::Exclusive, proposal, .. }, AS_ASKED) => {
-            Reply::Granted { fence: *proposal }
-        }
         (Op::Acquire { mode: LockMode::Slot(_), .. }, 1..) => {
             Reply::Permit { fence: code.unsigned_abs(), slot: from.slot()? }
         }
-        (Op::Acquire { .. }, 1..) => Reply::Granted { fence: code.unsigned_abs() },
         (Op::Enlist(_), 0..) => Reply::Candidates(from.candidates(code.unsigned_abs())?),
         (Op::Release { .. }, ABSENT) => Reply::Absent,
         (op, _) if shows(op) => return Err(garbage("an answer to another kind of question").into()),
@@ -260,15 +242,7 @@ fn shows(op: &Op) -> bool {
 }
 
 fn wrong_type(op: &Op) -> NodeError {
-    let locks = op.lock_keys().into_iter().flat_map(LockKeys::all);
-    let keys: Vec<&str> = op.own_key().into_iter().chain(locks.map(LockKeys::fence)).collect();
-    NodeError::foreign(&keys.join(" or "))
-}
-
-fn no_permission() -> Trouble {
-    let detail = "NOPERM: allow this user +zadd +zrem +zrange +zcard +zscore +zremrangebyscore \
-                  +pexpireat";
-    Trouble::Op(NodeError::not_executed(NodeFault::NoPermission, detail))
+    NodeError::foreign(op.own_key().or(op.lock_keys().map(LockKeys::lock)).unwrap_or_default())
 }
 
 /// 0 if there is none. Those of a stored result are in range.
@@ -339,16 +313,6 @@ impl Reader {
         })
     }
 
-    /// The ticket, zero without a place, and the number of places ahead.
-    fn queued(&mut self, remaining: Option<Duration>, foreign: bool) -> Result<Reply, NodeError> {
-        let (ticket, ahead) = (self.number()?, self.number()?);
-        let ahead = self.fitting(u16::try_from(ahead).ok(), "too many places ahead");
-        Ok(match ticket {
-            0 => Reply::Held { remaining, foreign },
-            ticket => Reply::Queued { remaining, foreign, queued: Queued { ahead, ticket } },
-        })
-    }
-
     fn maybe_bytes(&mut self) -> Result<Option<Vec<u8>>, NodeError> {
         match self.values.next() {
             Some(Value::BulkString(b)) => Ok(Some(b)),
@@ -362,14 +326,17 @@ impl Reader {
     }
 
     /// To a conditional write.
-    fn answer(&mut self, Write { class, steps, look, .. }: &Write) -> Result<Answer, NodeError> {
-        let shows = steps.contains(&Step::Show);
+    fn answer(&mut self, write: &Write) -> Result<Answer, NodeError> {
+        let Write { class, names, steps, look, .. } = write;
+        let told = |step: &Step| matches!(step, Step::Take(_) | Step::Keep { .. });
+        let (shows, tells) = (steps.contains(&Step::Show), steps.iter().any(told));
         Ok(match (self.code()?, look) {
             (AS_ASKED, _) if !steps.is_empty() && !shows => Answer::Ran(None),
-            (RAN, _) if shows => Answer::Ran(Some(self.bytes()?)),
+            (RAN, _) if shows || tells => Answer::Ran(Some(self.bytes()?)),
             (NOT_RUN, Look::Record { .. }) => Answer::Not(self.maybe_bytes()?),
-            (NOT_RUN, Look::Lock(extent)) => Answer::Shown(self.lock(*extent)?),
-            (DEFERRED, Look::Lock(Extent::All { .. })) => Answer::Deferred,
+            (NOT_RUN, Look::Lock(extent)) => Answer::Shown(self.locks(*names, *extent)?),
+            (REFUSED, Look::Lock(extent)) => Answer::Refused(self.locks(*names, *extent)?),
+            (DEFERRED, Look::Lock(Extent { all: true, .. })) => Answer::Deferred,
             (WRONG_TYPE, Look::Record { .. }) => Answer::Foreign,
             (LATE, _) if *class != Class::Undo => Answer::Late,
             (FULL, _) if *class == Class::Grant => Answer::Full,
@@ -377,15 +344,49 @@ impl Reader {
         })
     }
 
-    /// To the release of these names, of which one may not have been the owner's.
-    fn released(&mut self, h: &Header, op: &Op) -> Result<Reply, NodeError> {
-        let (names, owner) = (op.lock_keys().into_iter().flat_map(LockKeys::all), op.owner());
-        let own = || Main::Text(owner.map_or("", OwnerToken::as_str).into());
-        let found = names.map(|_| match self.values.next() {
-            Some(Value::Int(DONE)) => Ok(own()),
-            found => main(found),
-        });
-        Ok(locks::released(h, op, found.collect::<Result<_, _>>()?))
+    /// To a run of acquires.
+    fn granted(&mut self, run: &[Op]) -> Result<Vec<Answer>, NodeError> {
+        if let Some(Value::Int(code @ (AS_ASKED | LATE))) = self.values.as_slice().first() {
+            let all = if *code == LATE { Answer::Late } else { Answer::Ran(None) };
+            self.values.next();
+            return Ok(vec![all; run.len()]);
+        }
+        let extent = Extent { fence: true, ..Extent::default() };
+        let one = |_| {
+            Ok(match self.code()? {
+                RAN => Answer::Ran(Some(self.bytes()?)),
+                NOT_RUN => Answer::Shown(self.locks(1, extent)?),
+                REFUSED => Answer::Refused(self.locks(1, extent)?),
+                _ => return Err(garbage("an answer to another kind of question")),
+            })
+        };
+        run.iter().map(one).collect()
+    }
+
+    /// To a run of releases, of which one may not have found what its owner had.
+    fn released(&mut self, h: &Header, run: &[Op]) -> Result<Vec<Reply>, NodeError> {
+        if let Some(Value::Int(AS_ASKED)) = self.values.as_slice().first() {
+            self.values.next();
+            return Ok(vec![Reply::Done; run.len()]);
+        }
+        let one = |op: &Op| {
+            let (names, owner) = (op.lock_keys().into_iter().flat_map(LockKeys::all), op.owner());
+            let own = || Main::Text(owner.map_or("", OwnerToken::as_str).into());
+            let found = names.map(|_| match self.values.next() {
+                Some(Value::Int(DONE)) => Ok(own()),
+                Some(Value::Int(ABSENT)) => {
+                    let another = OwnerToken::READERS;
+                    Ok(Main::Readers(1, vec![(another, u64::MAX)]))
+                }
+                found => main(found),
+            });
+            Ok(locks::released(h, op, found.collect::<Result<_, _>>()?))
+        };
+        run.iter().map(one).collect()
+    }
+
+    fn locks(&mut self, names: usize, extent: Extent) -> Result<Vec<Shown>, NodeError> {
+        (0..names).map(|_| self.lock(extent)).collect()
     }
 
     fn lock(&mut self, extent: Extent) -> Result<Shown, NodeError> {
@@ -404,16 +405,13 @@ impl Reader {
             Some(Value::Int(WRONG_TYPE)) => Text::Other,
             _ => return Err(garbage("no fence where it belongs")),
         };
-        let (mut meta, mut kept) = (None, None);
-        if let Extent::All { .. } = extent {
-            meta = self.maybe_bytes()?;
-        }
-        if let Extent::Kept | Extent::All { kept: true } = extent {
-            kept = self.maybe_bytes()?.map(|digits| String::from_utf8(digits).ok()?.parse().ok());
-        }
+        let meta = if extent.all { self.maybe_bytes()? } else { None };
+        let kept = if extent.kept { self.maybe_bytes()? } else { None };
+        let kept = kept.and_then(|digits| String::from_utf8(digits).ok()?.parse().ok());
+        let queue = if extent.queue { self.bytes()? } else { Vec::new() };
         match self.spoiled.take() {
             Some(e) => Err(e),
-            None => Ok(Shown { main, left, fence, meta, kept: kept.flatten() }),
+            None => Ok(Shown { main, left, fence, meta, kept, queue }),
         }
     }
 

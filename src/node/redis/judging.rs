@@ -16,7 +16,7 @@ use crate::error::{NodeError, NodeFault};
 use crate::node::lineage::{self, Asked, Change, Marker, Verdict};
 use crate::op::{Batch, Op, TimedFacts};
 use crate::store::beliefs::Beliefs;
-use crate::store::planned::{Planned, is_written};
+use crate::store::planned::Planned;
 use crate::sync::SyncMutex;
 use crate::time::{Drift, Moment, NodeClock};
 
@@ -184,18 +184,17 @@ impl Attempt {
         cmd.get_packed_command()
     }
 
-    /// Empty if no op is a conditional write.
     fn plan(&self, seen: &Seen, noted: Noted) -> Vec<Option<Planned>> {
-        if !self.batch.ops.iter().any(is_written) {
+        let Self { judging, batch, .. } = self;
+        if !judging.beliefs.lock().needs_plans(&batch.ops) {
             return Vec::new();
         }
-        let Self { judging, batch, .. } = self;
         let clock = judging.known.lock().clock;
         let micros = clock.map_or(0, |clock| clock.at(judging.env.now(), Drift::DEFAULT));
         let facts = seen.facts(micros, noted, &judging.identity);
         let h = seen.header(facts, batch.terms.max_ttl);
         let mut beliefs = judging.beliefs.lock();
-        batch.ops.iter().map(|op| beliefs.plan(&h, op)).collect()
+        beliefs.plan_all(&h, &batch.ops)
     }
 
     /// Keeps an answer that settles only a part of the batch, and plans the rest again.
@@ -203,7 +202,7 @@ impl Attempt {
         let (seen, plans) = {
             let mut sent_with = self.sent_with.lock();
             let is_list = matches!(answer, Value::Array(_));
-            if self.places.is_none() && (!is_list || sent_with.plans.is_empty()) {
+            if self.places.is_none() && !is_list {
                 return None;
             }
             (sent_with.seen.clone()?, std::mem::take(&mut sent_with.plans))

@@ -19,13 +19,13 @@ const TICKET_MAX: u64 = 1 << 53;
 
 /// A handle that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Waiter {
-    pub(super) mode: LockMode,
-    pub(super) place: Place,
+pub(crate) struct Waiter {
+    pub(crate) mode: LockMode,
+    pub(crate) place: Place,
     /// Start of the wait by the node's wall clock, in µs; of a fair waiter the ticket.
-    pub(super) since: u64,
-    pub(super) is_fair: bool,
-    pub(super) fresh_till: u64,
+    pub(crate) since: u64,
+    pub(crate) is_fair: bool,
+    pub(crate) fresh_till: u64,
 }
 
 impl Waiter {

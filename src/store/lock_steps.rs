@@ -1,0 +1,178 @@
+//! The steps that make one lock, or several, what the rule makes of them.
+
+use std::time::Duration;
+
+use super::lock::{Main, Shown, Text};
+use super::locks::first;
+use super::write::{Key, Step};
+use crate::op::{Op, Reply};
+use crate::rules::header::Header;
+use crate::rules::locks::Row;
+use crate::token::OwnerToken;
+
+const MILLIS: u64 = 1_000_000;
+
+/// What is assumed, or was shown, of the names of an op, and what the rule makes of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Case<'a> {
+    pub(super) h: &'a Header,
+    pub(super) op: &'a Op,
+    pub(super) shown: &'a [Shown],
+    pub(super) old: &'a [Row],
+    pub(super) new: &'a [Row],
+}
+
+impl<'a> Case<'a> {
+    fn each(&self) -> impl Iterator<Item = (usize, &'a Shown, &'a Row, &'a Row)> {
+        let rows = self.old.iter().zip(self.new);
+        self.shown.iter().zip(rows).enumerate().map(|(i, (shown, (old, new)))| (i, shown, old, new))
+    }
+}
+
+/// Of an acquire that is granted on what was shown. Or keeps locks after a handover (quarantine 11).
+/// Nothing if it is refused: then the answer shows why.
+pub(super) fn grant(case: &Case<'_>, run: &[Op], reply: &Reply) -> Vec<Step> {
+    let Case { h, op, .. } = *case;
+    let Op::Acquire { mode, owner, ttl, proposal, .. } = op else { return Vec::new() };
+    let Reply::Granted { fence } = reply else { return keep(case) };
+    let mut steps = Vec::from_iter(first(h, op).into_iter().flatten());
+    for (i, shown, old, _) in case.each() {
+        steps.push(Step::On(Key::Main, i));
+        steps.extend(match &shown.main {
+            Main::Readers(..) if mode.is_shared() => vec![Step::Shareable],
+            main => vec![compared_main(main, *owner)],
+        });
+        steps.extend(old.held.is_some().then(|| Step::EndsWithin(millis(*ttl))));
+        steps.extend([Step::On(Key::Fence, i), compared(&shown.fence)]);
+    }
+    let until = proposal.saturating_add(h.clock_error());
+    steps.push(Step::Clock(h.facts.node_micros, until));
+    for (i, _, old, new) in case.each().filter(|(_, _, old, new)| new != old) {
+        if old.held.is_some() && case.shown.len() == 1 {
+            steps.extend([Step::On(Key::Meta, i), Step::DropMeta]);
+        }
+        steps.extend([Step::On(Key::Fence, i), Step::Number(*fence, life(h, new))]);
+        steps.push(Step::On(Key::Main, i));
+        if mode.is_shared() {
+            let owners = run.iter().filter_map(Op::owner).copied().collect();
+            steps.push(Step::Read { owners, ms: millis(*ttl), prolongs: false });
+        } else if new.held != old.held {
+            let own = owner.as_str().as_bytes().to_vec();
+            steps.push(Step::Set(own.into(), Some(millis(*ttl))));
+        }
+    }
+    steps
+}
+
+fn keep(case: &Case<'_>) -> Vec<Step> {
+    let changed = || case.each().filter(|(_, _, old, new)| new.kept != old.kept);
+    let mut steps = Vec::new();
+    for (i, shown, ..) in changed() {
+        let main = compared_main(&shown.main, OwnerToken::KEPT);
+        steps.extend([Step::On(Key::Main, i), main, Step::Unsettled]);
+    }
+    for (i, _, _, new) in changed() {
+        let Some((end, till)) = new.kept else { continue };
+        let till = till.div_ceil(MILLIS);
+        let rest = till.saturating_sub(case.h.now / MILLIS).max(1);
+        let kept = OwnerToken::KEPT.as_str().as_bytes().to_vec();
+        steps.extend([Step::On(Key::Main, i), Step::Settle(till, end)]);
+        steps.push(Step::Set(kept.into(), Some(rest)));
+    }
+    steps
+}
+
+pub(super) fn prolong(case: &Case<'_>) -> Vec<Step> {
+    let Case { h, op, .. } = *case;
+    let Op::Extend { mode, owner, ttl, token, meta, .. } = op else { return Vec::new() };
+    let (ttl, owners) = (millis(*ttl), vec![*owner]);
+    let mut steps = Vec::from_iter(clock(h, op));
+    for (i, shown, old, _) in case.each() {
+        steps.push(Step::On(Key::Main, i));
+        steps.push(match &shown.main {
+            Main::Readers(..) if !old.is_read_by(*owner, h.now) => Step::Shareable,
+            main => compared_main(main, *owner),
+        });
+        steps.extend([Step::On(Key::Fence, i), compared(&shown.fence)]);
+    }
+    for (i, _, old, new) in case.each() {
+        let is_owned = old.is_owned_by(*owner);
+        if !mode.is_shared() && case.shown.len() == 1 {
+            steps.extend([Step::On(Key::Meta, i), match meta {
+                Some(meta) => Step::Publish(meta.to_vec(), ttl),
+                None => Step::KeepMeta(ttl),
+            }]);
+        }
+        let life = life(h, new);
+        steps.extend([Step::On(Key::Fence, i), match new.fence {
+            fence if fence != old.fence => Step::Number(fence, life),
+            // (locks 5): nobody else can have a grant.
+            fence if is_owned && fence == token.get() => Step::LiveFor(life),
+            _ => Step::KeepFor(life),
+        }]);
+        steps.push(Step::On(Key::Main, i));
+        if mode.is_shared() {
+            steps.push(Step::Read { owners: owners.clone(), ms: ttl, prolongs: true });
+            let wakes = [Step::On(Key::Queue, i), Step::WakeReaders];
+            steps.extend(wakes.into_iter().filter(|_| is_owned));
+        } else if is_owned {
+            steps.push(Step::LiveFor(ttl));
+        } else {
+            steps.push(Step::Set(owner.as_str().as_bytes().to_vec().into(), Some(ttl)));
+        }
+    }
+    steps
+}
+
+pub(super) fn raise(case: &Case<'_>) -> Vec<Step> {
+    let Case { h, op, .. } = *case;
+    let Op::Raise { owner, token, .. } = op else { return Vec::new() };
+    let mut steps = Vec::from_iter(clock(h, op));
+    for (i, shown, ..) in case.each() {
+        steps.extend([Step::On(Key::Main, i), compared_main(&shown.main, *owner)]);
+        steps.extend([Step::On(Key::Fence, i), Step::AtMost(token.get())]);
+    }
+    for (i, _, _, new) in case.each() {
+        steps.extend([Step::On(Key::Fence, i), Step::Number(token.get(), life(h, new))]);
+    }
+    steps
+}
+
+/// By a clock that has stepped back, by 2E at most, the quarantine may be ahead again, and the
+/// token too far.
+fn clock(h: &Header, op: &Op) -> Option<Step> {
+    let depends = match op {
+        Op::Extend { reassert, .. } => *reassert != Some(h.id()) && h.ended_lately(),
+        _ => true,
+    };
+    depends.then_some(Step::Clock(h.facts.node_micros, u64::MAX))
+}
+
+fn compared_main(main: &Main, owner: OwnerToken) -> Step {
+    match main {
+        Main::Text(text) => Step::Is(text.clone()),
+        Main::Readers(..) => Step::Member(owner),
+        Main::None | Main::Other => Step::Absent,
+    }
+}
+
+fn compared(text: &Text) -> Step {
+    match text {
+        Text::Is(text) => Step::Is(text.clone()),
+        Text::None | Text::Other => Step::Absent,
+    }
+}
+
+/// Of the fence, in ms.
+fn life(h: &Header, new: &Row) -> u64 {
+    new.fence_till.saturating_sub(h.now).div_ceil(MILLIS).max(1)
+}
+
+/// Of a fence that is written now, in ms.
+pub(super) fn fence_life(h: &Header) -> u64 {
+    h.fence_till().saturating_sub(h.now).div_ceil(MILLIS).max(1)
+}
+
+pub(super) fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).max(1)
+}
