@@ -319,6 +319,11 @@ impl Row {
         without(self) == Self { watched_till: self.watched_till, ..without(other) }
     }
 
+    #[cfg(test)]
+    pub(crate) fn waiters(&self) -> Vec<(u64, LockMode, u64)> {
+        self.queue.iter().map(|w| (w.since, w.mode, w.place.waiter)).collect()
+    }
+
     /// Behind those that wait for longer, or have smaller tickets.
     pub(crate) fn wait(&mut self, waiter: Waiter) {
         self.queue.push(waiter);

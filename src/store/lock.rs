@@ -129,7 +129,11 @@ impl Shown {
 impl Waiter {
     /// As `src/node/lua/wake.lua` describes it.
     fn parse(text: &[u8; PLACE]) -> Option<Self> {
-        let text = std::str::from_utf8(text).ok().filter(|text| text.is_ascii())?;
+        let is_number = |part: &[u8]| part.iter().all(u8::is_ascii_digit);
+        if !text.is_ascii() || !is_number(&text[..16]) || !is_number(&text[33..]) {
+            return None;
+        }
+        let text = std::str::from_utf8(text).ok()?;
         let (since, fresh) = (text[..16].parse().ok()?, text[35..].parse::<u64>().ok()?);
         let needs = Duration::from_millis(text[33..35].parse().ok()?);
         let waiter = u64::from_str_radix(&text[17..33], 16).ok()?;

@@ -36,18 +36,20 @@ pub(super) fn grant(case: &Case<'_>, run: &[Op], reply: &Reply) -> Vec<Step> {
     let Op::Acquire { mode, owner, ttl, proposal, .. } = op else { return Vec::new() };
     let Reply::Granted { fence } = reply else { return keep(case) };
     let mut steps = Vec::from_iter(first(h, op).into_iter().flatten());
-    for (i, shown, old, _) in case.each() {
+    for (i, shown, old, new) in case.each() {
         steps.push(Step::On(Key::Main, i));
         steps.extend(match &shown.main {
             Main::Readers(..) if mode.is_shared() => vec![Step::Shareable],
             main => vec![compared_main(main, *owner)],
         });
-        steps.extend(old.held.is_some().then(|| Step::EndsWithin(millis(*ttl))));
+        let is_own = case.shown.len() > 1 && old.is_owned_by(*owner);
+        let is_taken = old.held.is_some() && new.held != old.held && !is_own;
+        steps.extend(is_taken.then(|| Step::EndsWithin(millis(*ttl))));
         steps.extend([Step::On(Key::Fence, i), compared(&shown.fence)]);
     }
     let until = proposal.saturating_add(h.clock_error());
     steps.push(Step::Clock(h.facts.node_micros, until));
-    for (i, _, old, new) in case.each().filter(|(_, _, old, new)| new != old) {
+    for (i, shown, old, new) in case.each().filter(|(_, _, old, new)| new != old) {
         if old.held.is_some() && case.shown.len() == 1 {
             steps.extend([Step::On(Key::Meta, i), Step::DropMeta]);
         }
@@ -55,6 +57,7 @@ pub(super) fn grant(case: &Case<'_>, run: &[Op], reply: &Reply) -> Vec<Step> {
         steps.push(Step::On(Key::Main, i));
         if mode.is_shared() {
             let owners = run.iter().filter_map(Op::owner).copied().collect();
+            steps.extend(is_text(shown).then_some(Step::Drop));
             steps.push(Step::Read { owners, ms: millis(*ttl), prolongs: false });
         } else if new.held != old.held {
             let own = owner.as_str().as_bytes().to_vec();
@@ -95,7 +98,7 @@ pub(super) fn prolong(case: &Case<'_>) -> Vec<Step> {
         });
         steps.extend([Step::On(Key::Fence, i), compared(&shown.fence)]);
     }
-    for (i, _, old, new) in case.each() {
+    for (i, shown, old, new) in case.each() {
         let is_owned = old.is_owned_by(*owner);
         if !mode.is_shared() && case.shown.len() == 1 {
             steps.extend([Step::On(Key::Meta, i), match meta {
@@ -112,6 +115,7 @@ pub(super) fn prolong(case: &Case<'_>) -> Vec<Step> {
         }]);
         steps.push(Step::On(Key::Main, i));
         if mode.is_shared() {
+            steps.extend(is_text(shown).then_some(Step::Drop));
             steps.push(Step::Read { owners: owners.clone(), ms: ttl, prolongs: true });
             let wakes = [Step::On(Key::Queue, i), Step::WakeReaders];
             steps.extend(wakes.into_iter().filter(|_| is_owned));
@@ -146,6 +150,11 @@ fn clock(h: &Header, op: &Op) -> Option<Step> {
         _ => true,
     };
     depends.then_some(Step::Clock(h.facts.node_micros, u64::MAX))
+}
+
+/// Of a reservation, or the owner's own exclusive grant.
+fn is_text(shown: &Shown) -> bool {
+    matches!(shown.main, Main::Text(_))
 }
 
 fn compared_main(main: &Main, owner: OwnerToken) -> Step {

@@ -53,6 +53,8 @@ const ONE: [Key; 2] = [Key::Main, Key::Fence];
 const QUEUED: [Key; 3] = [Key::Main, Key::Fence, Key::Queue];
 const PUBLISHING: [Key; 4] = [Key::Main, Key::Fence, Key::Meta, Key::Queue];
 const RELEASING: [Key; 3] = [Key::Main, Key::Queue, Key::Meta];
+/// The third one is shown.
+const LEAVING: [Key; 3] = [Key::Main, Key::Queue, Key::Queue];
 
 /// `shown` is what the server showed of the lock just now, if it was not as assumed. `h` has a time
 /// that the node's clock has reached. `None` if no plan is needed. Several ops are acquires of
@@ -120,6 +122,8 @@ pub(crate) fn plan(h: &Header, run: &[Op], shown: Option<Vec<Shown>>) -> Option<
         }
         Op::Release { owner, .. } => {
             let free = Step::Free(*owner);
+            (ran, extent) = (Reply::Done, Extent::default());
+            extent.queue = owner.is_ownerless();
             let steps = if owner.is_ownerless() {
                 // (fair 4): its place goes, too.
                 vec![Step::On(Key::Queue, 0), Step::Leave(*owner), Step::On(Key::Main, 0), free]
@@ -130,8 +134,8 @@ pub(crate) fn plan(h: &Header, run: &[Op], shown: Option<Vec<Shown>>) -> Option<
                 let meta = [Step::On(Key::Meta, 0), Step::DropMeta, Step::On(Key::Main, 0)];
                 [&[own][..], &meta, &[free]].concat()
             };
-            (ran, extent) = (Reply::Done, Extent::default());
-            (Class::Undo, &RELEASING, Some(steps))
+            let keys = if owner.is_ownerless() { &LEAVING } else { &RELEASING };
+            (Class::Undo, keys, Some(steps))
         }
         Op::Inspect { wait, .. } => {
             extent = Extent { fence: true, all: true, kept: h.settling, ..extent };
@@ -174,9 +178,8 @@ fn blind(case: &Case<'_>, run: &[Op], keys: &[Key]) -> Option<Vec<Step>> {
     if mode.is_shared() {
         let owners = run.iter().filter_map(Op::owner).copied().collect();
         steps.extend([Step::Shareable, Step::On(Key::Fence, 0), most(proposal)]);
+        steps.push(Step::Keep { first: proposal, low: h.floor, ms: life });
         steps.extend([Step::On(Key::Main, 0), Step::Read { owners, ms: ttl, prolongs: false }]);
-        let keep = Step::Keep { first: proposal, low: h.floor, ms: life };
-        steps.extend([Step::On(Key::Fence, 0), keep]);
     } else {
         debug_assert!(keys.contains(&Key::Queue), "others are a run");
         let place = if_held.as_ref().and_then(IfHeld::place);
@@ -284,9 +287,12 @@ pub(crate) fn judge(
     }
     let Ruling { mut reply, rows, .. } = decide(h, op, old.clone());
     let is_open = match op {
-        // What waits for a lock that is free has to be woken.
-        Op::Release { .. } => is_unwoken || reply == Reply::Done,
         Op::Inspect { .. } => false,
+        Op::Release { .. } if is_refused => false,
+        // What waits for a lock that is free has to be woken.
+        Op::Release { owner, .. } => {
+            is_unwoken || reply == Reply::Done || old[0].is_fair_to(*owner)
+        }
         // A fence is kept longer than its lock, so without one another program has deleted it.
         _ if reply == (Reply::Granted { fence: 0 }) || reply.is_grant() && is_spoiled => {
             return (Judged::Reply(Err(foreign(op))), None);

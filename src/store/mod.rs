@@ -16,4 +16,6 @@ pub(crate) mod records;
 mod tests;
 #[cfg(test)]
 pub(crate) mod twin;
+#[cfg(test)]
+mod twin_queue;
 pub(crate) mod write;

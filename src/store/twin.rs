@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::lock::{self, Main, Shown};
 use super::write::{
-    ALONE, AWAITED, Answer, Class, Extent, Key, LONGEST, Look, Stamped, Step, Write,
+    ALONE, AWAITED, Answer, Class, Extent, Key, LONGEST, Look, Stamped, Step, Take, Write,
 };
 use crate::name::LockKeys;
 use crate::token::OwnerToken;
+
+const READERS_MAX: usize = 4_096;
 
 /// Bytes of values in one answer.
 const ROOM: usize = 1 << 20;
@@ -30,6 +32,8 @@ pub(crate) struct Setting {
     pub(crate) is_full: bool,
     /// The user may not publish.
     pub(crate) is_mute: bool,
+    /// The clock is not in the window of the batch.
+    pub(crate) is_outside: bool,
 }
 
 /// Keys with their values and the ends of their lives (ms).
@@ -55,7 +59,7 @@ impl Twin {
         answers
     }
 
-    fn text(&self, key: &str) -> Option<&[u8]> {
+    pub(super) fn text(&self, key: &str) -> Option<&[u8]> {
         match self.keys.get(key) {
             Some((Value::Text(text), _)) => Some(text),
             _ => None,
@@ -91,6 +95,17 @@ impl Twin {
                 end.is_some_and(|end| end.saturating_sub(of.micros / 1_000) <= *ms)
             }
             Step::Clock(from, until) => (*from..=*until).contains(&of.micros),
+            Step::Window => !of.is_outside && !of.is_full && !of.is_late,
+            Step::First(ahead) => !self.places(key).iter().any(|p| p.is_ahead(of, *ahead)),
+            Step::Shareable => match self.keys.get(key) {
+                None => true,
+                Some((Value::Text(text), _)) => text == OwnerToken::READERS.as_str().as_bytes(),
+                Some((Value::Readers(all), Some(_))) => {
+                    let live = |(_, till): &&(OwnerToken, u64)| *till > of.micros / 1_000;
+                    all.iter().filter(live).count() < READERS_MAX
+                }
+                Some(_) => false,
+            },
             _ => return None,
         })
     }
@@ -107,17 +122,29 @@ impl Twin {
         }
         let (mut shown, full_room) = (None, *room);
         let mut runs = !write.steps.is_empty() && !is_moot;
-        let mut key = main.to_owned();
+        let (mut key, mut is_refused, mut is_over) = (main.to_owned(), false, false);
+        let (mut seen, joins) = (None, write.joins.as_ref());
         for step in &write.steps {
-            if let Step::On(other) = step {
+            if let Step::On(other, number) = step {
+                assert_eq!(*number, 0, "of one name");
                 key = name(main, *other);
                 continue;
             }
             if !runs {
                 break;
             }
+            if let Step::AtMost(_) = step {
+                seen = self.text(&key).map(<[u8]>::to_vec);
+            }
             match self.holds(of, &key, step) {
-                Some(holds) => runs = holds,
+                Some(holds) => {
+                    runs = holds;
+                    let asks = matches!(step, Step::First(_) | Step::Shareable);
+                    is_refused |= asks && !holds;
+                    if let Step::Shareable = step {
+                        self.bury(of, &key);
+                    }
+                }
                 None if *step == Step::Show => {
                     let text = self.text(&key).unwrap_or_default();
                     runs = fits(text.len(), *room);
@@ -132,13 +159,79 @@ impl Twin {
                 }
                 None => {
                     self.write(of, (main, &key), step);
-                    if let Step::Free(owner) = step {
-                        runs = self.free(of, main, *owner);
+                    match step {
+                        Step::Free(owner) => {
+                            runs = self.free(of, main, *owner);
+                            is_over = !runs;
+                        }
+                        Step::Keep { first, low, .. } => {
+                            let digits = seen.take().map(|text| String::from_utf8(text));
+                            let there = digits.and_then(|text| text.ok()?.parse().ok());
+                            let new = there.map_or(*first, |there: u64| there.max(*low));
+                            shown = (new != *first).then(|| new.to_string().into_bytes());
+                        }
+                        Step::Take(take) => match self.take(of, main, *take) {
+                            Took::Given(fence) => {
+                                let told = (fence != take.proposal).then(|| fence.to_string());
+                                shown = told.map(String::into_bytes);
+                            }
+                            Took::Held => (runs, is_refused) = (false, true),
+                            Took::Odd => runs = false,
+                        },
+                        _ => {}
                     }
                 }
             }
         }
-        if runs { Answer::Ran(shown) } else { self.look(of, main, write.look, room) }
+        is_refused &= !of.is_outside && !of.is_full && !of.is_late;
+        let found = (!runs).then(|| self.look(of, main, write.look, room));
+        let answer = match found.unwrap_or(Answer::Ran(shown)) {
+            Answer::Shown(shown) if is_refused || is_over => Answer::Refused(shown),
+            answer => answer,
+        };
+        if let Some(joins) = joins.filter(|joins| joins.always || is_refused) {
+            self.join(of, main, joins);
+        }
+        answer
+    }
+
+    fn bury(&mut self, of: Setting, key: &str) {
+        if let Some((Value::Readers(all), Some(_))) = self.keys.get_mut(key) {
+            all.retain(|(_, till)| *till > of.micros / 1_000);
+        }
+    }
+
+    fn take(&mut self, of: Setting, main: &str, take: Take) -> Took {
+        let is_reserved = |own: OwnerToken| self.text(main) == Some(own.as_str().as_bytes());
+        if self.keys.contains_key(main) && !take.reserved.is_some_and(is_reserved) {
+            return Took::Held;
+        }
+        let fence = name(main, Key::Fence);
+        let number = |text: &[u8]| {
+            let is_number = (1..=18).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
+            std::str::from_utf8(text).ok().filter(|_| is_number)?.parse::<u64>().ok()
+        };
+        let old = self.keys.get(&fence).map(|(value, _)| match value {
+            Value::Text(text) => number(text),
+            _ => None,
+        });
+        let new = match old {
+            None => take.proposal,
+            Some(Some(old)) if old < take.proposal + 1_000_000 => take.proposal.max(old + 1),
+            Some(_) => {
+                self.keys.remove(main);
+                if let Some((Value::Text(_), end)) = self.keys.get_mut(&fence) {
+                    *end = None;
+                }
+                return Took::Odd;
+            }
+        };
+        let now = of.micros / 1_000;
+        let own = Value::Text(take.owner.as_str().into());
+        self.keys.insert(main.to_owned(), (own, Some(now + take.ttl)));
+        let value = Value::Text(new.to_string().into_bytes());
+        self.keys.insert(fence, (value, Some(now + take.life)));
+        Took::Given(new)
     }
 
     fn write(&mut self, of: Setting, (main, key): (&str, &str), step: &Step) {
@@ -174,7 +267,31 @@ impl Twin {
                     self.keys.remove(key);
                 }
             }
-            Step::Free(_) => {}
+            Step::Free(_) | Step::Take(_) => {}
+            Step::Leave(own) => self.leave(key, *own),
+            Step::Drop => _ = self.keys.remove(key),
+            Step::WakeReaders => {}
+            Step::Read { owners, ms, prolongs } => {
+                let now = of.micros.div_ceil(1_000);
+                let mut all = match self.keys.remove(key) {
+                    Some((Value::Readers(all), _)) => all,
+                    _ => Vec::new(),
+                };
+                for own in owners {
+                    match all.iter_mut().find(|(who, _)| who == own) {
+                        Some((_, till)) if *prolongs => *till = now + ms,
+                        Some(_) => {}
+                        None => all.push((*own, now + ms)),
+                    }
+                }
+                let end = all.iter().map(|(_, till)| *till).max();
+                self.keys.insert(key.to_owned(), (Value::Readers(all), end));
+            }
+            Step::Keep { first, low, ms } => {
+                let there = self.text(key).map(|text| String::from_utf8_lossy(text).parse());
+                let new = there.map_or(*first, |there| there.unwrap_or(0_u64).max(*low));
+                self.write(of, (main, key), &Step::Number(new, *ms));
+            }
             Step::Settle(till, _) => _ = self.settled.insert(main.to_owned(), *till),
             Step::Number(number, ms) => {
                 let end = self.keys.get(key).and_then(|(_, end)| *end).unwrap_or(0).max(now + ms);
@@ -199,32 +316,15 @@ impl Twin {
         }
     }
 
-    /// The queue has no place.
     fn free(&mut self, of: Setting, main: &str, owner: OwnerToken) -> bool {
         let is_owned = self.text(main) == Some(owner.as_str().as_bytes());
         if is_owned {
             self.keys.remove(main);
         }
         if !self.keys.contains_key(main) {
-            self.tell(of, main);
+            self.wake(of, main);
         }
         is_owned
-    }
-
-    /// Who watches the lock.
-    fn tell(&mut self, of: Setting, main: &str) {
-        let queue = name(main, Key::Queue);
-        if let Some((Value::Text(text), _)) = self.keys.get_mut(&queue)
-            && text.len() % 48 == 1
-            && text[0] == b'1'
-        {
-            if text.len() == 1 {
-                self.keys.remove(&queue);
-            } else {
-                text[0] = b'0';
-            }
-            self.hints.extend((!of.is_mute).then(|| main.to_owned()));
-        }
     }
 
     fn part(&mut self, key: &str, at: usize, bytes: &[u8]) {
@@ -247,7 +347,7 @@ impl Twin {
             Some((_, None)) => -1,
             Some((_, Some(end))) => i64::try_from(end.saturating_sub(now)).unwrap_or(i64::MAX),
         };
-        let is_all = matches!(extent, Extent::All { .. });
+        let is_all = extent.all;
         let cut = |text: &[u8], most: usize| text[..text.len().min(most)].to_vec();
         let value = match self.keys.get(main) {
             None => Main::None,
@@ -258,7 +358,7 @@ impl Twin {
             Some((Value::Readers(all), Some(_))) => {
                 let mut some = all.clone();
                 some.sort_by_key(|(who, till)| (*till, who.as_str().to_owned()));
-                let is_own = |(who, _): &&(OwnerToken, u64)| extent == Extent::Reader(*who);
+                let is_own = |(who, _): &&(OwnerToken, u64)| extent.reader == Some(*who);
                 if let Some(own) = all.iter().find(is_own) {
                     some = vec![*own];
                 } else if !is_all {
@@ -269,20 +369,22 @@ impl Twin {
             Some(_) => Main::Other,
         };
         let fence = match self.keys.get(&name(main, Key::Fence)) {
-            _ if extent == Extent::Value => lock::Text::None,
+            _ if !extent.fence => lock::Text::None,
             None => lock::Text::None,
             Some((Value::Text(text), _)) => lock::Text::Is(cut(text, 19)),
             Some(_) => lock::Text::Other,
         };
         let meta = self.text(&name(main, Key::Meta)).filter(|_| is_all).map(<[u8]>::to_vec);
         let kept = self.settled.get(main).copied();
-        let kept = kept.filter(|_| matches!(extent, Extent::Kept | Extent::All { kept: true }));
-        Shown { main: value, left, fence, meta, kept }
+        let kept = kept.filter(|_| extent.kept);
+        let queue = self.text(&name(main, Key::Queue)).filter(|_| extent.queue);
+        let queue = queue.unwrap_or_default().to_vec();
+        Shown { main: value, left, fence, meta, kept, queue }
     }
 
     fn look(&self, of: Setting, key: &str, look: Look, room: &mut usize) -> Answer {
         let (first, whole_if) = match look {
-            Look::Lock(extent) => return Answer::Shown(self.lock(of, key, extent)),
+            Look::Lock(extent) => return Answer::Shown(vec![self.lock(of, key, extent)]),
             Look::Record { first, whole_if } => (first, whole_if),
         };
         let text = match self.keys.get(key) {
@@ -310,7 +412,14 @@ impl Twin {
     }
 }
 
-fn name(main: &str, key: Key) -> String {
+enum Took {
+    Given(u64),
+    Held,
+    /// The rule has to judge the fence.
+    Odd,
+}
+
+pub(super) fn name(main: &str, key: Key) -> String {
     let keys = LockKeys::new(main);
     match key {
         Key::Main => main,

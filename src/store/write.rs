@@ -103,6 +103,8 @@ pub(crate) enum Step {
     /// Behind [`AtMost`](Self::AtMost): keeps the number for at least this time, raises it to
     /// `low`, or writes `first` if there is none. Shows a number that is not `first`.
     Keep { first: u64, low: u64, ms: u64 },
+    /// Deletes the key.
+    Drop,
     /// Wakes the readers that wait in this queue.
     WakeReaders,
     /// Takes the place of the fair waiter for which this value reserves locks out of the queue.
@@ -199,7 +201,8 @@ pub(crate) enum Answer {
     Not(Option<Vec<u8>>),
     /// Nothing was written. With what is there of each lock.
     Shown(Vec<Shown>),
-    /// Nothing was written, because somebody else has the lock. The caller waits as it has asked.
+    /// The lock is not the caller's, and no other plan would change that: somebody else has it, and
+    /// the caller waits as it has asked; or it was not its own to give back.
     Refused(Vec<Shown>),
     /// Nothing was written: the key has no string, or a longer one than any of ours.
     Foreign,

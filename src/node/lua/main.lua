@@ -93,7 +93,7 @@ while a < last do
   elseif kind == 'D' or kind == 'Q' then
     slot = release(k, a, count, kind == 'D' and 1 or 2, waits, wake, now_us)
   elseif kind == 'G' then
-    slot = leave(k, a, count, release, wake, now_us)
+    slot = leave(k, a, count, waits, release, wake, now_us)
   elseif expected and (find('PY', kind, 1, true) or kind == 'F' and not waits) then
     life = life or string.match(ARGV[4], '^%d+ %d+ %d+ (%d+)')
     rest, found, slot = fast(kind, k, a, count, marker, now_us, life, time[1])

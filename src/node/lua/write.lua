@@ -33,6 +33,7 @@
 --          M ms            keeps it for this time, if it has metadata
 --          H till end      notes until when the lock is kept; the note ends with settling (ms)
 --          D               deletes it, if it has metadata
+--          J               deletes it
 --          U owner         deletes the lock if it has this owner, and wakes who waits if it is free
 --                          then, also if it was; if it was not the owner's, no step behind it runs
 --          w               wakes the readers in this queue beside a new reader
@@ -52,7 +53,8 @@
 --          bytes that the answer still takes; `waiting`: the note says that a client waits
 -- Returns  nothing if all steps ran; else a code, what is there (false if nothing is, a table of
 --          several values), and the room that is left: 1 the steps ran, with V, G or C; 0 a
---          condition does not hold; 2 in the window: somebody else has the lock; -5 another
+--          condition does not hold; 2 it holds for no plan: the lock was not that of U, or in the
+--          window: somebody else has it; -5 another
 --          program's value; -10 late; -12 no room; -16 the memory is full
 local function write(k, a, now_us, b, full, counted, expected, moot, room, waiting, show,
   acquire, release, wake)
@@ -60,7 +62,7 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
   local sub, byte, find = string.sub, string.byte, string.find
   local shape, s, i = ARGV[a + 1], a + 1, 8
   local class, last = byte(shape), #shape
-  local ok, refused, value, number = last > 7 and not moot
+  local ok, refused, is_over, reserved, empty, value, number = last > 7 and not moot
   if class == 117 then -- u
     -- Where the memory is full a server refuses only the first write of a script.
     if not counted then call('DEL', 'palisade:none') end
@@ -104,19 +106,24 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
         local since, own = tonumber(ARGV[s + 2]), ARGV[s + 3]
         if since < 0 then since = now_us + since end
         for at = 2, #v, 48 do
-          local began, who = tonumber(sub(v, at, at + 15)), sub(v, at + 17, at + 32)
-          refused = refused or began and find(ARGV[s + 1], sub(v, at + 16, at + 16), 1, true)
+          local began, kind, who = string.match(sub(v, at, at + 32), '^(%d+)(%a)(%x+)$')
+          local till = string.match(sub(v, at + 33, at + 47), '^%d%d(%d+)$')
+          began = tonumber(began)
+          refused = refused or began and till and find(ARGV[s + 1], kind, 1, true)
             and who ~= own and began <= now_us + ARGV[s + 4]
-            and (began < since or began == since and who < own)
-            and (tonumber(sub(v, at + 35, at + 47)) or 0) * 1000 > now_us
+            and (began < since or began == since and who < own) and till * 1000 > now_us
         end
       end
       ok, s = not refused, s + 4
     elseif kind == 82 then -- R
       local first = try('ZRANGE', key, '0', '0', 'WITHSCORES')
       if first.err then
+        if not find(first.err, 'WRONGTYPE', 1, true) then call('ZRANGE', key, '0', '0') end
         ok = try('GETRANGE', key, '0', '22') == '------r---------------'
-      elseif first[1] then
+        reserved = ok
+      elseif not first[1] then
+        empty = true
+      else
         ok = #first[1] == 22 and not find(first[1], '[^%w_-]') and call('PTTL', key) >= 0
         if ok and first[2] * 1000 <= now_us then
           call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', math.floor(now_us / 1000)))
@@ -140,10 +147,15 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
         local flag, ms, n, members = ARGV[s + 1], ARGV[s + 2], ARGV[s + 3] + 0, {}
         local till = string.format('%.0f', math.ceil(now_us / 1000) + ms)
         for m = 1, n do members[2 * m - 1], members[2 * m] = till, ARGV[s + 3 + m] end
-        if type(try('ZCARD', key)) == 'table' then call('DEL', key) end
+        if reserved then call('DEL', key) end
+        local latest = (reserved or empty) and {} or call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
         call('ZADD', key, flag, unpack(members))
-        local latest = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')[2]
-        if latest then call('PEXPIREAT', key, latest) end
+        if not latest[1] or latest[2] + 0 < till + 0 then
+          latest[2] = till
+        elseif latest[1] == ARGV[s + 4] then
+          latest = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
+        end
+        call('PEXPIREAT', key, latest[2])
         s = s + 3 + n
       elseif kind == 67 then -- C
         local p, low = ARGV[s + 1], ARGV[s + 2]
@@ -165,6 +177,9 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
           if kind == 68 then call('DEL', key) else call('PEXPIRE', key, ARGV[s + 1]) end
         end
         if kind == 77 then s = s + 1 end
+      elseif kind == 74 then -- J
+        call('DEL', key)
+        empty = true
       elseif kind == 72 then -- H
         call('PEXPIRE', 'palisade:none', '1') -- who may not do that leaves no note without an end
         call('HSET', 'palisade:settled', key, ARGV[s + 1])
@@ -173,6 +188,7 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
         s = s + 2
       elseif kind == 85 then -- U
         ok, s = not release(k, s - 2, 1, 2, nil, wake, now_us), s + 1
+        is_over = not ok
       elseif kind == 119 or kind == 108 then -- w, l
         local v = try('GETRANGE', key, '0', '3120')
         local is_ours = not v.err and #v % 48 == 1 and find(v, '^[01]')
@@ -257,7 +273,7 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
         all[#all + 1] = not queue.err and queue or ''
       end
     end
-    return refused and expected and 2 or 0, all, room
+    return (is_over or refused and expected) and 2 or 0, all, room
   end
   local key, to, at, letter = KEYS[k + 1], ARGV[stop - 2], ARGV[stop - 1], ARGV[stop]
   value = try('GETRANGE', key, '0', to)

@@ -155,6 +155,7 @@ fn write(cmd: &mut Cmd, Write { class, keys, names, steps, look, joins }: &Write
         Step::Window => (b'n', 0),
         Step::Shareable => (b'R', 0),
         Step::DropMeta => (b'D', 0),
+        Step::Drop => (b'J', 0),
         Step::WakeReaders => (b'w', 0),
         Step::Show => (b'V', 0),
         Step::Free(_) => (b'U', 1),
@@ -233,6 +234,7 @@ fn step_args<'c>(cmd: &'c mut Cmd, step: &Step) -> &'c mut Cmd {
         | Step::Window
         | Step::Shareable
         | Step::DropMeta
+        | Step::Drop
         | Step::WakeReaders
         | Step::Show => cmd,
         Step::Begins(bytes) | Step::Is(bytes) => cmd.arg(&bytes[..]),

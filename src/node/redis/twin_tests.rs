@@ -5,28 +5,36 @@
 #[expect(dead_code, unreachable_pub, reason = "the helpers of the tests of real servers")]
 mod server;
 
+mod answers;
+
 use std::time::Duration;
 
 use redis::{Client, Connection, Value as Answered};
 
+use self::answers::{are_equal, read};
 use self::server::Server;
 use super::encode::{self, GroupTerms};
 use super::script;
 use super::seen::Seen;
 use crate::name::LockKeys;
-use crate::node::lineage::{Asked, Change, Marker, ReplicationId};
-use crate::op::{Ballot, Batch, Op, Remembered, Terms};
+use crate::node::lineage::{Asked, Change, Marker, Note, ReplicationId};
+use crate::op::{Ballot, Batch, Op, Place, Remembered, Terms};
 use crate::store::lock::{Main, Shown, Text};
 use crate::store::planned::Planned;
 use crate::store::twin::{Setting, Twin, Value};
-use crate::store::write::{Answer, Class, Extent, Key, Look, Stamped, Step, Write};
+use crate::store::write::{
+    Ahead, Answer, Class, Extent, Join, Key, Look, Stamped, Step, Take, Waits, Write,
+};
 use crate::token::{FencingToken, OwnerToken};
 
 const RECORDS: [&str; 3] = ["a", "b", "c"];
 const LOCKS: [&str; 2] = ["l", "m"];
 /// Of a lock, in the order in which they are sent.
 const KEYS: [Key; 4] = [Key::Main, Key::Fence, Key::Meta, Key::Queue];
+const QUEUED: [Key; 3] = [Key::Main, Key::Fence, Key::Queue];
 const RELEASING: [Key; 4] = [Key::Main, Key::Queue, Key::Meta, Key::Fence];
+/// In ms.
+const AGE: u64 = 9_000_000_000_000;
 const HOUR_MS: u64 = 3_600_000;
 /// Between the clock of the script and that of a later command, on a slow machine.
 const APART_MS: u64 = 20_000;
@@ -108,7 +116,7 @@ impl Dice {
                 _ => continue,
             });
         }
-        Write { class, keys: &KEYS[..1], steps, look: self.look() }
+        Write { class, keys: &KEYS[..1], names: 1, steps, look: self.look(), joins: None }
     }
 
     fn owner(&mut self) -> OwnerToken {
@@ -137,45 +145,95 @@ impl Dice {
         for key in KEYS {
             if self.below(3) == 0 {
                 let there = twin.keys.get(&key_of(main, key)).map(|(value, _)| value.clone());
-                steps.extend([Step::On(key), self.condition(there.as_ref())]);
+                steps.extend([Step::On(key, 0), self.condition(there.as_ref())]);
             }
         }
         for _ in 0..self.below(4) {
             let ms = HOUR_MS * (1 + self.below(9));
             match self.below(6) {
-                0 => steps.extend([Step::On(Key::Main), Step::LiveFor(ms)]),
-                1 => steps.extend([Step::On(Key::Fence), Step::KeepFor(ms)]),
-                2 => steps.extend([Step::On(Key::Fence), Step::Number(self.below(99), ms)]),
-                3 => steps.extend([Step::On(Key::Meta), Step::KeepMeta(ms)]),
+                0 => steps.extend([Step::On(Key::Main, 0), Step::LiveFor(ms)]),
+                1 => steps.extend([Step::On(Key::Fence, 0), Step::KeepFor(ms)]),
+                2 => steps.extend([Step::On(Key::Fence, 0), Step::Number(self.below(99), ms)]),
+                3 => steps.extend([Step::On(Key::Meta, 0), Step::KeepMeta(ms)]),
                 4 => {
                     let meta = self.of(&[&b""[..], b"m", b"mm"]).to_vec();
-                    steps.extend([Step::On(Key::Meta), Step::Publish(meta, ms)]);
+                    steps.extend([Step::On(Key::Meta, 0), Step::Publish(meta, ms)]);
                 }
                 _ => {
                     let own = self.owner().as_str().as_bytes().to_vec();
-                    steps.extend([Step::On(Key::Main), Step::Set(own.into(), Some(ms))]);
+                    steps.extend([Step::On(Key::Main, 0), Step::Set(own.into(), Some(ms))]);
                 }
             }
         }
-        let may_wake = |value: &(Value, _)| value.0 == Value::Text(b"1".to_vec());
-        let is_waking = twin.keys.get(&key_of(main, Key::Queue)).is_none_or(may_wake);
         let own = self.owner();
-        let all = Extent::All { kept: false };
-        let extents = [Extent::Value, Extent::Fence, Extent::Reader(own), all];
-        let extent = self.of(&extents);
-        if is_waking && self.below(3) == 0 {
-            let drops = [Step::On(Key::Meta), Step::DropMeta];
+        let extent = Extent {
+            fence: self.below(2) == 0,
+            reader: (self.below(3) == 0).then_some(own),
+            all: self.below(3) == 0,
+            kept: false,
+            queue: false,
+        };
+        if self.below(2) == 0 {
+            return self.acquire(steps, Extent { all: false, queue: true, ..extent });
+        }
+        if self.below(3) == 0 {
+            let drops = [Step::On(Key::Meta, 0), Step::DropMeta];
             steps.extend(drops.into_iter().filter(|_| self.below(2) == 0));
             let owner = match twin.keys.get(main) {
                 Some((Value::Text(text), _)) => OwnerToken::parse(text),
                 _ => None,
             };
             let owner = owner.unwrap_or_else(|| self.owner());
-            steps.extend([Step::On(Key::Main), Step::Free(owner)]);
-            let look = Look::Lock(Extent::Value);
-            return Write { class, keys: &RELEASING, steps, look };
+            steps.extend([Step::On(Key::Main, 0), Step::Free(owner)]);
+            let look = Look::Lock(Extent::default());
+            return Write { class, keys: &RELEASING, names: 1, steps, look, joins: None };
         }
-        Write { class, keys: &KEYS, steps, look: Look::Lock(extent) }
+        Write { class, keys: &KEYS, names: 1, steps, look: Look::Lock(extent), joins: None }
+    }
+
+    fn place(&mut self) -> Place {
+        let waited = Duration::from_micros(self.of(&[0, 7, 2_000_000, 9_000_000_000]));
+        let needs = Duration::from_millis(self.of(&[0, 9, 70]));
+        Place { waiter: 7 + self.below(70), waited, needs }
+    }
+
+    /// Behind these conditions.
+    fn acquire(&mut self, mut steps: Vec<Step>, extent: Extent) -> Write {
+        let is_condition = |step: &Step| {
+            !matches!(step, Step::Set(..) | Step::Number(..) | Step::LiveFor(_) | Step::KeepFor(_))
+                && !matches!(step, Step::KeepMeta(_) | Step::Publish(..))
+        };
+        steps.retain(is_condition);
+        steps.retain(|_| self.below(5) == 0);
+        steps.retain(|step| !matches!(step, Step::On(..)));
+        let place = self.place();
+        let ticket = self.of(&[None, Some(1_000), Some(2_000)]);
+        if self.below(2) == 0 {
+            let far = self.of(&[0, 1_000_000]);
+            let fair = Ahead::OfFair(place.waiter, ticket, far);
+            let ahead = self.of(&[Ahead::OfReader(place.micros()), fair]);
+            steps.extend([Step::On(Key::Queue, 0), Step::First(ahead)]);
+        }
+        let (ttl, life) = (HOUR_MS, HOUR_MS * (1 + self.below(9)));
+        let proposal = self.of(&[3, 50, 2_000_000]);
+        steps.extend([Step::Window, Step::On(Key::Main, 0)]);
+        if self.below(2) == 0 {
+            let owners = (0..=self.below(3)).map(|_| self.owner()).collect();
+            let prolongs = self.below(3) == 0;
+            steps.extend([Step::Shareable, Step::On(Key::Fence, 0), Step::AtMost(proposal)]);
+            steps.push(Step::Keep { first: proposal, low: self.of(&[0, 9]), ms: life });
+            steps.extend([Step::On(Key::Main, 0), Step::Read { owners, ms: ttl, prolongs }]);
+        } else {
+            let reserved = self.of(&[None, Some(OwnerToken::READERS)]);
+            let owner = self.owner();
+            steps.push(Step::Take(Take { owner, proposal, ttl, life, reserved }));
+        }
+        let waits = [Waits::Watcher, Waits::Writer(place), Waits::Reader(place)];
+        let place = self.of(&[&waits[..], &[Waits::Fair(place, ticket)]].concat());
+        let always = self.below(4) == 0;
+        let joins = (self.below(4) > 0).then_some(Join { place, always });
+        let look = Look::Lock(Extent { fence: true, ..extent });
+        Write { class: Class::Grant, keys: &QUEUED, names: 1, steps, look, joins }
     }
 }
 
@@ -229,6 +287,10 @@ impl Lab {
         let seen = Seen::new(&marker, Change::default(), asked, None);
         let set = &mut redis::cmd("SET");
         set.arg(encode::MARKER).arg(seen.text()).exec(&mut con).expect("a marker");
+        // Somebody waits on the server until then.
+        let note = format!("{} {:013}", Note { history: 1, generation: 0, seq: 0, micros: 0 }, AGE);
+        let set = &mut redis::cmd("SET");
+        set.arg(encode::NOTE).arg(note).exec(&mut con).expect("a note");
         Self { server, con, mute, heard, seen, twin: Twin::default() }
     }
 
@@ -352,83 +414,6 @@ impl Lab {
     }
 }
 
-fn read(answer: Answered, plans: &[Option<Planned>]) -> (Vec<Answer>, u64) {
-    let as_asked = || plans.iter().map(|_| Answer::Ran(None)).collect();
-    let number = |value: &Answered| match value {
-        Answered::Int(n) => *n,
-        other => panic!("{other:?}"),
-    };
-    let text = |value: Answered| match value {
-        Answered::Nil => None,
-        Answered::BulkString(text) => Some(text),
-        other => panic!("{other:?}"),
-    };
-    let mut values = match answer {
-        Answered::Int(micros) => return (as_asked(), micros.unsigned_abs()),
-        Answered::BulkString(note) => {
-            let note = String::from_utf8(note).expect("a note");
-            return (as_asked(), note[37..53].parse().expect("a time"));
-        }
-        Answered::Array(values) => values.into_iter(),
-        other => panic!("{other:?}"),
-    };
-    let micros = number(&values.next().expect("a clock")).unsigned_abs();
-    values.next().expect("a note");
-    let answers = plans.iter().map(|planned| match number(&values.next().expect("a code")) {
-        -9 => Answer::Ran(None),
-        1 => Answer::Ran(text(values.next().expect("a value"))),
-        0 if planned.as_ref().is_some_and(|planned| planned.write().keys.len() > 1) => {
-            let look = planned.as_ref().map(|planned| planned.write().look);
-            let main = match values.next().expect("a lock") {
-                Answered::Int(-5) => Main::Other,
-                Answered::Int(count) => {
-                    let all = number(&values.next().expect("a number of readers"));
-                    let mut one = || {
-                        let who = text(values.next().expect("a reader")).expect("its token");
-                        let till = text(values.next().expect("its end")).expect("a time");
-                        let till = String::from_utf8(till).expect("digits").parse();
-                        (OwnerToken::parse(&who).expect("a token"), till.expect("digits"))
-                    };
-                    Main::Readers(
-                        u32::try_from(all).expect("few"),
-                        (0..count).map(|_| one()).collect(),
-                    )
-                }
-                other => text(other).map_or(Main::None, Main::Text),
-            };
-            let left = number(&values.next().expect("a life"));
-            let fence = match values.next().expect("a fence") {
-                Answered::Int(-5) => Text::Other,
-                other => text(other).map_or(Text::None, Text::Is),
-            };
-            let mut shown = Shown { left, fence, ..Shown::of(main) };
-            if let Some(Look::Lock(Extent::All { .. })) = look {
-                shown.meta = text(values.next().expect("metadata"));
-            }
-            Answer::Shown(shown)
-        }
-        0 => Answer::Not(text(values.next().expect("a value"))),
-        -5 => Answer::Foreign,
-        -10 => Answer::Late,
-        -16 => Answer::Full,
-        code => panic!("{code}"),
-    });
-    let answers = answers.collect();
-    assert!(values.next().is_none(), "more answers than writes");
-    (answers, micros)
-}
-
-/// But for the time that passes.
-fn are_equal(answer: &Answer, expected: &Answer) -> bool {
-    match (answer, expected) {
-        (Answer::Shown(a), Answer::Shown(b)) => {
-            let is_near = a.left.abs_diff(b.left) < APART_MS && (a.left < 0) == (b.left < 0);
-            is_near && Shown { left: 0, ..a.clone() } == Shown { left: 0, ..b.clone() }
-        }
-        (a, b) => a == b,
-    }
-}
-
 #[test]
 fn a_server_executes_conditional_writes_as_their_twin_does() {
     let more = std::env::var("PALISADE_TWIN").ok().and_then(|n| n.parse().ok());
@@ -458,7 +443,7 @@ fn a_server_executes_conditional_writes_as_their_twin_does() {
         if is_full {
             lab.server.cli(&["config", "set", "maxmemory", "1"]);
         }
-        let mut of = Setting { micros, is_late, is_full, is_mute };
+        let mut of = Setting { micros, is_late, is_full, is_mute, is_outside: false };
         let (answers, micros) = lab.send(&batch, of);
         if is_full {
             lab.server.cli(&["config", "set", "maxmemory", "0"]);

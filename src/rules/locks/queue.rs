@@ -125,6 +125,12 @@ impl Row {
         (queued, ahead.into_iter().max().map(|till| h.until(till)))
     }
 
+    /// The fair waiter whose reservations have this value has a place.
+    pub(crate) fn is_fair_to(&self, value: OwnerToken) -> bool {
+        let is_own = |w: &Waiter| OwnerToken::reserved_for(w.place.waiter) == value;
+        self.queue.iter().any(|w| w.is_fair && is_own(w))
+    }
+
     /// Takes the place of a fair waiter, whose reservations have this value, out of the queue.
     pub(super) fn give_up(&mut self, value: OwnerToken) {
         self.queue.retain(|w| !w.is_fair || OwnerToken::reserved_for(w.place.waiter) != value);

@@ -14,10 +14,10 @@ use crate::op::{Ballot, Began, Claim, ClaimEnd, Enlist, Place};
 use crate::token::FencingToken;
 
 /// Letters of the kinds of ops that the tests generate (see `op`). Neighbours of the kinds `a`,
-/// `d`, `S` or `G` form a run (ops that are sent as one).
-const KINDS: &str = "AOEaaaddSHGPYFU";
+/// `d` or `G` form a run (ops that are sent as one).
+const KINDS: &str = "EaaaddGGPYFU";
 /// Of ops that are conditional writes.
-const WRITES: &str = "CrxcsuLRXDI";
+const WRITES: &str = "CrxcsuLRXDIAOSH";
 const SECOND: Duration = Duration::from_secs(1);
 /// Makes the values with which an answer begins. The quarantine has 70 ms left.
 fn header() -> Vec<Value> {
@@ -32,14 +32,10 @@ fn wire_values(reply: &Reply) -> Vec<Value> {
     let ttl = |d: Option<Duration>| d.map_or(Value::Int(-1), ms);
     let bytes = |b: &[u8]| Value::BulkString(b.to_vec());
     match reply {
-        Reply::Granted { fence } => vec![n(*fence)],
+        Reply::Granted { fence } => vec![Value::Int(1), text(&fence.to_string())],
         Reply::Permit { fence, slot } => vec![n(*fence), n((*slot).into())],
         Reply::Held { remaining, foreign } => {
             vec![Value::Int(if *foreign { -4 } else { -3 }), ttl(*remaining)]
-        }
-        Reply::Queued { remaining, foreign, queued } => {
-            let code = Value::Int(if *foreign { -4 } else { -3 });
-            vec![code, ttl(*remaining), n(queued.ticket), n(queued.ahead.into())]
         }
         Reply::Quarantined { .. } => vec![Value::Int(-2)],
         Reply::Done => vec![Value::Int(1)],
@@ -83,26 +79,9 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
     match kind {
         // Three of four replies are those of a success as the client requested it. So often all
         // replies of a run (ops that are sent as one) are such replies.
-        'a' => prop_oneof![3 => Just(Reply::Granted { fence: 1 }), 1 => any_reply('A')].boxed(),
-        'A' | 'S' => prop_oneof![
-            fence().prop_map(|fence| Reply::Granted { fence }),
-            (option(span().boxed()), any::<bool>())
-                .prop_map(|(remaining, foreign)| Reply::Held { remaining, foreign }),
-            quarantined(),
-        ]
-        .boxed(),
-        'O' => {
-            let standing = (1_u64..1 << 53, any::<u16>());
-            let queued = (option(span().boxed()), any::<bool>(), standing).prop_map(
-                |(remaining, foreign, (ticket, ahead))| Reply::Queued {
-                    remaining,
-                    foreign,
-                    queued: Queued { ahead, ticket },
-                },
-            );
-            let granted = fence().prop_map(|fence| Reply::Granted { fence });
-            prop_oneof![granted, queued, quarantined()].boxed()
-        }
+        'a' => prop_oneof![3 => Just(1), 1 => fence()]
+            .prop_map(|fence| Reply::Granted { fence })
+            .boxed(),
         'P' => {
             let permit = (fence(), 0..Slots::MAX);
             let permit = permit.prop_map(|(fence, slot)| Reply::Permit { fence, slot });
@@ -110,9 +89,10 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
                 .prop_map(|remaining| Reply::Held { remaining, foreign: false });
             prop_oneof![permit, held, quarantined()].boxed()
         }
-        'H' | 'Y' | 'U' => prop_oneof![verdict(), quarantined()].boxed(),
+        'Y' | 'U' => prop_oneof![verdict(), quarantined()].boxed(),
         'd' => plain(&[Reply::Done]),
-        'G' | 'F' => plain(&[Reply::Done, Reply::NotOwner, Reply::Absent]),
+        'G' => plain(&[Reply::Done, Reply::Absent]),
+        'F' => plain(&[Reply::Done, Reply::NotOwner, Reply::Absent]),
         _ => prop_oneof![3 => candidates(), 1 => plain(&[Reply::Deferred])].boxed(),
     }
 }
@@ -153,14 +133,14 @@ fn batch() -> impl Strategy<Value = (Vec<char>, Vec<Reply>)> {
 /// Returns the number of ops at the beginning that form one run (are sent to the script as one).
 fn run(kinds: &[char]) -> usize {
     let alike = kinds.iter().take_while(|k| **k == kinds[0]).count();
-    if matches!(kinds[0], 'a' | 'd' | 'S' | 'G') { alike } else { 1 }
+    if matches!(kinds[0], 'a' | 'd' | 'G') { alike } else { 1 }
 }
 
 /// Returns true if the reply is what the op requested.
 fn as_asked(kind: char, reply: &Reply) -> bool {
     match kind {
-        'A' | 'O' | 'a' => *reply == Reply::Granted { fence: 1 },
-        'd' | 'G' | 'F' | 'H' | 'Y' => *reply == Reply::Done,
+        'a' => *reply == Reply::Granted { fence: 1 },
+        'd' | 'G' | 'F' | 'Y' => *reply == Reply::Done,
         _ => false,
     }
 }
@@ -169,12 +149,7 @@ fn spoken(mut kinds: &[char], mut replies: &[Reply]) -> Value {
     let mut all = header();
     while !kinds.is_empty() {
         let n = run(kinds);
-        let first = &replies[0];
-        let readers = kinds[0] == 'S' && matches!(first, Reply::Granted { .. });
-        if readers && replies[..n].iter().all(|r| r == first) {
-            all.push(Value::Int(-9));
-            all.extend(wire_values(first));
-        } else if replies[..n].iter().all(|r| as_asked(kinds[0], r)) {
+        if replies[..n].iter().all(|r| as_asked(kinds[0], r)) {
             all.push(Value::Int(-9));
         } else {
             all.extend(replies[..n].iter().flat_map(wire_values));
@@ -191,23 +166,22 @@ fn stood_there(mut kinds: &[char], mut read: &[Reply], mut stood: &[Value]) -> b
         let n = run(kinds);
         if stood.first().is_some_and(|first| same(&Value::Int(-9), first)) {
             stood = &stood[1..];
-            if kinds[0] == 'S' {
-                // The readers are a run: ops of the same kind in a row. After the code of the run
-                // follows the fence (fencing token) that all of them have.
-                let fence = wire_values(&read[0]);
-                if !read[..n].iter().all(|r| *r == read[0]) || !same(&fence[0], &stood[0]) {
-                    return false;
-                }
-                stood = &stood[1..];
-            } else if !read[..n].iter().all(|r| as_asked(kinds[0], r)) {
+            if !read[..n].iter().all(|r| as_asked(kinds[0], r)) {
                 return false;
             }
-        } else if kinds[0] == 'd' {
+        } else if matches!(kinds[0], 'd' | 'G') {
             let found = stood.iter().take(n);
             if stood.len() < n || !read[..n].iter().zip(found).all(|(r, found)| freed(r, found)) {
                 return false;
             }
             stood = &stood[n..];
+        } else if kinds[0] == 'a' {
+            for reply in &read[..n] {
+                match taken(reply, stood) {
+                    Some(rest) => stood = rest,
+                    None => return false,
+                }
+            }
         } else {
             for value in read[..n].iter().flat_map(wire_values) {
                 match stood.split_first() {
@@ -221,6 +195,33 @@ fn stood_there(mut kinds: &[char], mut read: &[Reply], mut stood: &[Value]) -> b
     stood.is_empty()
 }
 
+/// Returns the values behind those of this reply to an acquire; `None` if they do not mean it. What
+/// is shown of a lock in quarantine is refused, or the lock is the owner's.
+fn taken<'v>(reply: &Reply, stood: &'v [Value]) -> Option<&'v [Value]> {
+    let number = |v: &Value| match v {
+        Value::Int(n) => Some(*n),
+        Value::BulkString(b) => std::str::from_utf8(b).ok()?.parse().ok(),
+        _ => None,
+    };
+    let (code, rest) = stood.split_first()?;
+    match number(code)? {
+        1 => {
+            let Reply::Granted { fence } = reply else { return None };
+            let told = number(rest.first()?).and_then(|n| u64::try_from(n).ok());
+            (told == Some(*fence)).then(|| &rest[1..])
+        }
+        0 | 2 => {
+            let values = match rest.first()? {
+                Value::Int(count @ 0..) => 4 + 2 * (*count).min(64),
+                _ => 3,
+            };
+            let is_refused = matches!(reply, Reply::Quarantined { .. } | Reply::Held { .. });
+            rest.get(usize::try_from(values).ok()?..).filter(|_| is_refused)
+        }
+        _ => None,
+    }
+}
+
 /// Returns true if a release has this reply that found this value.
 fn freed(reply: &Reply, found: &Value) -> bool {
     let of_owner = |text: &[u8]| match OwnerToken::parse(text) {
@@ -231,6 +232,7 @@ fn freed(reply: &Reply, found: &Value) -> bool {
     match found {
         Value::Int(1) => *reply == Reply::Done,
         Value::Int(-5) => *reply == Reply::NotOwner,
+        Value::Int(-1) => *reply == Reply::Absent,
         Value::Nil => *reply == Reply::Absent,
         Value::BulkString(text) => *reply == of_owner(text),
         _ => false,
@@ -334,7 +336,7 @@ proptest! {
         kinds in proptest::collection::vec(
             proptest::sample::select(WRITES.chars().collect::<Vec<_>>()), 1..4),
         answers in proptest::collection::vec(
-            (proptest::sample::select(vec![-16, -10, -9, -5, 0, 0, 0, 1]), any_value()), 4),
+            (proptest::sample::select(vec![-16, -10, -9, -5, 0, 0, 0, 1, 2]), any_value()), 4),
         texts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..200), 4),
         records in proptest::collection::vec(record(), 4),
         kind in 0..3,
@@ -351,11 +353,13 @@ proptest! {
             };
             let behind = match op {
                 'R' | 'X' => vec![behind, Value::Int(5), text(at)],
+                'A' | 'H' => vec![behind, Value::Int(5), text(at)],
+                'O' | 'S' => vec![behind, Value::Int(5), text(at), text(at)],
                 'D' => vec![behind, Value::Int(5), Value::Nil],
                 'I' => vec![behind, Value::Int(5), text(at), text(at)],
                 _ => vec![behind],
             };
-            [vec![Value::Int(*code)], if *code == 0 { behind } else { vec![] }].concat()
+            [vec![Value::Int(*code)], if matches!(*code, 0 | 2) { behind } else { vec![] }].concat()
         });
         let mut values: Vec<_> = header().into_iter().chain(values).collect();
         let mut ran = header();
@@ -384,9 +388,9 @@ proptest! {
 #[test]
 fn a_number_out_of_range_spoils_its_own_op_only() {
     let bad = [
-        ("A", vec![Value::Int(-3), Value::Int(-7)]),
-        ("A", vec![Value::Int(-4), text("1e300")]),
-        ("A", vec![Value::Int(1 << 53)]),
+        ("P", vec![Value::Int(-3), Value::Int(-7)]),
+        ("P", vec![Value::Int(-4), text("1e300")]),
+        ("a", vec![Value::Int(1), text("9007199254740992")]),
     ];
     for (kind, values) in bad {
         let kinds: Vec<char> = format!("d{kind}E").chars().collect();
