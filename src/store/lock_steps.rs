@@ -101,18 +101,24 @@ pub(super) fn prolong(case: &Case<'_>) -> Vec<Step> {
     for (i, shown, old, new) in case.each() {
         let is_owned = old.is_owned_by(*owner);
         if !mode.is_shared() && case.shown.len() == 1 {
-            steps.extend([Step::On(Key::Meta, i), match meta {
-                Some(meta) => Step::Publish(meta.to_vec(), ttl),
-                None => Step::KeepMeta(ttl),
-            }]);
+            steps.extend([
+                Step::On(Key::Meta, i),
+                match meta {
+                    Some(meta) => Step::Publish(meta.to_vec(), ttl),
+                    None => Step::KeepMeta(ttl),
+                },
+            ]);
         }
         let life = life(h, new);
-        steps.extend([Step::On(Key::Fence, i), match new.fence {
-            fence if fence != old.fence => Step::Number(fence, life),
-            // (locks 5): nobody else can have a grant.
-            fence if is_owned && fence == token.get() => Step::LiveFor(life),
-            _ => Step::KeepFor(life),
-        }]);
+        steps.extend([
+            Step::On(Key::Fence, i),
+            match new.fence {
+                fence if fence != old.fence => Step::Number(fence, life),
+                // (locks 5): nobody else can have a grant.
+                fence if is_owned && fence == token.get() => Step::LiveFor(life),
+                _ => Step::KeepFor(life),
+            },
+        ]);
         steps.push(Step::On(Key::Main, i));
         if mode.is_shared() {
             steps.extend(is_text(shown).then_some(Step::Drop));

@@ -256,7 +256,8 @@ fn history(seed: u64) {
                 assert_eq!(world.twin.keys, keys, "{what}");
             }
             Ok(reply @ (Reply::Held { .. } | Reply::Queued { .. }))
-                if expected.rows[0].kept != row.kept => {
+                if expected.rows[0].kept != row.kept =>
+            {
                 assert_eq!(reply, expected.reply, "{what}");
                 let kept = OwnerToken::KEPT.as_str().as_bytes().to_vec();
                 assert_eq!(world.twin.keys["k"].0, Value::Text(kept), "{what}");

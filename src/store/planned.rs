@@ -50,7 +50,8 @@ impl Planned {
         (answer, behind): (Answer, bool),
         beliefs: &mut Beliefs,
     ) -> Judged {
-        let waits = behind && matches!(answer, Answer::Not(_) | Answer::Shown(_) | Answer::Refused(_));
+        let waits =
+            behind && matches!(answer, Answer::Not(_) | Answer::Shown(_) | Answer::Refused(_));
         match self {
             _ if waits => Judged::Again,
             Self::Record(planned) => {
@@ -60,9 +61,7 @@ impl Planned {
                 }
                 judged
             }
-            Self::Lock(planned) => {
-                learned(op, locks::judge(h, op, planned, answer), beliefs)
-            }
+            Self::Lock(planned) => learned(op, locks::judge(h, op, planned, answer), beliefs),
             #[cfg(test)]
             Self::Write(_) => Judged::Again,
         }

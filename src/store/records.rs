@@ -100,7 +100,9 @@ pub(crate) fn judge(h: &Header, planned: &Planned, answer: Answer) -> (Judged, O
     let (text, ran) = match answer {
         Answer::Late => return (Judged::Reply(Err(NodeError::past_deadline())), None),
         Answer::Full => return (Judged::Full, None),
-        Answer::Foreign | Answer::Shown(_) | Answer::Refused(_) | Answer::Deferred => return (foreign(op), None),
+        Answer::Foreign | Answer::Shown(_) | Answer::Refused(_) | Answer::Deferred => {
+            return (foreign(op), None);
+        }
         Answer::Ran(text) => (text, true),
         Answer::Not(text) => (text, false),
     };

@@ -56,7 +56,8 @@ impl Twin {
             all.iter().for_each(|p| text.extend(p.text().into_bytes()));
         }
         let left = self.keys.get(main).and_then(|(_, end)| *end).map(|end| end - now);
-        let life = left.map_or(10_000, |left| left + 1_000).max(if mode == b'X' { 3_000 } else { 0 });
+        let life =
+            left.map_or(10_000, |left| left + 1_000).max(if mode == b'X' { 3_000 } else { 0 });
         let end = now + life.min(3_600_000);
         let kept = self.keys.get(&queue).and_then(|(_, end)| *end).unwrap_or(0);
         self.keys.insert(queue, (Value::Text(text), Some(end.max(kept))));
@@ -99,9 +100,7 @@ impl Twin {
     }
 
     pub(super) fn leave(&mut self, key: &str, own: OwnerToken) {
-        let is_other = |p: &Waiting| {
-            p.mode != b'X' || OwnerToken::reserved_for(p.waiter) != own
-        };
+        let is_other = |p: &Waiting| p.mode != b'X' || OwnerToken::reserved_for(p.waiter) != own;
         let is_ours = self.text(key).is_some_and(|text| text.len() % PLACE == 1);
         let all = self.places(key);
         if is_ours && !all.iter().all(is_other) {

@@ -125,9 +125,8 @@ pub(super) fn replies(
             (Some(planned), _) => {
                 let answer = from.answer(planned.write())?;
                 let mut beliefs = judging.beliefs.lock();
-                let judge = |op| {
-                    planned.judge((&header, op), (answer.clone(), behind), &mut beliefs)
-                };
+                let judge =
+                    |op| planned.judge((&header, op), (answer.clone(), behind), &mut beliefs);
                 run.iter().map(judge).collect()
             }
             (None, Op::Acquire { mode: LockMode::Exclusive, .. }) => {

@@ -9,9 +9,7 @@ use super::seen::Seen;
 use crate::op::{Batch, Enlist, LockMode, Op, Place, QuarantineId, Slots, Want};
 use crate::store::locks::waits;
 use crate::store::planned::Planned;
-use crate::store::write::{
-    Ahead, Class, Extent, Key, Look, Stamped, Step, Take, Waits, Write,
-};
+use crate::store::write::{Ahead, Class, Extent, Key, Look, Stamped, Step, Take, Waits, Write};
 use crate::time::{FENCE_SLACK, Moment, token_lead};
 use crate::token::OwnerToken;
 
@@ -433,9 +431,7 @@ fn args(cmd: &mut Cmd, op: &Op) {
             cmd.arg("U").arg(owner.as_str()).arg(token.get()).arg(*slot)
         }
         // `run_args` has added the kind, and what the ops of the run share.
-        Op::Release { keys, owner, .. } => {
-            keys.all().fold(cmd, |cmd, _| cmd.arg(owner.as_str()))
-        }
+        Op::Release { keys, owner, .. } => keys.all().fold(cmd, |cmd, _| cmd.arg(owner.as_str())),
         Op::Acquire { owner, proposal, .. } => cmd.arg(owner.as_str()).arg(*proposal),
         Op::Enlist(Enlist { owner, ttl, entry, news, .. }) => cmd
             .arg("E")
