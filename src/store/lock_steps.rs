@@ -29,8 +29,8 @@ impl<'a> Case<'a> {
     }
 }
 
-/// Of an acquire that is granted on what was shown. Or keeps locks after a handover (quarantine 11).
-/// Nothing if it is refused: then the answer shows why.
+/// Of an acquire that is granted on what was shown. Or keeps locks after a handover
+/// (quarantine 11). Nothing if it is refused: then the answer shows why.
 pub(super) fn grant(case: &Case<'_>, run: &[Op], reply: &Reply) -> Vec<Step> {
     let Case { h, op, .. } = *case;
     let Op::Acquire { mode, owner, ttl, proposal, .. } = op else { return Vec::new() };

@@ -1,6 +1,6 @@
 //! Locks as conditional writes. [`plan`] turns what the rule decides about a lock that is as its
-//! owner assumes, or as the server has shown it, into a write; [`judge`] gives what the server shows
-//! to the same rule. A refusal is never given out of a belief: such a plan only reads.
+//! owner assumes, or as the server has shown it, into a write; [`judge`] gives what the server
+//! shows to the same rule. A refusal is never given out of a belief: such a plan only reads.
 
 use std::sync::Arc;
 
