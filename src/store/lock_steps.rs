@@ -73,6 +73,10 @@ fn keep(case: &Case<'_>) -> Vec<Step> {
     for (i, shown, ..) in changed() {
         let main = compared_main(&shown.main, OwnerToken::KEPT);
         steps.extend([Step::On(Key::Main, i), main, Step::Unsettled]);
+        // Without a fence it is not kept.
+        if let Text::Is(text) = &shown.fence {
+            steps.extend([Step::On(Key::Fence, i), Step::Begins(text.clone())]);
+        }
     }
     for (i, _, _, new) in changed() {
         let Some((end, till)) = new.kept else { continue };

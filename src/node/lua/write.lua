@@ -46,7 +46,8 @@
 --          Then what to show, and at the end the place in the queue, if there is one (join.lua).
 --          Of a record (r, with three ARGV) the first bytes, to the last that is given; or all, if
 --          the byte at this position has this value, or '' twice. Of each lock its value and the
---          ms left, and the sum of: 1 its fence; 2 of readers the one of the last ARGV; 4 all readers or
+--          ms left, and the sum of: 1 its fence; 2 of readers the one of the last ARGV;
+--          4 all readers or
 --          permits, and the metadata; 8 until when it is kept; 16 its queue, the third key
 --          Parameters: `b`: state of the batch, if there is one; `full`, `counted`, `expected`: as
 --          in prelude.lua; `moot`: an earlier op on these keys waits for its next plan; `room`:
