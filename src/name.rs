@@ -175,7 +175,7 @@ fn kind_in(text: &str) -> Option<&'static str> {
 
 /// Returns the key of an idempotency record. The namespace must have no colon.
 pub fn record_key(prefix: &str, namespace: &str, key: &str) -> Arc<str> {
-    format!("{prefix}{RECORD}{namespace}:{key}").into()
+    [prefix, RECORD, namespace, ":", key].concat().into()
 }
 
 /// Returns the namespace and the name of the idempotency record that has this key; `None` if the

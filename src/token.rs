@@ -59,7 +59,8 @@ impl OwnerToken {
     /// Parses the text of a token in a node's data; `None` if the text is not a token of palisade.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let bytes: [u8; 22] = text.try_into().ok()?;
-        bytes.iter().all(|b| ALPHABET.contains(b)).then_some(Self(bytes))
+        let is_letter = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
+        bytes.iter().all(is_letter).then_some(Self(bytes))
     }
 
     /// Returns the 22 characters, in the form that Redis stores.

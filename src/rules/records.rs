@@ -356,7 +356,7 @@ pub enum Unchanged {
 
 impl RecordChange {
     /// A claim counts as running until `longer` (ns) after the end of its lease.
-    pub(crate) fn decide(self, row: &Row, (now, longer): (u64, u64)) -> Result<Row, Unchanged> {
+    pub(crate) fn decide(self, row: &Row, now: u64, longer: u64) -> Result<Row, Unchanged> {
         let runs = row.till.is_some_and(|till| till.saturating_add(longer) > now);
         let is_stored = row.result.is_some();
         match self {
@@ -375,11 +375,11 @@ impl RecordChange {
     /// The record after an operator's change in a simulation: `None` unless its promise is the one
     /// that was `seen`, it has no result, and no claim runs.
     #[cfg(feature = "test-util")]
-    pub(crate) fn of(self, row: &Row, seen: u64, (now, longer): (u64, u64)) -> Option<Row> {
+    pub(crate) fn of(self, row: &Row, seen: u64, now: u64, longer: u64) -> Option<Row> {
         if row.fence != seen || row.result.is_some() {
             return None;
         }
-        self.decide(row, (now, longer)).ok()
+        self.decide(row, now, longer).ok()
     }
 
     fn emptied(self, row: &Row) -> Row {

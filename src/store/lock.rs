@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::record::MILLIS;
 use crate::op::{LockMode, Op, Place, Slots};
 use crate::rules::header::Header;
 use crate::rules::locks::{Held, Row, Slot, Waiter};
@@ -13,7 +14,6 @@ const OWNER_LEN: usize = 22;
 const PLACE: usize = 48;
 const SLOT: usize = OWNER_LEN + 13 + 16;
 const SLOTS_MAX: usize = Slots::MAX as usize;
-const MILLIS: u64 = 1_000_000;
 /// Of the shortest text that another program wrote, whatever it is.
 const FENCE_LEN: usize = 19;
 

@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use super::lock::{Main, Shown, Text};
 use super::locks::first;
+use super::record::MILLIS;
 use super::write::{Key, Step};
 use crate::op::{Op, Reply};
 use crate::rules::header::Header;
 use crate::rules::locks::Row;
 use crate::token::OwnerToken;
-
-const MILLIS: u64 = 1_000_000;
 
 /// What is assumed, or was shown, of the names of an op, and what the rule makes of it.
 #[derive(Clone, Copy, Debug)]

@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use super::record::{HEAD, STATE, Shown, TILL, WAITERS, head, till};
+use super::record::{HEAD, MILLIS, STATE, Shown, TILL, WAITERS, through_till};
 use super::write::{ALONE, AWAITED};
 use crate::op::QuarantineId;
 use crate::rules::records::{RecordChange, Unchanged};
-
-const MILLIS: u64 = 1_000_000;
 
 /// An idempotency record of which the first [`HEAD`](Self::HEAD) bytes were read.
 #[derive(Clone, Debug)]
@@ -74,17 +72,17 @@ impl RecordRead {
     pub fn edited(
         &self,
         change: RecordChange,
-        (now, longer): (u64, u64),
+        now: u64,
+        longer: u64,
     ) -> Result<RecordEdit, Unchanged> {
         let Self { shown: Shown { row, is_awaited, .. }, begins } = self;
-        let new =
-            change.decide(row, (now.saturating_mul(MILLIS), longer.saturating_mul(MILLIS)))?;
+        let new = change.decide(row, now.saturating_mul(MILLIS), longer.saturating_mul(MILLIS))?;
         let mut begins = begins.to_vec();
         if change == RecordChange::Release {
             // A running claim may be extended at any time.
             begins.truncate(TILL);
         }
-        let mut text = [head(&new), till(&new)].concat();
+        let mut text = through_till(&new);
         debug_assert_eq!(text.len(), WAITERS);
         if new.steps.is_some() {
             // The length of the steps, which stay behind this text.
@@ -112,17 +110,17 @@ mod tests {
         let steps = Some(StoredSteps { token: FencingToken::new(5), list });
         let (own, till_ns) = (Some(owner("a")), Some(9 * MILLIS));
         let row = Row { own, fence: 5, till: till_ns, attempt: 1, steps, ..Row::default() };
-        let text = [head(&row), till(&row), vec![ALONE]].concat();
+        let text = [through_till(&row), vec![ALONE]].concat();
         let read = RecordRead::parse(&text).expect("ours");
         assert_eq!(read.shown.row.steps.as_ref().map(|steps| steps.list.len()), Some(0));
-        let edit = read.edited(RecordChange::Release, (1, 0)).expect("its claim runs");
+        let edit = read.edited(RecordChange::Release, 1, 0).expect("its claim runs");
         let released = Row { own: None, till: None, ..row };
-        assert_eq!(edit.text, [head(&released), till(&released)].concat());
+        assert_eq!(edit.text, through_till(&released));
         assert!(text.starts_with(&edit.begins) && !edit.is_whole);
         let read = RecordRead::parse(&[&edit.text[..], &[ALONE]].concat()).expect("ours");
-        let edit = read.edited(RecordChange::PurgeUnfinished, (1, 0)).expect("no claim runs");
+        let edit = read.edited(RecordChange::PurgeUnfinished, 1, 0).expect("no claim runs");
         let purged = Row { attempt: 0, steps: None, ..released };
-        assert_eq!(edit.text, [head(&purged), till(&purged), vec![ALONE]].concat());
+        assert_eq!(edit.text, [through_till(&purged), vec![ALONE]].concat());
         assert!(edit.is_whole);
     }
 }

@@ -42,7 +42,8 @@ pub(crate) const HEAD: usize = WAITERS + 1;
 /// Every token is smaller, so that doubles represent it.
 const TOKEN_END: u64 = 1 << 53;
 const ATTEMPTS_MAX: u32 = 999_999_999;
-const MILLIS: u64 = 1_000_000;
+/// In ns.
+pub(super) const MILLIS: u64 = 1_000_000;
 
 pub(crate) const RESULT: u8 = b'r';
 
@@ -123,14 +124,15 @@ pub(crate) fn head(row: &Row) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEAD);
     out.extend_from_slice(FORM);
     out.extend_from_slice(row.own.as_ref().map_or(&NOBODY[..], |own| own.as_str().as_bytes()));
-    out.extend_from_slice(format!("{:016}", row.fence).as_bytes());
+    push(&mut out, row.fence, 16, 10);
     match row.promised_in {
         Some(QuarantineId { history, since }) => {
-            out.extend_from_slice(format!("{history:016x}{since:013}").as_bytes());
+            push(&mut out, history, 16, 16);
+            push(&mut out, since, 13, 10);
         }
         None => out.extend_from_slice(EARLIER),
     }
-    out.extend_from_slice(format!("{:09}", row.attempt.min(ATTEMPTS_MAX)).as_bytes());
+    push(&mut out, row.attempt.min(ATTEMPTS_MAX).into(), 9, 10);
     out.push(if row.fingerprint.is_some() { b'f' } else { b'-' });
     out.extend_from_slice(&row.fingerprint.unwrap_or(NO_FINGERPRINT));
     let (state, ballot) = match (&row.result, &row.steps) {
@@ -140,12 +142,31 @@ pub(crate) fn head(row: &Row) -> Vec<u8> {
         (None, None) => (b'-', 0),
     };
     out.push(state);
-    out.extend_from_slice(format!("{ballot:016}{:08}", value(row).len()).as_bytes());
+    push(&mut out, ballot, 16, 10);
+    push(&mut out, value(row).len() as u64, 8, 10);
     out
 }
 
-pub(crate) fn till(row: &Row) -> Vec<u8> {
-    format!("{:013}", row.till.unwrap_or(0) / MILLIS).into_bytes()
+/// The head with the end of the lease.
+pub(crate) fn through_till(row: &Row) -> Vec<u8> {
+    let mut out = head(row);
+    push_till(&mut out, row);
+    out
+}
+
+pub(crate) fn push_till(out: &mut Vec<u8>, row: &Row) {
+    push(out, row.till.unwrap_or(0) / MILLIS, 13, 10);
+}
+
+/// In digits of this radix. (`format!` takes a fifth of a client's time.)
+fn push(out: &mut Vec<u8>, mut number: u64, width: usize, radix: u64) {
+    let from = out.len();
+    out.resize(from + width, b'0');
+    for place in out[from..].iter_mut().rev() {
+        *place = b"0123456789abcdef"[(number % radix) as usize];
+        number /= radix;
+    }
+    debug_assert_eq!(number, 0, "wider than its field");
 }
 
 pub(crate) fn value(row: &Row) -> &[u8] {

@@ -3,7 +3,9 @@
 //! given out of a belief: such a plan only reads.
 
 use super::planned::Judged;
-use super::record::{HEAD, RESULT, STATE, Shown, TILL, WAITERS, head, till, value};
+use super::record::{
+    HEAD, MILLIS, RESULT, STATE, Shown, TILL, WAITERS, head, push_till, through_till, value,
+};
 use super::write::{ALONE, AWAITED, Answer, Class, Key, Look, Stamped, Step, Write};
 use crate::error::NodeError;
 use crate::op::{Claim, Op, Reply};
@@ -12,7 +14,6 @@ use crate::rules::records::{Row, Ruling, Waiters, decide, holds_until};
 
 /// Bytes that are read without a look at the length: the head, and nearly all results.
 const FIRST: usize = 4_096;
-const MILLIS: u64 = 1_000_000;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Planned {
@@ -60,7 +61,7 @@ pub(crate) fn plan(h: &Header, op: &Op, believed: Option<Shown>) -> Planned {
                     steps.extend((reply.shows_result() && !old.is_whole).then_some(Step::Show));
                     steps.extend((new.expires > 0).then(|| Step::KeepFor(life(h, &new))));
                     steps.extend(wakes.then_some(Step::Wake(WAITERS)));
-                    changes(h, &op, (&old.row, &new), &mut steps);
+                    changes(h, &op, &old.row, &new, &mut steps);
                 }
             }
             let brings = matches!(op, Op::Complete { .. } | Op::Steps { .. });
@@ -153,26 +154,21 @@ fn with_proposal_in_range(h: &Header, op: &Op) -> Op {
 }
 
 fn compared(row: &Row, with_till: bool) -> Vec<u8> {
-    let mut text = head(row);
-    if with_till {
-        text.extend(till(row));
-    }
-    text
+    if with_till { through_till(row) } else { head(row) }
 }
 
 fn whole(h: &Header, op: &Op, new: &Row) -> Stamped {
-    let mut text = head(new);
     let lease = lease(h, op, new);
     if lease.is_some() {
-        return Stamped { before: text, lease, after: vec![ALONE] };
+        return Stamped { before: head(new), lease, after: vec![ALONE] };
     }
-    text.extend(till(new));
+    let mut text = through_till(new);
     text.push(ALONE);
     text.extend_from_slice(value(new));
     text.into()
 }
 
-fn changes(h: &Header, op: &Op, (old, new): (&Row, &Row), steps: &mut Vec<Step>) {
+fn changes(h: &Header, op: &Op, old: &Row, new: &Row, steps: &mut Vec<Step>) {
     if new.result != old.result {
         return steps.push(Step::Set(whole(h, op, new), None));
     }
@@ -182,7 +178,7 @@ fn changes(h: &Header, op: &Op, (old, new): (&Row, &Row), steps: &mut Vec<Step>)
     };
     let lease = lease(h, op, new);
     if lease.is_none() && old.till != new.till {
-        text.extend(till(new));
+        push_till(&mut text, new);
     }
     if lease.is_some() || !text.is_empty() {
         let at = if same { TILL } else { 0 };

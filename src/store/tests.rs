@@ -10,27 +10,12 @@ use super::planned::Judged;
 use super::record::Shown;
 use super::records::{Planned, judge, plan};
 use super::twin::{Setting, Twin, Value};
+use crate::fuzzing::Dice;
 use crate::op::{Ballot, Claim, ClaimEnd, Op, QuarantineId, Reply};
 use crate::rules::header::Header;
 use crate::rules::records::{Row, Waiters, decide};
 use crate::rules::tests::{header, owner};
 use crate::token::{FencingToken, OwnerToken};
-
-pub(super) struct Dice(pub(super) u64);
-
-impl Dice {
-    pub(super) fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % n
-    }
-
-    pub(super) fn of<T: Clone>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len() as u64) as usize].clone()
-    }
-}
 
 struct World {
     twin: Twin,

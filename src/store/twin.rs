@@ -49,7 +49,7 @@ impl Twin {
     pub(crate) fn execute(&mut self, of: Setting, batch: &[(&str, Write)]) -> Vec<Answer> {
         let (mut room, mut moot, mut answers) = (ROOM, HashSet::new(), Vec::new());
         for (key, write) in batch {
-            let answer = self.one(of, (key, write), moot.contains(*key), &mut room);
+            let answer = self.one(of, key, write, moot.contains(*key), &mut room);
             let is_not = matches!(answer, Answer::Not(_) | Answer::Shown(_));
             if is_not && write.class != Class::Read {
                 moot.insert(*key);
@@ -113,7 +113,8 @@ impl Twin {
     fn one(
         &mut self,
         of: Setting,
-        (main, write): (&str, &Write),
+        main: &str,
+        write: &Write,
         is_moot: bool,
         room: &mut usize,
     ) -> Answer {

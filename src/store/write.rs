@@ -18,6 +18,19 @@ pub(crate) struct Write {
     pub(crate) joins: Option<Join>,
 }
 
+impl Write {
+    /// Bytes of its values.
+    pub(crate) fn len(&self) -> usize {
+        let value = |Stamped { before, after, .. }: &Stamped| before.len() + after.len();
+        let steps = self.steps.iter().map(|step| match step {
+            Step::Begins(text) | Step::Is(text) | Step::Publish(text, _) => text.len(),
+            Step::Set(text, _) | Step::Part(_, text) => value(text),
+            _ => 0,
+        });
+        steps.sum()
+    }
+}
+
 /// The caller waits for a hint, in the last key that is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Join {

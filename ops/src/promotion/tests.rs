@@ -6,7 +6,7 @@ use self::fake::{NAME, View, sentinel};
 use super::*;
 use crate::Deployment;
 
-#[allow(dead_code, unreachable_pub)]
+#[expect(dead_code, unreachable_pub, reason = "shared with other tests, which use all of it")]
 #[path = "../../../tests/support/fake.rs"]
 mod fake;
 

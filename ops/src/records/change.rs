@@ -343,7 +343,7 @@ fn edit(node: &NodeRecords, found: &Found, change: RecordChange) -> Result<Recor
             return Err(NodeChange::Refused("another program's value is under its key"));
         }
     };
-    let edit = record.edited(change, (now, longer)).map_err(|why| match why {
+    let edit = record.edited(change, now, longer).map_err(|why| match why {
         Unchanged::NoClaimRuns => NodeChange::AsItIs,
         Unchanged::ClaimRuns => {
             NodeChange::Refused("its claim runs; wait for its end, or release it first")

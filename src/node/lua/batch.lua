@@ -12,7 +12,8 @@
 --          8 end of the time in which leases from before a planned handover may last longer than
 --            this clock shows, in ms; 0 if it is over
 --          9 name of the data history and of the quarantine with which it began
---          10 number of the last write that counts which the client knows of; 0 if of none
+--          10 number of the last write that counts which the client knows of, in 12 digits; 0 if
+--          of none
 --          11 1 if the note has to be of the clock's present second, 2 if the batch counts as a
 --          write
 -- Returns  a table of this state

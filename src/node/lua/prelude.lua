@@ -51,13 +51,14 @@ local got = call('MGET', KEYS[1], KEYS[2])
 local marker, note = got[1] or '', got[2] or ''
 -- None of ours is so long, or has other characters.
 if marker ~= ARGV[1] and (#marker > 1000 or find(marker, '[^%w %-]')) then marker = 'x' end
-local seq, counts = string.match(ARGV[4], ' (%d+) (%d)$')
-local is_old = counts ~= '0' and (sub(note, 1, 23) ~= sub(marker, 4, 26)
-  or sub(note, 38, 47) ~= time[1])
+local seq, counts = sub(ARGV[4], -14, -3), sub(ARGV[4], -1)
+local id = sub(marker, 4, 26)
+local is_own = sub(note, 1, 23) == id
+local is_old = counts ~= '0' and not (is_own and sub(note, 38, 47) == time[1])
 local at = find(info, 'master_replid:', 1, true) + 14
 local replid = ARGV[5] == '' and sub(marker, 28, 67) or ARGV[6]
 if marker ~= ARGV[1] or marker .. ARGV[5] == '' or find(info, replid, at, true) ~= at
-  or (seq ~= '0' and (sub(note, 1, 23) ~= sub(marker, 4, 26) or sub(note, 25, 36) < seq))
+  or seq ~= '000000000000' and not (is_own and sub(note, 25, 36) >= seq)
   -- The quarantine of a new marker runs from when it was judged (quarantine 1).
   or ARGV[5] ~= '' and now_us > 1000 * sub(ARGV[5], 245, 257) + 2000000
   -- INFO stats costs as much as a small batch, so it is read once a second (quarantine 21).
@@ -87,21 +88,21 @@ local function store(key, value)
   end
 end
 local counted
-local function count()
-  local known = sub(note, 1, 23) == sub(marker, 4, 26)
-  local new = string.format('%s %012.0f %016.0f %s', sub(marker, 4, 26),
-    (known and tonumber(sub(note, 25, 36)) or 0) + 1, now_us,
-    #note == 67 and sub(note, 55, 67) or '0000000000000')
-  store(KEYS[2], new)
-  note, counted = new, new
-end
 if ARGV[5] ~= '' then
   store(KEYS[1], ARGV[5])
-  marker = ARGV[5]
+  marker, id = ARGV[5], sub(ARGV[5], 4, 26)
+  is_own = sub(note, 1, 23) == id
 end
+local in_range = now_us >= tonumber(ARGV[2]) and now_us <= tonumber(ARGV[3])
 if ARGV[5] ~= '' or counts == '2' or is_old then
   -- A note of a late batch would say that this server was the master until now (quarantine 16).
-  local limit = tonumber(string.match(ARGV[4], '^%d+ %d+ %d+ %d+ (%d+)'))
-  if limit == 0 or now_us <= limit then count() end
+  local limit = in_range and 0 or tonumber(string.match(ARGV[4], '^%d+ %d+ %d+ %d+ (%d+)'))
+  if limit == 0 or now_us <= limit then
+    note = string.format('%s %012.0f %016.0f %s', id,
+      (is_own and tonumber(sub(note, 25, 36)) or 0) + 1, now_us,
+      #note == 67 and sub(note, 55, 67) or '0000000000000')
+    store(KEYS[2], note)
+    counted = note
+  end
 end
-local expected = not full and now_us >= tonumber(ARGV[2]) and now_us <= tonumber(ARGV[3])
+local expected = in_range and not full

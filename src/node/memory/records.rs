@@ -58,7 +58,7 @@ impl Records {
         (now, longer): (u64, u64),
     ) -> bool {
         let Some(entry) = self.0.live(key, now) else { return false };
-        let changed = change.of(&entry.row, seen, (now, longer));
+        let changed = change.of(&entry.row, seen, now, longer);
         changed.map(|row| entry.row = row).is_some()
     }
 }

@@ -70,7 +70,8 @@ impl Decoded {
 /// The script has executed the batch as planned, under the marker `seen`.
 pub(super) fn replies(
     answer: Value,
-    (batch, plans): (&Batch, &[Option<Planned>]),
+    batch: &Batch,
+    plans: &[Option<Planned>],
     judging: &Judging,
     seen: &Arc<Seen>,
 ) -> Result<Decoded, NodeError> {

@@ -67,15 +67,22 @@ impl GroupTerms {
 /// `awaited`: a client may be waiting for a hint from it. `plans`: for each op that is one its
 /// conditional write; none if the script is to execute nothing.
 pub(crate) fn batch(
-    (batch, plans): (&Batch, &[Option<Planned>]),
+    batch: &Batch,
+    plans: &[Option<Planned>],
     not_after: Option<u64>,
     group_terms: GroupTerms,
-    (seen, awaited): (Option<&Seen>, bool),
+    seen: Option<&Seen>,
+    awaited: bool,
 ) -> Cmd {
     // Without a marker it is to execute nothing.
     let ops = if seen.is_some() { &batch.ops[..] } else { &[] };
     // About four keys and four arguments per op. A wrong guess only costs a reallocation.
-    let mut cmd = Cmd::with_capacity(14 + 9 * ops.len(), 240 + 160 * ops.len());
+    let (mut args, mut bytes) = (14 + 9 * ops.len(), 640 + 160 * ops.len());
+    for planned in plans.iter().flatten() {
+        let write = planned.write();
+        (args, bytes) = (args + 5 * write.steps.len(), bytes + write.len());
+    }
+    let mut cmd = Cmd::with_capacity(args, bytes);
     cmd.arg("EVALSHA").arg(SCRIPT.get_hash());
     let each_key = |each: &mut dyn FnMut(&str)| {
         for (run, planned) in runs(ops, plans) {
@@ -102,10 +109,10 @@ pub(crate) fn batch(
     let fence_life = millis(terms.max_ttl.saturating_add(lead));
     let (needed, age) = group_terms.good_replicas;
     cmd.arg(format!(
-        "{needed} {age} {error} {fence_life} {} {} {} {}",
+        "{needed} {age} {error} {fence_life} {} {} {:012} {}",
         not_after.unwrap_or(0),
         seen.map_or(String::from("0 0 0 -"), Seen::limits),
-        seen.map_or_else(|| "0".to_owned(), |seen| seen.least_seq(&batch.remembers)),
+        seen.map_or(0, |seen| seen.least_seq(&batch.remembers)),
         counts(&batch.ops),
     ));
     match seen.filter(|seen| seen.replaces.is_some()) {

@@ -171,14 +171,20 @@ impl Attempt {
         // As long as the note was not seen, a client may be waiting.
         let clock = self.judging.known.lock().clock;
         let awaited = clock.is_none_or(|clock| noted.waited > clock.micros / 1_000);
-        let to_send = (seen.as_deref(), awaited);
         // The first answer of a connection shows the clock by which the Sentinels' word ends.
         let until = self.group_terms.named.and_then(|named| named.until);
         let bound = until.map(|until| self.judging.limit(until));
         let not_after = self.deadline.into_iter().chain(bound).min();
         let is_bounded = bound.is_some() && not_after == bound && self.deadline != bound;
         let plans = seen.as_deref().map(|seen| self.plan(seen, noted)).unwrap_or_default();
-        let cmd = encode::batch((&self.batch, &plans), not_after, self.group_terms, to_send);
+        let cmd = encode::batch(
+            &self.batch,
+            &plans,
+            not_after,
+            self.group_terms,
+            seen.as_deref(),
+            awaited,
+        );
         let mut sent_with = self.sent_with.lock();
         (sent_with.seen, sent_with.is_bounded, sent_with.plans) = (seen, is_bounded, plans);
         cmd.get_packed_command()
@@ -211,7 +217,7 @@ impl Attempt {
             Value::ServerError(_) => return None,
             answer => std::mem::replace(answer, Value::Nil),
         };
-        let decoded = decode::replies(answer, (&self.batch, &plans), &self.judging, &seen);
+        let decoded = decode::replies(answer, &self.batch, &plans, &self.judging, &seen);
         let mut sent_with = self.sent_with.lock();
         let came = match (sent_with.came.take(), decoded) {
             (Some(Ok(mut came)), Ok(rest)) => {

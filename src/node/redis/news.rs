@@ -135,7 +135,7 @@ pub(super) fn look_at_data(
     let terms = Terms { max_ttl: Duration::ZERO, clock_error: Duration::ZERO };
     let (not_after, remembers) = (None, Remembered::default());
     let nothing = Batch { terms, not_after, remembers, ops: Vec::new() };
-    let cmd = encode::batch((&nothing, &[]), None, GroupTerms::ALONE, (None, true));
+    let cmd = encode::batch(&nothing, &[], None, GroupTerms::ALONE, None, true);
     let (env, sent) = (Arc::clone(env), env.now());
     let reply = wire.send(cmd.get_packed_command(), 1, Some(Box::new(Looking(nothing))));
     async move {

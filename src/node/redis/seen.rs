@@ -107,12 +107,13 @@ impl Seen {
         format!("{} {end} {settles} {:016x}:{}", m.floor, id.history, id.since)
     }
 
-    /// The number that the note must have reached if these are the data that the client used.
-    pub(super) fn least_seq(&self, remembers: &Remembered) -> String {
+    /// The number that the note must have reached if these are the data that the client used; 0
+    /// without one.
+    pub(super) fn least_seq(&self, remembers: &Remembered) -> u64 {
         let Remembered { newest, .. } = remembers;
         let same =
             (newest.history, newest.generation) == (self.marker.history, self.marker.generation);
-        if same && newest.seq > 0 { format!("{:012}", newest.seq) } else { "0".to_owned() }
+        if same { newest.seq } else { 0 }
     }
 
     pub(super) fn clock_error(&self) -> Duration {

@@ -251,8 +251,10 @@ impl Sent {
                     let facts = news.outcome(&outcome, seen.as_ref())?;
                     Replies { facts: Some(facts), items: Vec::new() }
                 } else {
-                    let seen = seen.ok_or_else(|| decode::garbage("an answer under no marker"))?;
-                    decode::replies(answer, (&batch, &plans), judging, &seen)?
+                    let seen = seen.ok_or_else(|| {
+                        decode::garbage("no news, or news with a clock after 2255")
+                    })?;
+                    decode::replies(answer, &batch, &plans, judging, &seen)?
                         .or_fail(&out_of_plans())
                         .replies()
                 }

@@ -16,6 +16,7 @@ use self::server::Server;
 use super::encode::{self, GroupTerms};
 use super::script;
 use super::seen::Seen;
+use crate::fuzzing::Dice;
 use crate::name::LockKeys;
 use crate::node::lineage::{Asked, Change, Marker, Note, ReplicationId};
 use crate::op::{Ballot, Batch, Op, Place, Remembered, Terms};
@@ -39,21 +40,7 @@ const HOUR_MS: u64 = 3_600_000;
 /// Between the clock of the script and that of a later command, on a slow machine.
 const APART_MS: u64 = 20_000;
 
-struct Dice(u64);
-
 impl Dice {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % n
-    }
-
-    fn of<T: Clone>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len() as u64) as usize].clone()
-    }
-
     fn bytes(&mut self) -> Vec<u8> {
         let len = self.of(&[0, 1, 2, 3, 5, 9]);
         (0..len).map(|_| self.of(b"aw-\0\xff")).collect()
@@ -319,8 +306,8 @@ impl Lab {
         let plans: Vec<_> = batch.iter().map(plan).collect();
         let batch = Batch { terms, not_after: None, remembers: Remembered::default(), ops };
         let not_after = of.is_late.then_some(1);
-        let (seen, terms) = ((Some(&self.seen), false), GroupTerms::ALONE);
-        let cmd = encode::batch((&batch, &plans), not_after, terms, seen);
+        let (seen, terms) = (Some(&self.seen), GroupTerms::ALONE);
+        let cmd = encode::batch(&batch, &plans, not_after, terms, seen, false);
         let con = if of.is_mute { &mut self.mute } else { &mut self.con };
         let answer: Answered = cmd.query(con).expect("it is executed");
         read(answer, &plans)

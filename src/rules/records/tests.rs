@@ -60,7 +60,7 @@ fn op(h: &Header, words: &str) -> Op {
         key: "key".into(),
         owner: owner("a"),
         lease: Duration::from_millis(500),
-        retention: Duration::from_millis(2_000),
+        retention: Duration::from_secs(2),
         proposal: NOW * 1_000,
         fingerprint: None,
         force: false,

@@ -100,9 +100,6 @@ pub enum Bug {
     ValidityFromAnswer,
     /// The validity of a lease does not allow for the drift of clocks (locks 2).
     DriftForgotten,
-    /// The data history of a node is identified by the server's process, not by its data
-    /// (quarantine 1).
-    ProcessAsHistory,
     /// The quarantine (the time without grants after a loss of data) is one millisecond too short
     /// (quarantine 4).
     QuarantineShort,

@@ -14,6 +14,7 @@ use super::{CHECKS, run};
 use crate::login::Hand;
 
 type Fault = (&'static str, fn(&mut Facts));
+type Base = (fn() -> Facts, &'static [Fault]);
 
 /// What the Sentinels know ten seconds later: each other, and the replicas.
 fn hellos(group: &mut Group) {
@@ -339,7 +340,7 @@ fn every_check_with_a_command_is_in_the_table() {
 }
 
 /// The deployments without faults, each with the faults that it can have.
-const BASES: [(fn() -> Facts, &[Fault]); 2] = [(good, FAULTS), (good_lone, LONE)];
+const BASES: [Base; 2] = [(good, FAULTS), (good_lone, LONE)];
 
 #[test]
 fn advice_that_is_followed_leaves_fewer_findings_and_no_new_ones() {

@@ -97,7 +97,6 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
     }
 }
 
-/// Generates kinds of ops, each with a valid reply.
 /// Text in the form of a record, with any number in each field.
 fn record() -> impl Strategy<Value = Vec<u8>> {
     let number = |width: usize| {
@@ -124,6 +123,7 @@ fn record() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
+/// Generates kinds of ops, each with a valid reply.
 fn batch() -> impl Strategy<Value = (Vec<char>, Vec<Reply>)> {
     let kind = proptest::sample::select(KINDS.chars().collect::<Vec<_>>());
     let one = kind.prop_flat_map(|kind| (Just(kind), any_reply(kind)));

@@ -69,7 +69,7 @@ pub(super) fn read_under(
     let h = seen.header(seen.facts(9, Noted::default(), &judging.identity), terms.max_ttl);
     let plans = judging.beliefs.lock().plan_all(&h, ops);
     let again = NodeError::not_executed(NodeFault::Busy, "another plan");
-    Ok(replies(answer, (&batch, &plans), judging, seen)?.or_fail(&again).replies())
+    Ok(replies(answer, &batch, &plans, judging, seen)?.or_fail(&again).replies())
 }
 
 #[test]

@@ -171,7 +171,9 @@ fn asks_for_login(f: &mut Facts, user: Option<&str>) {
     group.hand.user = user.map(str::to_owned);
     group.hand.has_password = true;
     let Group { hand, servers, .. } = group;
-    servers.iter_mut().for_each(|server| server.hand = hand.to(&server.at));
+    for server in servers {
+        server.hand = hand.to(&server.at);
+    }
 }
 
 pub(super) const LOGIN: [&str; 2] = ["auth-user", "auth-pass"];
