@@ -41,8 +41,10 @@ impl Beliefs {
             let run = &ops[plans.len()..];
             let is_same = |other: &&Op| locks::are_readers(op, other);
             let count = run.iter().take(RUN_MAX).take_while(is_same).count().max(1);
-            plans.push(self.plan(h, &run[..count]));
-            plans.resize(plans.len() + count - 1, None);
+            let planned = self.plan(h, &run[..count]);
+            let end = plans.len() + planned.as_ref().map_or(1, Planned::count);
+            plans.push(planned);
+            plans.resize(end, None);
         }
         plans
     }

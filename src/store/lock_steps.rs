@@ -6,7 +6,7 @@ use super::lock::{Main, Shown, Text};
 use super::locks::first;
 use super::record::MILLIS;
 use super::write::{Key, Step};
-use crate::op::{Op, Reply};
+use crate::op::{IfHeld, LockMode, Op, Reply};
 use crate::rules::header::Header;
 use crate::rules::locks::Row;
 use crate::token::OwnerToken;
@@ -28,28 +28,41 @@ impl<'a> Case<'a> {
     }
 }
 
-/// Of an acquire that is granted on what was shown. Or keeps locks after a handover
-/// (quarantine 11). Nothing if it is refused: then the answer shows why.
+/// Of an acquire that changes what was shown: it is granted, or keeps locks after a handover
+/// (quarantine 11). Nothing if it only waits.
 pub(super) fn grant(case: &Case<'_>, run: &[Op], reply: &Reply) -> Vec<Step> {
     let Case { h, op, .. } = *case;
-    let Op::Acquire { mode, owner, ttl, proposal, .. } = op else { return Vec::new() };
+    let Op::Acquire { mode, owner, ttl, proposal, if_held, .. } = op else { return Vec::new() };
     let Reply::Granted { fence } = reply else { return keep(case) };
+    let is_one = case.shown.len() == 1;
     let mut steps = Vec::from_iter(first(h, op).into_iter().flatten());
-    for (i, shown, old, new) in case.each() {
+    for (i, shown, old, _) in case.each() {
         steps.push(Step::On(Key::Main, i));
-        steps.extend(match &shown.main {
-            Main::Readers(..) if mode.is_shared() => vec![Step::Shareable],
-            main => vec![compared_main(main, *owner)],
+        steps.push(match &shown.main {
+            // Free, it would have to be kept.
+            Main::Readers(..) if mode.is_shared() && h.settling => Step::IsRead,
+            Main::Readers(..) if mode.is_shared() => Step::Shareable,
+            main => compared_main(main, *owner),
         });
-        let is_own = case.shown.len() > 1 && old.is_owned_by(*owner);
-        let is_taken = old.held.is_some() && new.held != old.held && !is_own;
-        steps.extend(is_taken.then(|| Step::EndsWithin(millis(*ttl))));
+        if mode.is_shared() && *fence != old.fence {
+            // Who reads already is given the fence as it is.
+            steps.extend(run.iter().filter_map(Op::owner).copied().map(Step::NoMember));
+        }
+        if old.held.is_none() {
+            let may_be_kept = h.settling && !matches!(shown.main, Main::Readers(..));
+            steps.extend(may_be_kept.then_some(Step::Settled(shown.kept)));
+        } else if is_one || !old.is_owned_by(*owner) {
+            steps.push(Step::EndsWithin(millis(*ttl)));
+        }
         steps.extend([Step::On(Key::Fence, i), compared(&shown.fence)]);
     }
+    // Several names that the owner has, and does not collect, only get one fence.
+    let collects = matches!(if_held, Some(IfHeld::TakeFrom(_)));
+    let sets = is_one || collects || !case.old.iter().all(|old| old.is_owned_by(*owner));
     let until = proposal.saturating_add(h.clock_error());
     steps.push(Step::Clock(h.facts.node_micros, until));
     for (i, shown, old, new) in case.each().filter(|(_, _, old, new)| new != old) {
-        if old.held.is_some() && case.shown.len() == 1 {
+        if old.held.is_some() && is_one {
             steps.extend([Step::On(Key::Meta, i), Step::DropMeta]);
         }
         steps.extend([Step::On(Key::Fence, i), Step::Number(*fence, life(h, new))]);
@@ -58,7 +71,7 @@ pub(super) fn grant(case: &Case<'_>, run: &[Op], reply: &Reply) -> Vec<Step> {
             let owners = run.iter().filter_map(Op::owner).copied().collect();
             steps.extend(is_text(shown).then_some(Step::Drop));
             steps.push(Step::Read { owners, ms: millis(*ttl), prolongs: false });
-        } else if new.held != old.held {
+        } else if sets {
             let own = owner.as_str().as_bytes().to_vec();
             steps.push(Step::Set(own.into(), Some(millis(*ttl))));
         }
@@ -67,24 +80,29 @@ pub(super) fn grant(case: &Case<'_>, run: &[Op], reply: &Reply) -> Vec<Step> {
 }
 
 fn keep(case: &Case<'_>) -> Vec<Step> {
+    let Case { h, op, .. } = *case;
     let changed = || case.each().filter(|(_, _, old, new)| new.kept != old.kept);
-    let mut steps = Vec::new();
+    if changed().next().is_none() {
+        return Vec::new();
+    }
+    let is_reader = matches!(op, Op::Acquire { mode: LockMode::Shared, .. });
+    let mut steps = Vec::from_iter(first(h, op).filter(|_| is_reader).into_iter().flatten());
+    steps.push(Step::Clock(h.facts.node_micros, h.settles_till.saturating_mul(1_000)));
     for (i, shown, ..) in changed() {
         let main = compared_main(&shown.main, OwnerToken::KEPT);
-        steps.extend([Step::On(Key::Main, i), main, Step::Unsettled]);
+        steps.extend([Step::On(Key::Main, i), main, Step::Settled(shown.kept)]);
         // Without a fence it is not kept.
-        if let Text::Is(text) = &shown.fence {
-            steps.extend([Step::On(Key::Fence, i), Step::Begins(text.clone())]);
-        }
+        steps.extend([Step::On(Key::Fence, i), Step::Present]);
     }
     for (i, _, _, new) in changed() {
         let Some((end, till)) = new.kept else { continue };
+        let rest = till.saturating_sub(h.now).div_ceil(MILLIS).max(1);
         let till = till.div_ceil(MILLIS);
-        let rest = till.saturating_sub(case.h.now / MILLIS).max(1);
         let kept = OwnerToken::KEPT.as_str().as_bytes().to_vec();
         steps.extend([Step::On(Key::Main, i), Step::Settle(till, end)]);
         steps.push(Step::Set(kept.into(), Some(rest)));
     }
+    steps.push(Step::Refuse);
     steps
 }
 
@@ -96,7 +114,7 @@ pub(super) fn prolong(case: &Case<'_>) -> Vec<Step> {
     for (i, shown, old, _) in case.each() {
         steps.push(Step::On(Key::Main, i));
         steps.push(match &shown.main {
-            Main::Readers(..) if !old.is_read_by(*owner, h.now) => Step::Shareable,
+            Main::Readers(..) if !old.is_read_by(*owner, h.now) => Step::Readable,
             main => compared_main(main, *owner),
         });
         steps.extend([Step::On(Key::Fence, i), compared(&shown.fence)]);

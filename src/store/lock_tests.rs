@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::beliefs::Beliefs;
 use super::lock::Shown;
 use super::locks::{judge, plan};
 use super::planned::Judged;
@@ -188,12 +189,15 @@ fn history(seed: u64) {
     let words = ["", "", "since=900", "since=900 quarantine=9", "settling", "settling"];
     let mut h = header(dice.of(&words));
     h.settles_till = 9_000_000;
+    let settles = h.settling;
     let mut world = World { twin: Twin::default(), h, now: 1_000_000 };
     let mut beliefs: Vec<Option<Shown>> = vec![None, None];
     for _ in 0..40 {
         match dice.below(30) {
             0 => world.h.facts.history_id = dice.of(&[2, 3]),
             1 => world.h.facts.quarantine = dice.of(&[Duration::ZERO, Duration::from_secs(9)]),
+            2 => world.h.settling ^= settles,
+            3 => world.twin.settled.clear(),
             _ => world.now = world.now + dice.below(60) - dice.below(5),
         }
         if dice.below(2) == 0 {
@@ -201,7 +205,11 @@ fn history(seed: u64) {
         }
         let now = world.now;
         world.twin.keys.retain(|_, (_, end)| end.is_none_or(|end| end > now));
-        let (believed, ago) = (dice.of(&beliefs), dice.of(&[0, 0, 3, 400]));
+        let (mut believed, ago) = (dice.of(&beliefs), dice.of(&[0, 0, 3, 400]));
+        if let (0, Some(shown), Some(other)) = (dice.below(4), &mut believed, dice.of(&beliefs)) {
+            // Of different times.
+            (shown.fence, shown.kept) = (other.fence, other.kept);
+        }
         let op = random_op(&mut dice, now);
         let (before, mut row) = (world.twin.clone(), world.row(true));
         let fence = world.shown().0.fence();
@@ -224,7 +232,7 @@ fn history(seed: u64) {
         // A proposal out of range has become one in range.
         if let (Op::Acquire { proposal, .. }, Ok(Reply::Granted { fence: given })) =
             (&mut asked, &reply)
-            && *given > row.fence + 1
+            && *given > row.fence
             && row.fence <= now * 1_000 + 1_040_000
         {
             let in_range = h.next_fence(row.fence, *given) == *given;
@@ -246,6 +254,14 @@ fn history(seed: u64) {
                 keys.remove(&named(Key::Queue));
                 assert_eq!(world.twin.keys, keys, "{what}");
             }
+            // Only another program deletes the fence of a reader, who may be given a new one.
+            Ok(Reply::Granted { fence: given })
+                if expected.reply == (Reply::Granted { fence: 0 }) =>
+            {
+                assert!(h.next_fence(0, given) == given && fence == Some(0), "{what}");
+                assert_eq!(world.shown().0.fence(), Some(given), "{what}");
+                assert_eq!(world.row(true).readers, row.readers, "{what}");
+            }
             Ok(reply) if matches!(op, Op::Release { .. }) => {
                 assert_eq!(reply, expected.reply, "{what}");
                 let mut keys = before.keys.clone();
@@ -265,7 +281,17 @@ fn history(seed: u64) {
             Ok(reply @ (Reply::Held { .. } | Reply::Queued { .. }))
                 if expected.rows[0].kept != row.kept =>
             {
-                assert_eq!(reply, expected.reply, "{what}");
+                let mut right = expected.reply.clone();
+                // Who believed that somebody has the lock has a place already.
+                if let (Reply::Queued { queued, .. }, Reply::Queued { queued: had, .. }) =
+                    (&reply, &mut right)
+                    && believed.is_some()
+                {
+                    let waiters = world.row(true).waiters();
+                    assert!(waiters.iter().any(|w| w.0 == queued.ticket), "{what}");
+                    had.ticket = queued.ticket;
+                }
+                assert_eq!(reply, right, "{what}");
                 let kept = OwnerToken::KEPT.as_str().as_bytes().to_vec();
                 assert_eq!(world.twin.keys["k"].0, Value::Text(kept), "{what}");
                 assert!(world.twin.settled.contains_key("k"), "{what}");
@@ -275,6 +301,11 @@ fn history(seed: u64) {
                 let queue = named(Key::Queue);
                 let mut keys = (world.twin.keys.clone(), before.keys.clone());
                 (keys.0.remove(&queue), keys.1.remove(&queue));
+                if reply.is_grant() && believed.is_none() {
+                    // Who reads already, and did not know it, has prolonged the fence.
+                    assert_eq!(world.shown().0.fence(), fence, "{what}");
+                    (keys.0.remove(&named(Key::Fence)), keys.1.remove(&named(Key::Fence)));
+                }
                 assert_eq!(keys.0, keys.1, "{what}");
                 // Who asks again for what it has may have a place beside it.
                 if !reply.is_grant() {
@@ -320,6 +351,92 @@ fn changes(op: &Op, meta: Option<&Value>) -> bool {
 fn whatever_is_believed_the_reply_and_the_lock_are_those_of_the_rule() {
     let more = std::env::var("PALISADE_BELIEFS").ok().and_then(|n| n.parse().ok());
     (0..more.unwrap_or(600)).for_each(history);
+}
+
+/// Readers of one lock that are written together.
+fn readers(seed: u64) {
+    let mut dice = Dice(seed);
+    let h = header(dice.of(&["since=900", "settling"]));
+    let mut world = World { twin: Twin::default(), h, now: 1_000_000 };
+    world.h.settles_till = 9_000_000;
+    let mut beliefs = Beliefs::default();
+    let put = |world: &mut World, dice: &mut Dice| {
+        let ends = world.now + 100;
+        let some = |text: &[u8]| Some((Value::Text(text.into()), Some(ends)));
+        let own = ["a", "b", "c", "d"].map(|name| (owner(name), ends));
+        let from = dice.below(4) as usize;
+        let readers = Some((Value::Readers(own[from..].to_vec()), Some(ends)));
+        let reserved = some(OwnerToken::READERS.as_str().as_bytes());
+        let writer = some(owner("w").as_str().as_bytes());
+        let main = dice.of(&[None, reserved, writer, readers.clone(), readers]);
+        // No reader is without one.
+        let is_read = matches!(main, Some((Value::Readers(_), _)));
+        let fence = some(b"1000000000").filter(|_| is_read || dice.below(3) > 0);
+        for (key, value) in [(Key::Main, main), (Key::Fence, fence)] {
+            world.twin.keys.remove(&named(key));
+            world.twin.keys.extend(value.map(|value| (named(key), value)));
+        }
+        world.twin.settled.clear();
+    };
+    put(&mut world, &mut dice);
+    if dice.below(2) == 0 {
+        beliefs.learn_lock(&LockKeys::new("k"), vec![world.shown().0]);
+        put(&mut world, &mut dice);
+    }
+    let keys = LockKeys::new("k");
+    let (mode, ttl, proposal) = (LockMode::Shared, Duration::from_millis(500), 1_000_000_000);
+    let all = ["a", "b", "c"].map(owner);
+    let mut open: Vec<Op> = all
+        .into_iter()
+        .filter(|_| dice.below(3) > 0)
+        .map(|owner| Op::Acquire { mode, keys: keys.clone(), owner, ttl, proposal, if_held: None })
+        .collect();
+    let h = world.header(0);
+    let (mut row, before) = (world.row(true), world.twin.clone());
+    let mut trips = 0;
+    while !open.is_empty() {
+        trips += 1;
+        let what = format!("seed {seed}: {} of {open:?}\n on {before:?}", open.len());
+        assert!(trips <= 6, "{trips} trips, {what}");
+        let plans = beliefs.plan_all(&h, &open);
+        let batch: Vec<_> =
+            plans.iter().flatten().map(|planned| ("k", planned.write().clone())).collect();
+        let of = Setting { is_outside: world.is_outside(&open[0]), ..world.setting() };
+        let mut answers = world.twin.execute(of, &batch).into_iter();
+        let (mut last, mut rest, mut behind) = (None, Vec::new(), false);
+        for (op, planned) in open.iter().zip(&plans) {
+            let was_behind = behind;
+            if let Some(planned) = planned {
+                last = answers.next().map(|answer| (planned, answer, was_behind));
+            }
+            let (planned, answer, was_behind) = last.clone().expect("the first has a plan");
+            match planned.judge((&h, op), (answer, was_behind), &mut beliefs) {
+                Judged::Reply(reply) => {
+                    assert!(rest.is_empty(), "overtaken, {what}");
+                    let ruling = decide(&h, op, vec![row]);
+                    assert_eq!(reply, Ok(ruling.reply), "{what}");
+                    row = ruling.rows.into_iter().next().expect("one");
+                }
+                _ => {
+                    rest.push(op.clone());
+                    behind = true;
+                }
+            }
+        }
+        open = rest;
+    }
+    let found = world.row(true);
+    let all = |row: &Row| {
+        let mut all = row.readers.clone();
+        all.sort_unstable();
+        all
+    };
+    assert_eq!((all(&found), found.fence), (all(&row), row.fence), "seed {seed}: {before:?}");
+}
+
+#[test]
+fn readers_that_are_written_together_are_readers() {
+    (0..4_000).for_each(readers);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Locks as conditional writes. [`plan`] turns what the rule decides about a lock that is as its
 //! owner assumes, or as the server has shown it, into a write; [`judge`] gives what the server
-//! shows to the same rule. A refusal is never given out of a belief: such a plan only reads.
+//! shows to the same rule. What a write replies to is compared by it; a refusal, and a grant that
+//! changes nothing, come from what the server shows.
 
 use std::sync::Arc;
 
@@ -96,7 +97,8 @@ pub(crate) fn plan(h: &Header, run: &[Op], shown: Option<Vec<Shown>>) -> Option<
             };
             let steps = match () {
                 () if quarantined || is_spoiled => None,
-                () if is_shown => Some(grant(&case, run, &reply)),
+                // What changes nothing is answered with what is there.
+                () if is_shown => (new != old).then(|| grant(&case, run, &reply)),
                 () => {
                     ran = Reply::Granted { fence: *proposal };
                     blind(&case, run, keys)
@@ -145,8 +147,10 @@ pub(crate) fn plan(h: &Header, run: &[Op], shown: Option<Vec<Shown>>) -> Option<
         _ => return None,
     };
     let (steps, look) = (steps.unwrap_or_default(), Look::Lock(extent));
+    // One of several readers that is one already changes nothing; the others do.
+    let is_repeated = is_shown && reply.is_grant() && new == old;
     let write = Write { class, keys, names, steps, look, joins };
-    Some(Planned { count: run.len(), reply: ran, write })
+    Some(Planned { count: if is_repeated { 1 } else { run.len() }, reply: ran, write })
 }
 
 /// Of an acquire that knows nothing of the lock, in the range of the clock for which the batch was
@@ -302,6 +306,10 @@ pub(crate) fn judge(
                 reply = Reply::Held { remaining: Some(Default::default()), foreign: false };
             }
             false
+        }
+        // Its own reservation lapses soon.
+        Op::Acquire { .. } if joined && !reply.is_grant() => {
+            rows.iter().zip(&old).any(|(new, old)| new.kept != old.kept)
         }
         _ if joined => rows.iter().zip(&old).any(|(new, old)| !new.is_as(old)),
         _ => rows != old,

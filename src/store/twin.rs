@@ -83,13 +83,16 @@ impl Twin {
                 let number = || String::from_utf8_lossy(text).parse::<u64>().ok();
                 !is_there || is_number && number().is_some_and(|number| number <= *most)
             }
-            Step::Member(own) => match self.keys.get(key) {
+            Step::Member(own) | Step::NoMember(own) => match self.keys.get(key) {
                 Some((Value::Readers(all), _)) => {
-                    all.iter().any(|(who, till)| who == own && till * 1_000 > of.micros)
+                    let is_member =
+                        all.iter().any(|(who, till)| who == own && till * 1_000 > of.micros);
+                    is_member == matches!(step, Step::Member(_))
                 }
-                _ => false,
+                _ => matches!(step, Step::NoMember(_)),
             },
-            Step::Unsettled => !self.settled.contains_key(key),
+            Step::Present => is_there,
+            Step::Settled(till) => self.settled.get(key) == till.as_ref(),
             Step::EndsWithin(ms) => {
                 let end = self.keys.get(key).and_then(|(_, end)| *end);
                 end.is_some_and(|end| end.saturating_sub(of.micros / 1_000) <= *ms)
@@ -97,12 +100,20 @@ impl Twin {
             Step::Clock(from, until) => (*from..=*until).contains(&of.micros),
             Step::Window => !of.is_outside && !of.is_full && !of.is_late,
             Step::First(ahead) => !self.places(key).iter().any(|p| p.is_ahead(of, *ahead)),
-            Step::Shareable => match self.keys.get(key) {
-                None => true,
-                Some((Value::Text(text), _)) => text == OwnerToken::READERS.as_str().as_bytes(),
+            Step::Shareable | Step::Readable | Step::IsRead => match self.keys.get(key) {
+                None => *step != Step::IsRead,
+                Some((Value::Text(text), _)) => {
+                    let is_reserved = text == OwnerToken::READERS.as_str().as_bytes();
+                    is_reserved && *step != Step::IsRead
+                }
                 Some((Value::Readers(all), Some(_))) => {
                     let live = |(_, till): &&(OwnerToken, u64)| *till > of.micros / 1_000;
-                    all.iter().filter(live).count() < READERS_MAX
+                    let count = all.iter().filter(live).count();
+                    match step {
+                        Step::Readable => true,
+                        Step::IsRead => (1..READERS_MAX).contains(&count),
+                        _ => count < READERS_MAX,
+                    }
                 }
                 Some(_) => false,
             },
@@ -142,7 +153,7 @@ impl Twin {
                     runs = holds;
                     let asks = matches!(step, Step::First(_) | Step::Shareable);
                     is_refused |= asks && !holds;
-                    if let Step::Shareable = step {
+                    if let Step::Shareable | Step::Readable | Step::IsRead = step {
                         self.bury(of, &key);
                     }
                 }
@@ -165,6 +176,7 @@ impl Twin {
                             runs = self.free(of, main, *owner);
                             is_over = !runs;
                         }
+                        Step::Refuse => (runs, is_over) = (false, true),
                         Step::Keep { first, low, .. } => {
                             let digits = seen.take().map(|text| String::from_utf8(text));
                             let there = digits.and_then(|text| text.ok()?.parse().ok());
@@ -271,7 +283,7 @@ impl Twin {
             Step::Free(_) | Step::Take(_) => {}
             Step::Leave(own) => self.leave(key, *own),
             Step::Drop => _ = self.keys.remove(key),
-            Step::WakeReaders => {}
+            Step::WakeReaders | Step::Refuse => {}
             Step::Read { owners, ms, prolongs } => {
                 let now = of.micros.div_ceil(1_000);
                 let mut all = match self.keys.remove(key) {

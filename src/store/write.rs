@@ -80,10 +80,15 @@ pub(crate) enum Step {
     AtMost(u64),
     /// Condition: the key expires within this time (ms).
     EndsWithin(u64),
-    /// Condition: no acquire has noted until when the lock is kept after a handover.
-    Unsettled,
+    /// Condition: there is a key.
+    Present,
+    /// Condition: an acquire has noted that the lock is kept until this time (ms) after a handover,
+    /// or none has.
+    Settled(Option<u64>),
     /// Condition: of a set of members with their ends, this one's is ahead.
     Member(OwnerToken),
+    /// Condition: not so.
+    NoMember(OwnerToken),
     /// Condition: the value begins with these bytes.
     Begins(Vec<u8>),
     /// Condition: the server's clock is in the range for which the client judged the whole batch.
@@ -93,6 +98,10 @@ pub(crate) enum Step {
     /// Condition: of a set of readers with a free place, absent, or reserved for readers. Else
     /// somebody else has the lock.
     Shareable,
+    /// Condition: the same, but the set may be full, and nobody else is said to have the lock.
+    Readable,
+    /// Condition: of a set of readers, one at least, with a free place.
+    IsRead,
     /// Condition: the server's clock is in this range (µs, both ends included).
     Clock(u64, u64),
     /// Condition: the answer has room for the value, and shows it.
@@ -129,6 +138,8 @@ pub(crate) enum Step {
     Settle(u64, u64),
     /// Deletes metadata, if there are any.
     DropMeta,
+    /// The caller does not get the lock, and what is there now shows why. No step is behind it.
+    Refuse,
     /// Deletes the lock if it has this owner, and wakes who waits if it is free then, also if it
     /// was. No step is behind it. Condition: the owner had it.
     Free(OwnerToken),

@@ -96,7 +96,7 @@ while a < last do
     slot = leave(k, a, count, waits, release, wake, now_us)
   elseif expected and (find('PY', kind, 1, true) or kind == 'F' and not waits) then
     life = life or string.match(ARGV[4], '^%d+ %d+ %d+ (%d+)')
-    rest, found, slot = fast(kind, k, a, count, marker, now_us, life, time[1])
+    rest, found, slot = fast(kind, k, a, now_us, life, time[1])
   else
     rest = 0
   end
@@ -110,7 +110,7 @@ while a < last do
   end
   if rest then
     b = b or batch(now_us, note, out)
-    rare(b, kind, k, a, count, rest, join)
+    rare(b, kind, k, a, join)
   elseif found or slot then -- of a write or a run; or the fence and the slot of a permit
     out[#out + 1] = found
     if type(slot) == 'table' then

@@ -1,4 +1,6 @@
 -- Helper of the slow paths of permits.
+-- KEYS, ARGV  not read
+-- Returns     see the comment of the function
 
 -- False if another program wrote it.
 local function queued(queue)

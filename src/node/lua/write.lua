@@ -13,8 +13,9 @@
 --          I value         it has this value
 --          B number        it is absent, or a whole number of at most this
 --          L ms            it expires within this time
---          Q               no note says until when the lock is kept after a handover
---          Z member        it is a set, and this member's end is ahead
+--          p               there is a key
+--          Q till          the note until when the lock is kept after a handover; '' for none
+--          Z member        it is a set, and this member's end is ahead; z: not so
 --          T from until    the clock is in this range (µs)
 --          n               it is in the batch's window
 --          V               the answer has room for the value, and shows it
@@ -25,12 +26,15 @@
 --                          place. Shows a fence that is not p
 --          R               somebody else has the lock if it is no set of readers with a free place,
 --                          absent or reserved for readers
+--          s               the same, but the set may be full; else the condition does not hold
+--          o               it is a set of readers with a free place
 --          Y flag ms n m…  adds readers, or (XX, CH) prolongs them
 --          C p low ms      prolongs the number that B saw, raises it to low, or writes p if there
 --                          is none. Shows a number that is not p
 --          X ms            keeps the key for at least this time
 --          P ms            keeps it for this time
 --          M ms            keeps it for this time, if it has metadata
+--          f               refused: no step behind it runs
 --          H till end      notes until when the lock is kept; the note ends with settling (ms)
 --          D               deletes it, if it has metadata
 --          J               deletes it
@@ -54,9 +58,9 @@
 --          bytes that the answer still takes; `waiting`: the note says that a client waits
 -- Returns  nothing if all steps ran; else a code, what is there (false if nothing is, a table of
 --          several values), and the room that is left: 1 the steps ran, with V, G or C; 0 a
---          condition does not hold; 2 it holds for no plan: the lock was not that of U, or in the
---          window: somebody else has it; -5 another
---          program's value; -10 late; -12 no room; -16 the memory is full
+--          condition does not hold; 2 it holds for no plan: f, the lock was not that of U, or in
+--          the window: somebody else has it; -5 another program's value; -10 late; -12 no room;
+--          -16 the memory is full
 local function write(k, a, now_us, b, full, counted, expected, moot, room, waiting, show,
   acquire, release, wake)
   local KEYS, ARGV, call, try = KEYS, ARGV, redis.call, redis.pcall
@@ -77,6 +81,8 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
       ok, s = try('GETRANGE', key, '0', #ARGV[s + 1]) == ARGV[s + 1], s + 1
     elseif kind == 65 then -- A
       ok = call('EXISTS', key) == 0
+    elseif kind == 112 then -- p
+      ok = call('EXISTS', key) == 1
     elseif kind == 110 then -- n
       ok = expected
     elseif kind == 69 then -- E
@@ -94,13 +100,15 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
       end
       s = s + 1
     elseif kind == 81 then -- Q
-      ok = not call('HMGET', 'palisade:settled', key)[1]
+      s = s + 1
+      ok = (call('HMGET', 'palisade:settled', key)[1] or '') == ARGV[s]
     elseif kind == 76 then -- L
       local left = call('PTTL', key)
       ok, s = left >= 0 and left <= tonumber(ARGV[s + 1]), s + 1
-    elseif kind == 90 then -- Z
+    elseif kind == 90 or kind == 122 then -- Z, z
       local till = try('ZSCORE', key, ARGV[s + 1])
-      ok, s = type(till) == 'string' and till * 1000 > now_us, s + 1
+      ok = (type(till) == 'string' and till * 1000 > now_us) == (kind == 90)
+      s = s + 1
     elseif kind == 75 then -- K
       local v = waiting and try('GETRANGE', key, '0', '3120') or ''
       if not v.err and #v % 48 == 1 and find(v, '^[01]') then
@@ -116,7 +124,7 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
         end
       end
       ok, s = not refused, s + 4
-    elseif kind == 82 then -- R
+    elseif kind == 82 or kind == 115 or kind == 111 then -- R, s, o
       local first = try('ZRANGE', key, '0', '0', 'WITHSCORES')
       if first.err then
         if not find(first.err, 'WRONGTYPE', 1, true) then call('ZRANGE', key, '0', '0') end
@@ -129,9 +137,16 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
         if ok and first[2] * 1000 <= now_us then
           call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', math.floor(now_us / 1000)))
         end
-        ok = ok and call('ZCARD', key) < 4096
+        local card = ok and call('ZCARD', key)
+        ok = ok and (kind == 115 or card < 4096) and (kind ~= 111 or card > 0)
       end
-      refused = not ok
+      ok = ok and not (kind == 111 and (reserved or empty))
+      if ok and (reserved or empty) then
+        -- Who lacks one of the rights changes nothing.
+        call('ZADD', 'palisade:none', 'XX', '0', '')
+        call('PEXPIREAT', 'palisade:none', '1')
+      end
+      refused = not ok and kind == 82
     elseif kind == 86 then -- V
       local size = call('STRLEN', key)
       ok = room > 0 and size <= room or room == 1048576
@@ -179,6 +194,8 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
         end
         if kind == 77 then s = s + 1 end
       elseif kind == 74 then -- J
+        call('ZADD', 'palisade:none', 'XX', '0', '') -- for the readers that come in its place
+        call('PEXPIREAT', 'palisade:none', '1')
         call('DEL', key)
         empty = true
       elseif kind == 72 then -- H
@@ -187,6 +204,8 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
         local rest = ARGV[s + 2] - math.floor(now_us / 1000)
         call('PEXPIRE', 'palisade:settled', string.format('%.0f', rest))
         s = s + 2
+      elseif kind == 102 then -- f
+        ok, is_over = false, true
       elseif kind == 85 then -- U
         ok, s = not release(k, s - 2, 1, 2, nil, wake, now_us), s + 1
         is_over = not ok

@@ -156,7 +156,10 @@ fn write(cmd: &mut Cmd, Write { class, keys, names, steps, look, joins }: &Write
     let shape = |step: &Step| match step {
         Step::On(..) => (b' ', 0),
         Step::Absent => (b'A', 0),
-        Step::Unsettled => (b'Q', 0),
+        Step::Present => (b'p', 0),
+        Step::Refuse => (b'f', 0),
+        Step::Readable => (b's', 0),
+        Step::IsRead => (b'o', 0),
         Step::Window => (b'n', 0),
         Step::Shareable => (b'R', 0),
         Step::DropMeta => (b'D', 0),
@@ -165,10 +168,12 @@ fn write(cmd: &mut Cmd, Write { class, keys, names, steps, look, joins }: &Write
         Step::Show => (b'V', 0),
         Step::Free(_) => (b'U', 1),
         Step::Leave(_) => (b'l', 1),
+        Step::Settled(_) => (b'Q', 1),
         Step::Begins(_) => (b'E', 1),
         Step::Is(_) => (b'I', 1),
         Step::AtMost(_) => (b'B', 1),
         Step::Member(_) => (b'Z', 1),
+        Step::NoMember(_) => (b'z', 1),
         Step::EndsWithin(_) => (b'L', 1),
         Step::KeepFor(_) => (b'X', 1),
         Step::LiveFor(_) => (b'P', 1),
@@ -235,7 +240,10 @@ fn step_args<'c>(cmd: &'c mut Cmd, step: &Step) -> &'c mut Cmd {
     match step {
         Step::On(..)
         | Step::Absent
-        | Step::Unsettled
+        | Step::Present
+        | Step::Refuse
+        | Step::Readable
+        | Step::IsRead
         | Step::Window
         | Step::Shareable
         | Step::DropMeta
@@ -243,12 +251,13 @@ fn step_args<'c>(cmd: &'c mut Cmd, step: &Step) -> &'c mut Cmd {
         | Step::WakeReaders
         | Step::Show => cmd,
         Step::Begins(bytes) | Step::Is(bytes) => cmd.arg(&bytes[..]),
+        Step::Settled(till) => number(cmd, *till),
         Step::AtMost(number)
         | Step::KeepFor(number)
         | Step::LiveFor(number)
         | Step::EndsWithin(number)
         | Step::KeepMeta(number) => cmd.arg(*number),
-        Step::Member(owner) | Step::Free(owner) => cmd.arg(owner.as_str()),
+        Step::Member(owner) | Step::NoMember(owner) | Step::Free(owner) => cmd.arg(owner.as_str()),
         Step::Leave(owner) => cmd.arg(&owner.as_str()[6..]),
         Step::Wake(at) => cmd.arg(*at),
         Step::Clock(from, until) | Step::Settle(from, until) | Step::Number(from, until) => {

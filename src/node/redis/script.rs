@@ -16,13 +16,13 @@ macro_rules! lua {
 /// only when an op needs them.
 const SOURCE: &str = concat!(
     lua!("acquire" "wake" "release" "leave" "show" "join" "write"),
-    "local function fast(kind, k, a, count, marker, now_us, life, second)\n",
+    "local function fast(kind, k, a, now_us, life, second)\n",
     lua!("slots_fast"),
     "end\n",
     "local function batch(now_us, note, out)\n",
     lua!("batch"),
     "end\n",
-    "local function rare(b, kind, k, a, count, rest, join)\n",
+    "local function rare(b, kind, k, a, join)\n",
     codes!(lua_text),
     lua!("helpers" "late"),
     "if kind ~= 'E' then\n",

@@ -120,9 +120,11 @@ impl Dice {
             Some(_) if self.below(8) == 0 => {
                 Step::EndsWithin(self.of(&[1, HOUR_MS - APART_MS, 20 * HOUR_MS]))
             }
+            Some(Value::Readers(_)) if self.below(4) == 0 => Step::NoMember(self.owner()),
             Some(Value::Readers(_)) if self.below(4) > 0 => Step::Member(self.owner()),
             None if self.below(5) > 0 => Step::Absent,
-            _ => self.of(&[Step::Absent, Step::Is(b"7".to_vec()), Step::AtMost(9)]),
+            Some(_) if self.below(2) == 0 => Step::Present,
+            _ => self.of(&[Step::Absent, Step::Present, Step::Is(b"7".to_vec()), Step::AtMost(9)]),
         }
     }
 
@@ -177,6 +179,7 @@ impl Dice {
             let look = Look::Lock(Extent::default());
             return Write { class, keys: &RELEASING, names: 1, steps, look, joins: None };
         }
+        steps.extend((self.below(6) == 0).then_some(Step::Refuse));
         Write { class, keys: &KEYS, names: 1, steps, look: Look::Lock(extent), joins: None }
     }
 
@@ -209,9 +212,11 @@ impl Dice {
         if self.below(2) == 0 {
             let owners = (0..=self.below(3)).map(|_| self.owner()).collect();
             let prolongs = self.below(3) == 0;
-            steps.extend([Step::Shareable, Step::On(Key::Fence, 0), Step::AtMost(proposal)]);
-            steps.push(Step::Keep { first: proposal, low: self.of(&[0, 9]), ms: life });
+            let shareable = [Step::Shareable, Step::Shareable, Step::Readable, Step::IsRead];
+            steps.extend([self.of(&shareable), Step::On(Key::Fence, 0), Step::AtMost(proposal)]);
             steps.extend([Step::On(Key::Main, 0), Step::Read { owners, ms: ttl, prolongs }]);
+            let keep = Step::Keep { first: proposal, low: self.of(&[0, 9]), ms: life };
+            steps.extend([Step::On(Key::Fence, 0), keep]);
         } else {
             let reserved = self.of(&[None, Some(OwnerToken::READERS)]);
             let owner = self.owner();

@@ -115,37 +115,15 @@ async fn a_free_name_costs_few_commands_for_every_kind_of_lock() {
     };
     let slots = LockMode::Slot(Slots::any(4));
     let (k, p) = (LockKeys::new("k"), LockKeys::new("p"));
+    // One ZADD and one PEXPIREAT only ask for the rights.
+    let read = [("getrange", 1), ("pexpire", 1), ("pexpireat", 2), ("pttl", 2), ("zadd", 2)];
+    let read_by = |n| [&read[..], &[("zrange", 2), ("zrem", n)]].concat();
+    let (one, three) = (read_by(1), read_by(3));
     let kinds: [Kind<'_>; 5] = [
         (LockMode::Exclusive, &k, &owners[..1], &[("del", 1), ("get", 1), ("set", 2)]),
-        (
-            LockMode::Shared,
-            &k,
-            &owners[..1],
-            &[
-                ("getrange", 1),
-                ("pexpire", 1),
-                ("pexpireat", 1),
-                ("pttl", 2),
-                ("zadd", 1),
-                ("zrange", 2),
-                ("zrem", 1),
-            ],
-        ),
+        (LockMode::Shared, &k, &owners[..1], &one),
         // Consecutive ops of readers in a batch share all commands except ZREM, one per reader.
-        (
-            LockMode::Shared,
-            &k,
-            &owners,
-            &[
-                ("getrange", 1),
-                ("pexpire", 1),
-                ("pexpireat", 1),
-                ("pttl", 2),
-                ("zadd", 1),
-                ("zrange", 2),
-                ("zrem", 3),
-            ],
-        ),
+        (LockMode::Shared, &k, &owners, &three),
         (slots, &p, &owners[..1], &[("getrange", 2), ("pttl", 1), ("set", 2)]),
         (
             LockMode::Exclusive,

@@ -194,3 +194,49 @@ async fn a_forged_queue_costs_readers_nothing() {
         assert_eq!(one(&node, LONG, shared(release("k", a))).await, Ok(Reply::Done), "{value}");
     }
 }
+
+/// The user has the rights that locks need. Of the additional rights of readers one is missing each
+/// time. What is refused for it has changed nothing, so that a writer that becomes a reader does
+/// not lose its lock.
+#[tokio::test]
+async fn without_the_rights_of_readers_nothing_is_changed() {
+    let server = Server::start(&[]);
+    let locks = "+hello +select +info +time +wait +script|load +evalsha +get +getrange +mget \
+                 +exists +set +del +pexpire +pttl +setrange +strlen +hset +hmget +publish \
+                 +subscribe";
+    let rights =
+        ["+zadd", "+zrem", "+zrange", "+zcard", "+zscore", "+zremrangebyscore", "+pexpireat"];
+    let mut refusals = Vec::new();
+    for lacks in rights {
+        let mut user = vec!["acl", "setuser", "joe", "on", ">pw", "~*", "&palisade:changed*"];
+        user.extend(["-@all", "resetkeys", "~*"]);
+        user.extend(locks.split_whitespace());
+        user.extend(rights.iter().filter(|right| **right != lacks));
+        assert_eq!(server.cli(&user), "OK");
+        let node = RedisNode::builder(server.url()).username("joe").password("pw");
+        let node = node.trust_fresh(true).build().unwrap();
+        let (a, b) = (owner(), owner());
+        let token = fence(one(&node, LONG, acquire("k", a)).await);
+        let ops = [shared(acquire("free", b)), shared(extend("k", a, token, None))];
+        for (i, op) in ops.into_iter().enumerate() {
+            let fence = server.cli(&["get", "{k}:fence"]);
+            match one(&node, LONG, op).await {
+                Ok(reply) => assert!(matches!(reply, Reply::Granted { .. } | Reply::Done)),
+                Err(e) => {
+                    assert_eq!(e.fault(), NodeFault::NoPermission, "{lacks}: {e}");
+                    assert!(e.to_string().contains(lacks), "{e}");
+                    assert_eq!(server.cli(&["get", "k"]), a.as_str(), "{lacks}");
+                    assert_eq!(server.cli(&["get", "{k}:fence"]), fence, "{lacks}");
+                    assert_eq!(server.cli(&["exists", "free", "{free}:fence"]), "0", "{lacks}");
+                    refusals.push((lacks, i));
+                }
+            }
+        }
+        server.cli(&["del", "k", "free", "{free}:fence"]);
+    }
+    for refused in
+        [("+zadd", 0), ("+zadd", 1), ("+zrange", 0), ("+pexpireat", 0), ("+pexpireat", 1)]
+    {
+        assert!(refusals.contains(&refused), "{refusals:?}");
+    }
+}
