@@ -89,8 +89,13 @@ fn keep(case: &Case<'_>) -> Vec<Step> {
     let mut steps = Vec::from_iter(first(h, op).filter(|_| is_reader).into_iter().flatten());
     steps.push(Step::Clock(h.facts.node_micros, h.settles_till.saturating_mul(1_000)));
     for (i, shown, ..) in changed() {
-        let main = compared_main(&shown.main, OwnerToken::KEPT);
-        steps.extend([Step::On(Key::Main, i), main, Step::Settled(shown.kept)]);
+        steps.push(Step::On(Key::Main, i));
+        match &shown.main {
+            // All of them are over, and the first step removes them.
+            Main::Readers(..) => steps.extend([Step::Readable, Step::Absent]),
+            main => steps.push(compared_main(main, OwnerToken::KEPT)),
+        }
+        steps.push(Step::Settled(shown.kept));
         // Without a fence it is not kept.
         steps.extend([Step::On(Key::Fence, i), Step::Present]);
     }

@@ -211,6 +211,9 @@ impl Twin {
     fn bury(&mut self, of: Setting, key: &str) {
         if let Some((Value::Readers(all), Some(_))) = self.keys.get_mut(key) {
             all.retain(|(_, till)| *till > of.micros / 1_000);
+            if all.is_empty() {
+                self.keys.remove(key);
+            }
         }
     }
 
