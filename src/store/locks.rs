@@ -4,6 +4,7 @@
 //! changes nothing, come from what the server shows.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::lock::{Main, Shown};
 use super::lock_steps::{Case, fence_life, grant, millis, prolong, raise};
@@ -232,10 +233,24 @@ pub(crate) fn waits(mode: LockMode, then: IfHeld) -> Option<Waits> {
 /// So the fence, which stands in the write, is right for some time after this clock.
 fn with_proposal_in_range(h: &Header, op: &Op) -> Op {
     let mut op = op.clone();
-    if let Op::Acquire { proposal, .. } = &mut op {
+    if let Op::Acquire { proposal, ttl, .. } = &mut op {
         *proposal = h.in_range_for_long(*proposal);
+        *ttl = Duration::from_millis(millis(*ttl));
     }
     op
+}
+
+/// What is left of the lock, which a ttl is compared with, is shown in whole ms, too.
+fn with_whole_ttl(op: &Op) -> Option<Op> {
+    let Op::Acquire { if_held: Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }), .. } = op
+    else {
+        return None;
+    };
+    let mut op = op.clone();
+    if let Op::Acquire { ttl, .. } = &mut op {
+        *ttl = Duration::from_millis(millis(*ttl));
+    }
+    Some(op)
 }
 
 /// A fence of another program is above every token; but it keeps no acquire out before the acquire
@@ -289,7 +304,8 @@ pub(crate) fn judge(
             old[0].held = Some(Held { owner: Some(owner), till: Some(till), meta });
         }
     }
-    let Ruling { mut reply, rows, .. } = decide(h, op, old.clone());
+    let whole = with_whole_ttl(op);
+    let Ruling { mut reply, rows, .. } = decide(h, whole.as_ref().unwrap_or(op), old.clone());
     let is_open = match op {
         Op::Inspect { .. } => false,
         Op::Release { .. } if is_refused => false,

@@ -1,7 +1,7 @@
 -- Shows what is there of a lock. No upvalues (helpers.lua).
 -- KEYS, ARGV  not read. Parameters: `all`: list to which it is added; `key`, `fence`: keys, the
---          latter false if it is not to be shown; `first`: of readers and permits all are to be shown,
---          from this place on; `own`: the reader to be shown, or nil
+--          latter false if it is not to be shown; `first`: of readers and permits all are to be
+--          shown, from this place on; `own`: the reader to be shown, or nil
 -- Puts     the value, cut behind that of an owner; false if there is none, -5 if it is no string of
 --          ours. Of readers the number of those that follow, of all, and of each the token and its
 --          end: the latest, or the first if there is no place. Then the ms that are left, and the
