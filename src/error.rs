@@ -164,6 +164,9 @@ pub enum NodeFault {
     Tls,
     /// The server refused the user name or the password.
     Auth,
+    /// The node's [provider of credentials](crate::node::CredentialsProvider) failed, or the server
+    /// refused what it gave. It is asked again.
+    Credentials,
     /// The user lacks a permission (`NOPERM`).
     NoPermission,
     /// No Sentinel could be reached.
@@ -295,7 +298,9 @@ impl NodeError {
             F::NoPermission | F::ForeignKey | F::Server | F::Protocol | F::Contended => {
                 Reach::Answered
             }
-            F::Busy | F::Closed => Reach::NotAsked,
+            // After the grant, on a connection of its own.
+            F::Credentials if self.maybe_executed => Reach::Unreachable,
+            F::Busy | F::Closed | F::Credentials => Reach::NotAsked,
             F::NotMaster
             | F::Loading
             | F::NoReplicas
@@ -346,9 +351,12 @@ impl NodeError {
             | F::Busy
             | F::Contended
             | F::NoAgreement => Advice::RetryAfter(Duration::from_millis(500)),
-            F::NotMaster | F::Loading | F::NoReplicas | F::Server | F::Protocol => {
-                Advice::RetryAfter(Duration::from_secs(1))
-            }
+            F::NotMaster
+            | F::Loading
+            | F::NoReplicas
+            | F::Server
+            | F::Protocol
+            | F::Credentials => Advice::RetryAfter(Duration::from_secs(1)),
             F::ClockJump | F::TokenAhead => Advice::RetryAfter(Duration::from_secs(5)),
             F::MinReplicasMissing
             | F::Eviction
@@ -385,6 +393,10 @@ impl NodeError {
             }
             F::Tls => "TLS refused; check CA, certificate name and that both sides speak TLS",
             F::Auth => "user name or password refused; check the credentials of this node",
+            F::Credentials => {
+                "no credentials, or the server refused them; look at this node's provider and at \
+                 what it asks"
+            }
             F::NoPermission => "the ACL user lacks a permission; grant it",
             F::NoSentinel => "no Sentinel reachable; check their addresses and the network",
             F::UnknownMaster => "Sentinels know no master of this name; check the master name",

@@ -56,7 +56,7 @@ pub mod model {
 }
 pub use crate::name::{
     DECISIONS, MARKER, NOTE, SETTLED, check_name, check_namespace, check_prefix, deployment_id,
-    of_key, of_record, record_key,
+    of_key, of_record, record_key, trial_key,
 };
 pub use crate::node::min_replicas_rule::{
     ADVISED_DOWN_AFTER, ADVISED_LAG, Checked, LAG_SLACK, MinReplicasFacts, MinReplicasRule,
@@ -91,7 +91,8 @@ use crate::token::OwnerToken;
 /// # Cancellation safety
 /// If the future is dropped, the connection is closed.
 pub async fn open(at: &Endpoint) -> RedisResult<Line> {
-    at.dial(AsyncConnectionConfig::new(), Limits::WORDS).await
+    // Callers await it in large futures.
+    Box::pin(at.dial("an operator", AsyncConnectionConfig::new(), Limits::WORDS)).await
 }
 
 /// Returns the text of an error of [`open`], with the advice that a node gives.
@@ -260,7 +261,8 @@ pub async fn ask_each(
 /// # Cancellation safety
 /// If the future is dropped, the connection is closed.
 pub async fn open_wide(at: &Endpoint) -> RedisResult<Line> {
-    at.dial(AsyncConnectionConfig::new(), Limits::ENTRIES).await
+    // Callers await it in large futures.
+    Box::pin(at.dial("an operator", AsyncConnectionConfig::new(), Limits::ENTRIES)).await
 }
 
 /// Returns the text of an error of the server or its connection. The text contains no secrets of

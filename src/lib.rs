@@ -15,6 +15,7 @@
 //! [loss]: crate::manual::after_a_loss
 //! [packages]: crate::manual::packages
 //! [promises]: crate::manual::promises
+//! [services]: crate::manual::services
 //! [tested]: crate::manual::how_this_is_tested
 //! [testing]: crate::manual::testing
 //! [troubleshooting]: crate::manual::troubleshooting

@@ -178,6 +178,11 @@ pub fn record_key(prefix: &str, namespace: &str, key: &str) -> Arc<str> {
     [prefix, RECORD, namespace, ":", key].concat().into()
 }
 
+/// Returns the key that a trial uses in the place of `key`.
+pub fn trial_key(trial: u64, key: &str) -> String {
+    format!("palisade:probe:{trial:016x}:{key}")
+}
+
 /// Returns the namespace and the name of the idempotency record that has this key; `None` if the
 /// key is not that of a record with this prefix.
 pub fn of_record<'a>(prefix: &str, key: &'a str) -> Option<(&'a str, &'a str)> {

@@ -16,19 +16,21 @@ pub(crate) fn delayed(target: &str, delay: Duration) -> String {
         for client in listener.incoming().map_while(Result::ok) {
             let Ok(server) = TcpStream::connect(&target) else { return };
             let again = |s: &TcpStream| s.try_clone().expect("a socket");
-            pass(again(&client), again(&server), delay);
-            pass(server, client, delay);
+            // The proxy accepts at once; in a network the connect takes a round trip.
+            pass(again(&client), again(&server), delay, 2 * delay);
+            pass(server, client, delay, Duration::ZERO);
         }
     });
     format!("redis://127.0.0.1:{port}")
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
+fn pass(mut from: TcpStream, mut to: TcpStream, delay: Duration, connect: Duration) {
     for socket in [&from, &to] {
         socket.set_nodelay(true).expect("a socket");
     }
     let (tx, rx) = mpsc::channel::<(Instant, Vec<u8>)>();
     std::thread::spawn(move || {
+        std::thread::sleep(connect);
         let mut buffer = [0; 16_384];
         while let Ok(n @ 1..) = from.read(&mut buffer) {
             if tx.send((Instant::now() + delay, buffer[..n].to_vec())).is_err() {

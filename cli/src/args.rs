@@ -124,9 +124,11 @@ const DOCTOR: &str = "Examples:
   palisade doctor --node sentinel://s1,s2,s3/orders-a
   palisade doctor --node sentinel://s1,s2,s3/orders-a --node sentinel://t1,t2,t3/orders-b \\
                   --node redis://10.0.2.1 --json
+  palisade doctor --probe rediss://cache.example:6379
 
 Exit code: 0 no errors, 1 warnings (with --strict), 2 errors, 64 wrong use, 69 nothing could be
-reached.";
+reached. With --probe: 0 all that palisade needs works, 1 it needs a setting, 2 it cannot work, 69
+it could not be tried to the end.";
 
 const INIT: &str = "Examples:
   palisade init --new --node redis://10.0.2.1

@@ -2,11 +2,11 @@
 
 use clap::Args;
 use palisade::internal::given;
-use palisade_ops::doctor::Doctor;
+use palisade_ops::doctor::{Doctor, probe};
 
 use crate::Done;
 use crate::codes::Fail;
-use crate::settings::NodesArgs;
+use crate::settings::{NodesArgs, deployment};
 
 /// Examines a deployment. For each fault that can lose locks, prints the fault, its reason, and the
 /// command that corrects the fault.
@@ -18,6 +18,10 @@ pub(crate) struct DoctorArgs {
     #[command(flatten)]
     settings: NodesArgs,
 
+    /// Try each feature at this node instead, on keys that are deleted afterwards: whether palisade
+    /// works there, works with a setting, or cannot
+    #[arg(long, value_name = "URL", conflicts_with_all = ["rights_of", "no_trial"])]
+    probe: Option<String>,
     /// ACL user whose rights are checked, if --username is an operator [default: --username]
     #[arg(long, value_name = "NAME", help_heading = "Login")]
     rights_of: Option<String>,
@@ -28,7 +32,7 @@ pub(crate) struct DoctorArgs {
     /// Print all findings as JSON
     #[arg(long)]
     json: bool,
-    /// Exit with 1 after warnings
+    /// Exit with 1 after warnings, or with --probe if not everything works as it is
     #[arg(long)]
     strict: bool,
 }
@@ -36,6 +40,13 @@ pub(crate) struct DoctorArgs {
 impl DoctorArgs {
     pub(crate) async fn run(self) -> Result<Done, Fail> {
         let (json, strict) = (self.json, self.strict);
+        if let Some(url) = self.probe {
+            let mut settings = self.settings.settings()?;
+            settings.urls = vec![url];
+            let found = probe::run(&deployment(&settings)).await?;
+            let text = if json { found.to_json() + "\n" } else { found.to_string() };
+            return Ok(Done { text, code: found.exit_code(strict) });
+        }
         let doctor = Doctor::new(self.settings.deployment()?).trial(!self.no_trial);
         let doctor = given(doctor, self.rights_of, Doctor::rights_of);
         let report = doctor.examine().await?;

@@ -85,6 +85,22 @@ fn quickstart() {
 }
 
 #[test]
+fn credentials() {
+    let server = Server::start(&[]);
+    let words = run("credentials", &["--server".to_owned(), server.url()]);
+    assert!(words.ends_with(", 0 faults\n") && words.contains("token 3 has ended"), "{words}");
+    assert_eq!(server.cli(&["ACL", "USERS"]), "default");
+}
+
+#[test]
+fn password_file() {
+    let server = Server::start(&[]);
+    let words = run("password_file", &["--server".to_owned(), server.url()]);
+    assert!(words.ends_with(" times locked with 4 passwords, 0 faults\n"), "{words}");
+    assert_eq!(server.cli(&["ACL", "USERS"]), "default");
+}
+
+#[test]
 fn fenced_writer() {
     everywhere("fenced_writer", &[], |words| {
         assert!(words.contains("refused"), "{words}");

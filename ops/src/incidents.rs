@@ -86,6 +86,8 @@ pub struct DecidedLoss {
     pub is_new: bool,
     /// Number of nodes that have stored the decision.
     pub on: usize,
+    /// Number of nodes that did not answer afterwards. They may have stored it, too.
+    pub unread: usize,
 }
 
 /// Reads from every node the losses of data because of which the node cannot tell if keys of this
@@ -249,8 +251,8 @@ impl Incident {
                 "a loss of data was decided about by an operator"
             );
             let (stands, is_new) = settled?;
-            let on = copies(keys, loss, &stands).await;
-            all.push(DecidedLoss { loss, stands, is_new, on });
+            let (on, unread) = copies(keys, loss, &stands).await;
+            all.push(DecidedLoss { loss, stands, is_new, on, unread });
         }
         Ok(all)
     }
@@ -306,7 +308,9 @@ async fn losses(keys: &Idempotency) -> Vec<(Arc<str>, Result<(Vec<Loss>, Duratio
     answers.map(|(node, answer)| (node, losses(answer))).collect()
 }
 
-async fn copies(keys: &Idempotency, loss: Loss, decided: &Decided) -> usize {
+/// How many nodes have it, and how many did not say.
+async fn copies(keys: &Idempotency, loss: Loss, decided: &Decided) -> (usize, usize) {
+    let mut most_unread = 0;
     for nth in 0..8 {
         let has = |(_, answer): &(_, Result<Reply, _>)| match answer {
             Ok(Reply::Record { state: Some(state), .. }) => {
@@ -317,11 +321,14 @@ async fn copies(keys: &Idempotency, loss: Loss, decided: &Decided) -> usize {
         };
         let answers = ask_each(keys, Some((loss, Record::Nth(nth)))).await;
         let on = answers.iter().filter(|one| has(one)).count();
+        let is_unread = |(_, answer): &(_, _)| !matches!(answer, Ok(Reply::Record { .. }));
+        let unread = answers.iter().filter(|one| is_unread(one)).count();
         if on > 0 {
-            return on;
+            return (on, unread);
         }
+        most_unread = most_unread.max(unread);
     }
-    0
+    (0, most_unread)
 }
 
 impl fmt::Display for Incident {

@@ -138,7 +138,7 @@ fn unsaved(master: &Master, appendfsync: Option<&str>) -> Option<InMemory> {
     Some(InMemory { at: master.at.clone(), why, save })
 }
 
-async fn find_with(
+pub(super) async fn find_with(
     deployment: &Deployment,
     whole: bool,
 ) -> Result<(Access, Vec<Found>), ConfigError> {

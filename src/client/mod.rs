@@ -272,6 +272,9 @@ impl Core {
                     if event == NodeEvent::Up {
                         core.look_at(i);
                     }
+                    if matches!(event, NodeEvent::LoginFailed { .. }) {
+                        core.queues[i].count_failed_login();
+                    }
                     core.tell(i, event);
                 }
             });

@@ -31,7 +31,7 @@ macro_rules! tallies {
 
 tallies! {
     batches ops grants refusals reassertions histories quarantines keys_forgotten switches barriers
-    barriers_failed losses
+    barriers_failed logins_failed losses
 }
 
 #[derive(Debug)]

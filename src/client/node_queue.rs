@@ -116,6 +116,10 @@ impl NodeQueue {
         self.counters.losses()
     }
 
+    pub(crate) fn count_failed_login(&self) {
+        self.counters.tallies.logins_failed.add(1);
+    }
+
     pub(crate) fn look(&self) {
         self.look.notify_one();
     }

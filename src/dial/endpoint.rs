@@ -3,15 +3,23 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use redis::{AsyncConnectionConfig, Cmd, ProtocolVersion, RedisConnectionInfo, RedisResult, cmd};
+use redis::{
+    AsyncConnectionConfig, Cmd, ErrorKind, ProtocolVersion, RedisConnectionInfo, RedisError,
+    RedisResult, cmd,
+};
+use tokio::time::timeout;
 
+use crate::dial::credentials::CredentialsProvider;
 use crate::dial::frames::Limits;
+use crate::dial::login::{Given, Logins, NEW, NoCredentials};
 #[cfg(not(feature = "tls"))]
 use crate::dial::url::WITHOUT_TLS;
 use crate::dial::url::{SERVER_PORT, Url, server_tls};
 use crate::dial::wire::Wire;
-use crate::dial::{self, Line, Place, secrets};
+use crate::dial::{self, Line, Place};
+use crate::env::{Env, SystemEnv};
 use crate::error::ConfigError;
 use crate::safe_text::Secrets;
 use crate::tls::Tls;
@@ -25,6 +33,9 @@ pub struct Endpoint {
     tls: Option<Tls>,
     tls_name: Option<Arc<str>>,
     login: RedisConnectionInfo,
+    /// Replaces the password, and the user name if it gives one.
+    logins: Option<Arc<Logins>>,
+    given: Option<Box<Given>>,
 }
 
 impl Endpoint {
@@ -119,7 +130,8 @@ impl Endpoint {
     /// A template for [`at`](Self::at): the address is a placeholder, without login and TLS.
     pub(crate) fn anywhere() -> Self {
         let place = Place::Tcp("localhost".into(), 0);
-        Self { place, tls: None, tls_name: None, login: RedisConnectionInfo::default() }
+        let login = RedisConnectionInfo::default();
+        Self { place, tls: None, tls_name: None, login, logins: None, given: None }
     }
 
     #[cfg(feature = "tls")]
@@ -133,10 +145,49 @@ impl Endpoint {
         Self { login: self.login.set_username(name), ..self }
     }
 
-    /// Replaces the password of the login.
+    /// Replaces the password of the login, or what gives one.
     #[must_use]
     pub fn password(self, password: &str) -> Self {
-        Self { login: self.login.set_password(password), ..self }
+        Self { login: self.login.set_password(password), logins: None, ..self }
+    }
+
+    pub(crate) fn credentials(self, provider: Arc<dyn CredentialsProvider>) -> Self {
+        Self { logins: Some(Arc::new(Logins::new(provider, Arc::new(SystemEnv)))), ..self }
+    }
+
+    /// Each node asks its own questions.
+    pub(crate) fn of_node(self, env: &Arc<dyn Env>) -> Self {
+        let logins = self.logins.as_ref().map(|logins| Arc::new(logins.of_node(env)));
+        Self { logins, ..self }
+    }
+
+    pub(crate) fn logins(&self) -> Option<&Arc<Logins>> {
+        self.logins.as_ref()
+    }
+
+    /// With the login of one connection. The caller has to set a time-out.
+    pub(crate) async fn logged(&self, purpose: &'static str) -> Result<Self, NoCredentials> {
+        let Some(logins) = &self.logins else { return Ok(self.clone()) };
+        let login = logins.ask(NEW).await?;
+        Ok(self.with(Given { login, logins: Arc::clone(logins), purpose }))
+    }
+
+    pub(super) fn with(&self, given: Given) -> Self {
+        Self { given: Some(Box::new(given)), ..self.clone() }
+    }
+
+    pub(super) fn given(&self) -> Option<&Given> {
+        self.given.as_deref()
+    }
+
+    /// What a provider gave is no setting that a person has to correct first.
+    pub(crate) fn blamed(&self, e: RedisError) -> RedisError {
+        let is_login = matches!(e.code(), Some("NOAUTH" | "WRONGPASS"))
+            || e.kind() == ErrorKind::AuthenticationFailed;
+        match self.given().filter(|_| is_login) {
+            Some(given) => given.refused(self, &e).into(),
+            None => e,
+        }
     }
 
     pub(crate) fn db(self, db: i64) -> Result<Self, ConfigError> {
@@ -156,12 +207,33 @@ impl Endpoint {
 
     /// Returns the user name, and true if there is a password.
     pub fn login(&self) -> (Option<&str>, bool) {
-        (self.login.username(), self.login.password().is_some())
+        (self.login.username(), self.login.password().is_some() || self.logins.is_some())
     }
 
-    /// Returns the user name and the password of the login, so that they can be hidden in texts.
+    /// Returns the user names and the passwords of the logins, so that they can be hidden in texts.
     pub fn secrets(&self) -> Secrets {
-        secrets(&self.login)
+        let own = Secrets::of(self.login.username(), self.login.password());
+        self.logins.iter().fold(own, |own, logins| own.and(&logins.secrets()))
+    }
+
+    /// `None` if this connection does not log in.
+    fn user_and_password(&self) -> Option<[&str; 2]> {
+        let given = self.given.as_ref().map(|given| &given.login.credentials);
+        let password = given.map(|given| &*given.password).or_else(|| self.login.password())?;
+        let user = given.and_then(|given| given.user.as_deref()).or_else(|| self.login.username());
+        Some([user.unwrap_or("default"), password])
+    }
+
+    pub(super) fn auth(&self) -> Cmd {
+        cmd("AUTH").arg(&self.user_and_password().unwrap_or_default()).take()
+    }
+
+    fn resp3_login(&self) -> RedisConnectionInfo {
+        let login = self.login.clone().set_protocol(ProtocolVersion::RESP3);
+        match self.user_and_password() {
+            Some([user, password]) => login.set_username(user).set_password(password),
+            None => login,
+        }
     }
 
     #[cfg(feature = "tls")]
@@ -191,21 +263,30 @@ impl Endpoint {
     /// Nagle's delay. The caller has to set a time-out. A dropped future closes the connection.
     pub(crate) async fn dial(
         &self,
+        purpose: &'static str,
         config: AsyncConnectionConfig,
         limits: Limits,
     ) -> RedisResult<Line> {
-        let login = self.login.clone().set_protocol(ProtocolVersion::RESP3);
-        let login = login.set_lib_name("palisade", env!("CARGO_PKG_VERSION"));
         let config = config.set_connection_timeout(None).set_response_timeout(None);
-        dial::dial(&self.place, self.transport().as_ref(), &login, config, limits).await
+        let socket = dial::socket(&self.place, self.transport().as_ref()).await?;
+        let at = self.logged(purpose).await?;
+        let login = at.resp3_login().set_lib_name("palisade", env!("CARGO_PKG_VERSION"));
+        dial::log_in(socket, at, &login, config, limits).await
     }
 
     /// Like [`dial`](Self::dial), with the time-outs in `config`. This library's name is not sent,
     /// because a Sentinel's user need not have the permission for that.
-    pub(crate) async fn dial_sentinel(&self, config: AsyncConnectionConfig) -> RedisResult<Line> {
-        let login = self.login.clone().set_protocol(ProtocolVersion::RESP3);
-        let login = login.set_skip_set_lib_name();
-        dial::dial(&self.place, self.transport().as_ref(), &login, config, Limits::SENTINEL).await
+    pub(crate) async fn dial_sentinel(
+        &self,
+        config: AsyncConnectionConfig,
+        within: Duration,
+    ) -> RedisResult<Line> {
+        let socket = dial::socket(&self.place, self.transport().as_ref()).await?;
+        let logged = timeout(within / 2, self.logged("questions")).await;
+        let late = |_| Err(NoCredentials("the provider has not answered yet".into()));
+        let at = logged.unwrap_or_else(late)?;
+        let login = at.resp3_login().set_skip_set_lib_name();
+        dial::log_in(socket, at, &login, config, Limits::SENTINEL).await
     }
 
     /// A connection for batches. It sends no command: the caller sends [`hello`](Self::hello) and
@@ -217,9 +298,8 @@ impl Endpoint {
     pub(crate) fn hello(&self) -> Cmd {
         let mut hello = cmd("HELLO");
         hello.arg("3");
-        if let Some(password) = self.login.password() {
-            let user = self.login.username().unwrap_or("default");
-            hello.arg("AUTH").arg(user).arg(password);
+        if let Some(login) = self.user_and_password() {
+            hello.arg("AUTH").arg(&login);
         }
         hello
     }

@@ -1,12 +1,14 @@
 //! Opens connections: the socket, TLS, the limits on answers, and the login.
 
 pub(crate) mod address;
+pub(crate) mod credentials;
 pub(crate) mod endpoint;
 pub(crate) mod error_text;
 pub(crate) mod frames;
 #[cfg(test)]
 mod fuzz;
 mod limited;
+pub(crate) mod login;
 pub(crate) mod url;
 pub(crate) mod wire;
 
@@ -14,14 +16,17 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 
+use futures_util::FutureExt as _;
 use futures_util::future::select_ok;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisResult};
+use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError, RedisResult};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinHandle;
 
+use self::endpoint::Endpoint;
 use self::frames::Limits;
 use self::limited::{Limited, Socket};
+use self::login::Keeper;
 use self::wire::Wire;
 use crate::safe_text::Secrets;
 use crate::tls::Tls;
@@ -36,14 +41,19 @@ pub(crate) enum Place {
 pub struct Line {
     handle: MultiplexedConnection,
     task: JoinHandle<()>,
-    secrets: Secrets,
+    at: Endpoint,
+    _keeper: Option<Keeper>,
 }
 
 impl Line {
-    /// Returns the user name and the password of the connection's login, so that they can be hidden
-    /// in texts.
-    pub fn secrets(&self) -> &Secrets {
-        &self.secrets
+    /// Returns the user names and the passwords of the connection's logins, so that they can be
+    /// hidden in texts.
+    pub fn secrets(&self) -> Secrets {
+        self.at.secrets()
+    }
+
+    pub(crate) fn blamed(&self, e: RedisError) -> RedisError {
+        self.at.blamed(e)
     }
 }
 
@@ -68,17 +78,24 @@ impl Drop for Line {
 }
 
 /// The caller has to set a time-out. A dropped future closes the connection.
-pub(crate) async fn dial(
-    place: &Place,
-    tls: Option<&Tls>,
+async fn log_in(
+    socket: Box<dyn Socket>,
+    at: Endpoint,
     login: &RedisConnectionInfo,
     config: AsyncConnectionConfig,
     limits: Limits,
 ) -> RedisResult<Line> {
-    let socket = socket(place, tls).await?;
     let stream = Limited::new(socket, limits);
-    let (handle, work) = MultiplexedConnection::new_with_config(login, stream, config).await?;
-    Ok(Line { handle, task: tokio::spawn(work), secrets: secrets(login) })
+    let opened = MultiplexedConnection::new_with_config(login, stream, config).await;
+    let (handle, work) = opened.map_err(|e| at.blamed(e))?;
+    let task = tokio::spawn(work);
+    let con = handle.clone();
+    let sends = move |auth| {
+        let mut con = con.clone();
+        async move { con.send_packed_command(&auth).await }.boxed()
+    };
+    let keeper = Keeper::new(&at, Box::new(sends));
+    Ok(Line { handle, task, at, _keeper: keeper })
 }
 
 /// The login is the caller's first request. The caller has to set a time-out.
@@ -89,10 +106,6 @@ pub(crate) async fn wire(
     load: fn() -> Vec<u8>,
 ) -> io::Result<Wire> {
     Ok(Wire::new(socket(place, tls).await?, limits, load))
-}
-
-pub(crate) fn secrets(login: &RedisConnectionInfo) -> Secrets {
-    Secrets::of(login.username(), login.password())
 }
 
 async fn socket(place: &Place, tls: Option<&Tls>) -> io::Result<Box<dyn Socket>> {

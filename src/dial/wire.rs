@@ -20,6 +20,7 @@ use redis::{Cmd, RedisError, RedisResult, Value};
 use self::line::{LOADING, Line, Request};
 use super::frames::{Excess, Limits};
 use super::limited::Socket;
+use super::login::Sends;
 use crate::op::{Batch, Op};
 use crate::sync::SyncMutex;
 use crate::tls;
@@ -28,13 +29,17 @@ type Answer = RedisResult<Vec<Value>>;
 
 pub(crate) trait Retry: Send {
     /// Ops that the last answer has settled; all that were sent, if nothing is sent again.
-    fn settled(&self) -> &[Op];
+    fn settled(&self) -> &[Op] {
+        &self.batch().ops
+    }
 
     /// Ops that are sent, or are to be sent again.
     fn batch(&self) -> &Batch;
 
     /// May keep the answer. The bytes are sent before any newer request.
-    fn again(&mut self, answer: &mut Value) -> Option<Vec<u8>>;
+    fn again(&mut self, _answer: &mut Value) -> Option<Vec<u8>> {
+        None
+    }
 
     /// What is to be sent without the ops of these ops' owners; `None` if nothing is left, or it
     /// cannot be divided.
@@ -96,6 +101,10 @@ fn broken(why: &'static str) -> RedisError {
     RedisError::from(io::Error::new(io::ErrorKind::BrokenPipe, why))
 }
 
+fn is_over() -> RedisError {
+    broken("the connection is over")
+}
+
 impl Wire {
     pub(super) fn new(socket: Box<dyn Socket>, limits: Limits, load: fn() -> Vec<u8>) -> Self {
         let state = State {
@@ -110,7 +119,8 @@ impl Wire {
         Self(Arc::new(Shared {
             over: AtomicBool::new(false),
             state: SyncMutex::new(state),
-            readiness: SyncMutex::default(),
+            // Nothing was read, so nothing would wake `is_over`.
+            readiness: SyncMutex::new(Readiness { came: true, reader: None }),
         }))
     }
 
@@ -122,21 +132,16 @@ impl Wire {
         wanted: usize,
         retry: Option<Box<dyn Retry>>,
     ) -> Option<Reply> {
-        let shared = &self.0;
-        let mut state = shared.state.lock();
-        // Notices a connection that the server has closed.
-        shared.drive(&mut state);
-        let id = state.sent;
-        let open = !shared.over.load(Ordering::Acquire);
-        let line = state.line.as_mut().filter(|_| open);
-        let sent = line.map(|line| line.queue(Request::new(id, bytes, wanted, retry)));
-        if sent.is_some() {
-            state.sent += 1;
-            state.waiters.push_back(Waiter { id, waker: None, answer: None });
-            shared.drive(&mut state);
-        }
-        shared.leave(state);
-        sent.map(|()| Reply { shared: Arc::clone(shared), id })
+        self.0.send(bytes, wanted, retry)
+    }
+
+    /// Does not keep the connection open.
+    pub(crate) fn sends(&self) -> Sends {
+        let shared = Arc::clone(&self.0);
+        Box::new(move |command| {
+            let reply = shared.send(command.get_packed_command(), 1, None).ok_or_else(is_over);
+            Box::pin(async { Ok(reply?.await?.pop().unwrap_or(Value::Nil)) })
+        })
     }
 
     pub(crate) fn ask(&self, commands: &[Cmd]) -> impl Future<Output = Answer> + use<> {
@@ -145,7 +150,7 @@ impl Wire {
             command.write_packed_command(&mut bytes);
         }
         let reply = self.send(bytes, commands.len(), None);
-        async { reply.ok_or_else(|| broken("the connection is over"))?.await }
+        async { reply.ok_or_else(is_over)?.await }
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -203,6 +208,29 @@ impl Drop for Wire {
 }
 
 impl Shared {
+    fn send(
+        self: &Arc<Self>,
+        bytes: Vec<u8>,
+        wanted: usize,
+        retry: Option<Box<dyn Retry>>,
+    ) -> Option<Reply> {
+        let shared = self;
+        let mut state = shared.state.lock();
+        // Notices a connection that the server has closed.
+        shared.drive(&mut state);
+        let id = state.sent;
+        let open = !shared.over.load(Ordering::Acquire);
+        let line = state.line.as_mut().filter(|_| open);
+        let sent = line.map(|line| line.queue(Request::new(id, bytes, wanted, retry)));
+        if sent.is_some() {
+            state.sent += 1;
+            state.waiters.push_back(Waiter { id, waker: None, answer: None });
+            shared.drive(&mut state);
+        }
+        shared.leave(state);
+        sent.map(|()| Reply { shared: Arc::clone(shared), id })
+    }
+
     fn drive(self: &Arc<Self>, state: &mut State) {
         let State { line: Some(line), waiters, wake, refused_script, .. } = state else { return };
         // If the socket becomes ready after that, `leave` wakes the future that reads.

@@ -15,6 +15,9 @@ pub mod console {}
 #[doc = include_str!("deployment.md")]
 pub mod deployment {}
 
+#[doc = include_str!("services.md")]
+pub mod services {}
+
 #[doc = include_str!("promises.md")]
 pub mod promises {}
 

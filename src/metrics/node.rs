@@ -44,6 +44,9 @@ pub struct NodeMetrics {
     /// Waits for replicas that failed: too few replicas confirmed in time, and the grants of the
     /// batch were undone.
     pub barriers_failed: u64,
+    /// Failures of the node's providers of credentials, and answers that a server refused; see
+    /// [`LoginFailed`](crate::node::NodeEvent::LoginFailed).
+    pub logins_failed: u64,
     /// Number of losses of the node's data while this handle used it, [certain or
     /// possible](crate::node::Loss).
     pub losses: u64,

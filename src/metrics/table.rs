@@ -104,6 +104,7 @@ pub(crate) struct Node {
     pub(crate) switches: Metric,
     pub(crate) barriers: Metric,
     pub(crate) barriers_failed: Metric,
+    pub(crate) logins_failed: Metric,
     pub(crate) voting: Metric,
     pub(crate) quarantine_ends: Metric,
     pub(crate) losses: Metric,
@@ -142,6 +143,10 @@ pub(crate) const NODE: Node = Node {
     barriers_failed: counter(
         "palisade_node_replica_waits_failed_total",
         "Those that too few replicas confirmed in time",
+    ),
+    logins_failed: counter(
+        "palisade_node_logins_failed_total",
+        "Failures of the provider of credentials, and answers of it that a server refused",
     ),
     voting: metric(
         "palisade_node_voting",

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::link::LinkOptions;
 use super::min_replicas_rule::{MinReplicas, MinReplicasRule, check_min_replicas};
+use crate::dial::credentials::CredentialsProvider;
 use crate::dial::endpoint::Endpoint;
 use crate::env::{Env, SystemEnv};
 use crate::error::ConfigError;
@@ -34,13 +35,15 @@ pub(super) struct NodeSettings<S> {
     check: Option<MinReplicas>,
     trust_fresh: bool,
     allow_eviction: bool,
+    trial: Option<u64>,
     pub(super) own: S,
 }
 
 impl<S> NodeSettings<S> {
     pub(super) fn new(data: Endpoint, policy: MinReplicas, own: S) -> Self {
         let rule = MinReplicasRule { policy, ..MinReplicasRule::default() };
-        Self { data, rule, check: None, trust_fresh: false, allow_eviction: false, own }
+        let (trust_fresh, allow_eviction) = (false, false);
+        Self { data, rule, check: None, trust_fresh, allow_eviction, trial: None, own }
     }
 
     pub(super) fn link(
@@ -52,6 +55,7 @@ impl<S> NodeSettings<S> {
         LinkOptions {
             trust_fresh: self.trust_fresh,
             allow_eviction: self.allow_eviction,
+            trial: self.trial,
             name: Arc::clone(name),
             connect_timeout,
             env,
@@ -111,6 +115,13 @@ impl<S> NodeBuilder<S> {
         self.set_data(|data| Ok(data.password(password.as_ref())))
     }
 
+    /// Sets the provider of the login at the data servers, which the node asks for each new
+    /// connection. It replaces [`password`](Self::password), and [`username`](Self::username) where
+    /// its answer has a user name. The last call of `password` and `credentials` counts.
+    pub fn credentials(self, provider: impl CredentialsProvider) -> Self {
+        self.set_data(|data| Ok(data.credentials(Arc::new(provider))))
+    }
+
     /// Sets the database index, at most 2 147 483 647. Default: the index in the address of a
     /// standalone server, or 0 if there is none. All clients of a lock must use the same index.
     pub fn db(self, db: u32) -> Self {
@@ -149,6 +160,13 @@ impl<S> NodeBuilder<S> {
     /// all its data (quarantine 21).
     pub fn allow_eviction(self, allow: bool) -> Self {
         self.set(|s| s.allow_eviction = allow)
+    }
+
+    /// Keeps the marker and the note under keys of this trial ([`trial_key`](crate::name)), and
+    /// accepts what can be tried nevertheless.
+    pub(crate) fn on_trial(self, trial: u64) -> Self {
+        let node = self.trust_fresh(true).allow_eviction(true).failover_window(Duration::ZERO);
+        node.min_replicas_check(MinReplicas::Off).set(|s| s.trial = Some(trial))
     }
 
     /// Sets the failover window: the assumed time for which a replaced server accepts writes. At

@@ -108,8 +108,9 @@ impl Stream for NodeEvents {
 /// Every event is also logged through `tracing`, with the target `palisade::node` and the fields
 /// `node` (the node's name), `event` (the name given at each variant) and the further fields that
 /// the variant lists. These names are stable across versions. The handle logs the events of all
-/// kinds of nodes, with three exceptions. [`Down`](Self::Down), [`Up`](Self::Up) and the events of
-/// the min-replicas check are logged by the server nodes of this crate.
+/// kinds of nodes, with four exceptions. [`Down`](Self::Down), [`Up`](Self::Up),
+/// [`LoginFailed`](Self::LoginFailed) and the events of the min-replicas check are logged by the
+/// server nodes of this crate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeEvent {
@@ -119,6 +120,15 @@ pub enum NodeEvent {
     /// The node was connected or reconnected, possibly to another server. The handle then reads the
     /// identity of the node's data history. Log: `up`.
     Up,
+    /// A [`CredentialsProvider`](super::CredentialsProvider) failed, or a server refused what it
+    /// gave, on a new connection or on an open one, which goes on until the server ends it. The
+    /// node asks again. Log: `login_failed` with `why`, without secrets.
+    #[non_exhaustive]
+    LoginFailed {
+        /// Whether the login was for the servers or for the Sentinels, the cause, and after a
+        /// refusal the server and what the connection is for.
+        why: Arc<str>,
+    },
     /// The node has a new data history: the server restarted, another server took over, or data
     /// were lost. So the node may have forgotten its earlier grants. Log: `history_changed` with
     /// `cause`.
@@ -267,6 +277,9 @@ impl NodeEvent {
             // Only the connection has the cause, and logs `down`.
             Self::Down => {}
             Self::Up => say!(info, "up", "node connected"),
+            Self::LoginFailed { why } => {
+                say!(warn, "login_failed", "no new login; tried again", why = &**why);
+            }
             Self::HistoryChanged { cause: cause @ HistoryCause::FirstUse } => say!(
                 info,
                 "history_changed",
@@ -411,16 +424,14 @@ pub(super) mod tests {
     /// Operators' alerts use these names.
     #[test]
     fn the_names_in_the_log_stay() {
+        let changed = |cause| NodeEvent::HistoryChanged { cause };
         let log = Log::default();
         let span = Duration::from_millis(1_500);
         let why: Arc<str> = "because".into();
         let all = [
             (NodeEvent::Up, "up", ""),
-            (
-                NodeEvent::HistoryChanged { cause: HistoryCause::DataLost },
-                "history_changed",
-                "cause=\"data lost\"",
-            ),
+            (NodeEvent::LoginFailed { why: why.clone() }, "login_failed", "why=\"because\""),
+            (changed(HistoryCause::DataLost), "history_changed", "cause=\"data lost\""),
             (
                 NodeEvent::QuarantineBegun {
                     remaining: span,
@@ -460,11 +471,7 @@ pub(super) mod tests {
                 "`palisade idem incidents --node redis://a` shows it and says how to decide \
                  node=\"orders-a\" event=\"keys_forgotten\" remaining_ms=1500",
             ),
-            (
-                NodeEvent::HistoryChanged { cause: HistoryCause::FirstUse },
-                "history_changed",
-                "cause=\"first use\"",
-            ),
+            (changed(HistoryCause::FirstUse), "history_changed", "cause=\"first use\""),
             (
                 NodeEvent::TtlTooShort {
                     ttl: span,

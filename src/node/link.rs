@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{broadcast, watch};
 use tokio::time::sleep;
 
-use self::order::{Place, Waiting};
+use self::order::Waiting;
 use self::redial::Failed;
 use super::redis::barrier::Barriers;
 use super::redis::barrier::replicas::Known;
@@ -26,11 +26,13 @@ use super::redis::encode::GroupTerms;
 use super::redis::facts::ServerFacts;
 use super::redis::faults;
 use super::redis::session::Session;
-use super::{BoxFuture, NodeSignal};
+use super::{BoxFuture, NodeEvent, NodeSignal};
 use crate::dial::endpoint::Endpoint;
+use crate::dial::login::Logins;
+use crate::dial::wire::Wire;
 use crate::durability::{BarrierPoint, Durability};
 use crate::env::Env;
-use crate::error::{NodeError, NodeFault};
+use crate::error::{Commands, NodeError, NodeFault};
 use crate::op::{Batch, Remembered, Replies, Terms, TimedFacts};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
@@ -44,6 +46,10 @@ pub(crate) const DEPTH: usize = 8;
 pub(crate) trait Resolver: Send + Sync + 'static {
     /// Must return before `deadline`.
     fn resolve(&self, deadline: Moment) -> BoxFuture<'_, Result<Endpoint, NodeError>>;
+
+    fn dial<'a>(&'a self, at: &'a Endpoint) -> BoxFuture<'a, Result<Wire, NodeError>> {
+        Box::pin(Session::dial(at))
+    }
 
     /// Changes with the master or its epoch. After that the connection must not be used, and
     /// unanswered calls on it end as *maybe executed*.
@@ -89,6 +95,8 @@ pub(crate) struct LinkOptions {
     /// A server without the marker is new and grants at once.
     pub(crate) trust_fresh: bool,
     pub(crate) allow_eviction: bool,
+    /// As in [`GroupTerms`].
+    pub(crate) trial: Option<u64>,
     pub(crate) name: Arc<str>,
     pub(crate) connect_timeout: Duration,
     pub(crate) env: Arc<dyn Env>,
@@ -116,6 +124,8 @@ struct State {
     /// `host:port` of the last connection.
     address: Option<Arc<str>>,
     trying: Option<Arc<str>>,
+    /// The connection that is made waits for its provider of credentials.
+    wants_login: bool,
     connecting: bool,
     tended: bool,
     /// `run_id` of the last server process, and its largest number of replicas so far.
@@ -147,6 +157,26 @@ impl<R: Resolver> Link<R> {
         Self { shared: Arc::new(shared) }
     }
 
+    /// Failures of these logins are the node's events.
+    pub(crate) fn reporting(
+        self,
+        logins: impl IntoIterator<Item = (&'static str, Option<Arc<Logins>>)>,
+    ) -> Self {
+        for (whose, logins) in logins {
+            let (events, name) = (self.shared.events.clone(), self.shared.options.name.clone());
+            let report = move |why: &str| {
+                let why = format!("login at the {whose}: {why}").into();
+                let event = NodeEvent::LoginFailed { why };
+                event.log(&name, &Commands::default());
+                let _ = events.send(event.into());
+            };
+            if let Some(logins) = logins {
+                logins.on_failure(report);
+            }
+        }
+        self
+    }
+
     pub(crate) fn resolver(&self) -> &R {
         &self.shared.resolver
     }
@@ -162,16 +192,12 @@ impl<R: Resolver> Link<R> {
     }
 
     pub(crate) fn server(&self) -> Option<Arc<str>> {
-        let state = self.shared.state();
-        let current = state.current.as_ref().filter(|current| self.shared.is_usable(current))?;
-        Some(Arc::clone(&current.session.facts().run_id))
+        Some(Arc::clone(&self.shared.current()?.session.facts().run_id))
     }
 
     /// `None` at all later calls.
     pub(crate) fn first_facts(&self) -> Option<TimedFacts> {
-        let state = self.shared.state();
-        let usable = state.current.as_ref().filter(|current| self.shared.is_usable(current));
-        usable?.session.first_facts()
+        self.shared.current()?.session.first_facts()
     }
 
     pub(crate) fn events(&self) -> broadcast::Receiver<NodeSignal> {
@@ -185,20 +211,27 @@ impl<R: Resolver> Link<R> {
         }
         let (shared, n) = (&self.shared, batch.ops.len());
         let rest = deadline.since(shared.options.env.now());
+        let doubt = |(current, sent)| (Doubt { shared, current, standing: true }, sent);
         let place = match shared.place(Arc::new(batch)) {
-            Place::Refused(cause) => return Box::pin(ready(Replies::fail(n, &cause))),
-            Place::Sent((current, sent)) => Ok((Doubt::new(shared, current), sent)),
-            Place::Waits(sent) => Err(sent),
+            Ok(place) => place.map(doubt),
+            Err(cause) => return Box::pin(ready(Replies::fail(n, &cause))),
         };
         Box::pin(async move {
             let late = sleep(rest);
             tokio::pin!(late);
             let (mut doubt, sent) = match place {
                 Ok(on_its_way) => on_its_way,
-                Err(waits) => match shared.wait(waits, late.as_mut()).await {
-                    Ok(on_its_way) => on_its_way,
-                    Err(cause) => return Replies::fail(n, &cause),
-                },
+                Err(waits) => {
+                    let sent = tokio::select! {
+                        biased;
+                        sent = waits => sent.unwrap_or_else(|_| Err(cut_off())),
+                        () = late.as_mut() => Err(shared.too_late()),
+                    };
+                    match sent {
+                        Ok(sent) => doubt(sent),
+                        Err(cause) => return Replies::fail(n, &cause),
+                    }
+                }
             };
             let done = tokio::select! {
                 biased;
@@ -214,7 +247,7 @@ impl<R: Resolver> Link<R> {
             doubt.standing = done.as_ref().is_err_and(|e| faults::ends_session(e.fault()));
             done.unwrap_or_else(|e| match e.fault() {
                 // A person has to correct this, so the message names the server.
-                NodeFault::Auth | NodeFault::NoPermission => {
+                NodeFault::Auth | NodeFault::Credentials | NodeFault::NoPermission => {
                     Replies::fail(n, &e.at(&doubt.current.at, ""))
                 }
                 _ => Replies::fail(n, &e),
@@ -231,12 +264,8 @@ impl<R: Resolver> Link<R> {
     ) -> Result<u32, NodeError> {
         let shared = &*self.shared;
         let not_durable = |detail| Err(NodeError::maybe_executed(NodeFault::NotDurable, detail));
-        let current = shared.state().current.clone();
-        let Some(current) = current.filter(|c| {
-            !c.session.is_lost()
-                && *shared.changed.borrow() == c.version
-                && c.session.facts().run_id == after.identity
-        }) else {
+        let current = shared.current();
+        let Some(current) = current.filter(|c| c.session.facts().run_id == after.identity) else {
             return not_durable("the connection to the server that granted is gone".to_owned());
         };
         let known = match level {
@@ -287,6 +316,11 @@ impl<R: Resolver> Shared<R> {
         Some((current, group_terms))
     }
 
+    fn current(&self) -> Option<Arc<Current>> {
+        let current = self.state().current.clone();
+        current.filter(|current| self.is_usable(current))
+    }
+
     fn is_usable(&self, current: &Current) -> bool {
         !current.session.is_lost() && *self.changed.borrow() == current.version
     }
@@ -312,14 +346,14 @@ impl<R: Resolver> Shared<R> {
     }
 
     fn too_late(&self) -> NodeError {
-        let detail = self.late("still connecting when the deadline passed");
-        NodeError::not_executed(NodeFault::Unreachable, detail)
+        self.late("still connecting when the deadline passed")
     }
 
     /// Of this version; `None` if there is a later one.
     fn terms_at(&self, version: u64) -> Option<GroupTerms> {
-        let LinkOptions { trust_fresh, allow_eviction, .. } = self.options;
-        let group_terms = GroupTerms { trust_fresh, allow_eviction, ..self.resolver.group_terms() };
+        let LinkOptions { trust_fresh, allow_eviction, trial, .. } = self.options;
+        let group_terms = self.resolver.group_terms();
+        let group_terms = GroupTerms { trust_fresh, allow_eviction, trial, ..group_terms };
         // The version comes second: it changes no later than the terms, which name one master only
         // (sentinel 10).
         (*self.changed.borrow() == version).then_some(group_terms)
@@ -336,12 +370,6 @@ struct Doubt<'a, R: Resolver> {
     shared: &'a Shared<R>,
     current: Arc<Current>,
     standing: bool,
-}
-
-impl<'a, R: Resolver> Doubt<'a, R> {
-    fn new(shared: &'a Shared<R>, current: Arc<Current>) -> Self {
-        Self { shared, current, standing: true }
-    }
 }
 
 impl<R: Resolver> Drop for Doubt<'_, R> {

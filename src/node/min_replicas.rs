@@ -87,6 +87,7 @@ impl Judge {
             widest_window: known.max(longest),
             trust_fresh: false,
             allow_eviction: false,
+            trial: None,
             named: None,
             good_replicas: good_replicas(&self.rule, last.facts.as_ref()),
         }
@@ -132,17 +133,19 @@ impl Judge {
             return;
         }
         let names: Vec<String> = servers.iter().map(ToString::to_string).collect();
-        let master = self.last.lock().master.clone();
-        self.last.lock().lags.retain(|at, _| names.contains(at) || master.as_ref() == Some(at));
         let mut reads = FuturesUnordered::new();
-        for (endpoint, at) in servers.iter().zip(names) {
-            let known = self.last.lock().lags.get(&at).copied();
-            if !known.is_some_and(|(lag, read)| lag.is_some() && now.since(read) < READ_EVERY) {
-                self.last.lock().lags.entry(at.clone()).or_insert((None, now));
-                reads.push(async move { (at, max_lag_at(endpoint, READ).await) });
+        {
+            let mut last = self.last.lock();
+            let master = last.master.clone();
+            last.lags.retain(|at, _| names.contains(at) || master.as_ref() == Some(at));
+            for (endpoint, at) in servers.iter().zip(names) {
+                let (lag, read) = last.lags.entry(at.clone()).or_insert((None, now));
+                if lag.is_none() || now.since(*read) >= READ_EVERY {
+                    reads.push(async move { (at, max_lag_at(endpoint, READ).await) });
+                }
             }
+            last.lags_known = true;
         }
-        self.last.lock().lags_known = true;
         while let Some((at, lag)) = reads.next().await {
             let mut last = self.last.lock();
             let known = last.lags.get(&at).and_then(|(lag, _)| *lag);

@@ -23,6 +23,9 @@ pub use self::event::{HistoryCause, NamedEvent, NodeEvent, NodeEvents};
 pub use self::failover_times::FailoverTimes;
 pub(crate) use self::lock_node::{BoxFuture, LockNode};
 pub use self::redis::{RedisNode, RedisNodeBuilder, ServerSettings};
+pub use crate::dial::credentials::{
+    Credentials, CredentialsAnswer, CredentialsProvider, PasswordFile,
+};
 pub use crate::metrics::NodeMetrics;
 pub use crate::op::Loss;
 pub use memory::{MemoryNode, MemoryNodeBuilder};

@@ -65,7 +65,7 @@ use crate::time::Moment;
 /// **Requests.** The node asks the Sentinels every second, and after each of their events, for the
 /// master's address, its facts and the other Sentinels. The node reads the identity and the
 /// min-replicas settings of the master, and asks the Sentinels for the replicas, on each new
-/// connection, and every ten seconds while it is used.
+/// connection, and every ten seconds while it is used. It logs in to each replica once a minute.
 ///
 /// [`NodeFault::MinReplicasMissing`]: crate::error::NodeFault::MinReplicasMissing
 pub struct SentinelNode {

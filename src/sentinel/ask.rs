@@ -48,8 +48,9 @@ pub(crate) struct Round {
 
 pub(crate) struct Replicas {
     pub(crate) reported: BTreeSet<Address>,
-    /// By a majority: the client logs in there, so one Sentinel alone must not choose them.
-    pub(crate) agreed: BTreeSet<Address>,
+    /// By a majority, and where each is reached: the client logs in there, so one Sentinel alone
+    /// must not choose them.
+    pub(crate) agreed: BTreeMap<Address, Address>,
     pub(crate) none_fits: bool,
 }
 
@@ -125,7 +126,7 @@ impl Asker {
         let lists: Vec<Vec<Address>> = lists.into_iter().map(|list| list.at).collect();
         let reported = lists.iter().flatten().cloned().collect();
         let agreed = named_by_most(lists, known);
-        let reached = |reported: Address| inquiry.map.get(&reported).cloned().unwrap_or(reported);
+        let reached = |at: Address| (at.clone(), inquiry.map.get(&at).cloned().unwrap_or(at));
         Replicas { reported, agreed: agreed.into_iter().map(reached).collect(), none_fits }
     }
 
@@ -135,8 +136,6 @@ impl Asker {
     ///   might report a higher epoch.
     /// - If a minority was silent in the last round and all others have answered, the round ends at
     ///   once with a decision. Without one, the silent get a fifth of the deadline.
-    ///
-    /// In either case, nobody waits after `end` if the answers give a decision.
     async fn ask(
         &mut self,
         whom: &[Address],
@@ -232,6 +231,11 @@ async fn ask_one(
                         *at = reached.clone();
                     }
                 }
+            }
+            if let SentinelReply::Failed(trouble @ Trouble::Auth, _) = &mut answer.reply
+                && like.logins().is_some()
+            {
+                *trouble = Trouble::NoCredentials;
             }
             (answer, conn.filter(|_| keep))
         }

@@ -13,6 +13,7 @@ use crate::dial::Line;
 use crate::dial::address::Address;
 use crate::dial::endpoint::Endpoint;
 use crate::dial::error_text::{error_text, refusal};
+use crate::dial::login::NoCredentials;
 use crate::safe_text::{Quoted, Secrets};
 use crate::tls;
 
@@ -52,25 +53,31 @@ impl SentinelConn {
             .set_connection_timeout(None)
             .set_response_timeout(Some(within))
             .set_push_sender(move |push: PushInfo| {
+                if let Some(at) = promotes(&push, &ours) {
+                    // All Sentinels say it.
+                    collector
+                        .promoted
+                        .send_if_modified(|last| last.replace(at.clone()) != Some(at));
+                }
                 if !collector.is_full() && concerns(&push, &ours) {
                     collector.record();
                 }
                 Ok::<(), std::convert::Infallible>(())
             });
         let endpoint = Endpoint::at(at.host(), at.port(), like);
-        let mut handle = timeout(within, endpoint.dial_sentinel(config))
+        let mut handle = timeout(within, endpoint.dial_sentinel(config, within))
             .await
             .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
             .map_err(|e| no_connection(&e, like.is_tls(), &like.secrets()))?;
         let subscription = match handle.subscribe(&CHANNELS[..]).await {
             Ok(()) => Subscription::Events,
             Err(e) if e.is_timeout() || e.is_io_error() => {
-                return Err(trouble(&e, handle.secrets()));
+                return Err(trouble(&e, &handle.secrets()));
             }
-            Err(e) => Subscription::PollOnly(error_text(&e, handle.secrets())),
+            Err(e) => Subscription::PollOnly(error_text(&e, &handle.secrets())),
         };
         let id = redis::cmd("SENTINEL").arg("MYID").query_async(&mut *handle).await;
-        let id = own_id(id, handle.secrets())?;
+        let id = own_id(id, &handle.secrets())?;
         Ok((Self { handle, id }, subscription))
     }
 
@@ -89,16 +96,16 @@ impl SentinelConn {
         let mut reply = match got.map(<[RedisResult<Value>; 4]>::try_from) {
             Ok(Ok([facts, address, peers, info])) => {
                 in_tilt = info.is_ok_and(|info| says_tilt(&info));
-                judged(facts, address, peers, self.handle.secrets())
+                judged(facts, address, peers, &self.handle.secrets())
             }
             Ok(Err(_)) => SentinelReply::Failed(Trouble::Strange, "wrong number of answers".into()),
             Err(e) => {
-                let (trouble, detail) = trouble(&e, self.handle.secrets());
+                let (trouble, detail) = trouble(&e, &self.handle.secrets());
                 SentinelReply::Failed(trouble, detail)
             }
         };
         if let SentinelReply::Unknown(detail) = &mut reply {
-            *detail = not_monitored(name, &self.masters().await, self.handle.secrets()).into();
+            *detail = not_monitored(name, &self.masters().await, &self.handle.secrets()).into();
         }
         Answer { from: from.clone(), id: self.id.clone(), reply, in_tilt }
     }
@@ -276,6 +283,16 @@ fn concerns(push: &PushInfo, name: &str) -> bool {
     payload.split(' ').any(|word| word == name)
 }
 
+fn promotes(push: &PushInfo, name: &str) -> Option<Address> {
+    let [Value::BulkString(channel), Value::BulkString(payload)] = &push.data[..] else {
+        return None;
+    };
+    let payload = String::from_utf8_lossy(payload);
+    let mut words = payload.split(' ');
+    let is_ours = &channel[..] == b"+switch-master" && words.next() == Some(name);
+    Address::new(words.nth(2).filter(|_| is_ours)?, words.next()?.parse().ok()?)
+}
+
 fn no_connection(e: &RedisError, with_tls: bool, secrets: &Secrets) -> (Trouble, Box<str>) {
     let (kind, detail) = trouble(e, secrets);
     let hint = match kind {
@@ -297,6 +314,7 @@ fn trouble(e: &RedisError, secrets: &Secrets) -> (Trouble, Box<str>) {
 fn kind(e: &RedisError) -> Trouble {
     let unknown = |text: &str| text.to_ascii_lowercase().starts_with("unknown command");
     match e.code() {
+        _ if tls::inside::<NoCredentials>(e).is_some() => Trouble::NoCredentials,
         _ if e.is_timeout() => Trouble::Timeout,
         Some("NOAUTH" | "WRONGPASS") => Trouble::Auth,
         Some("NOPERM") => Trouble::NoPermission,
@@ -314,13 +332,14 @@ mod fuzz;
 mod tests {
     use super::*;
 
-    fn message(payload: &str) -> PushInfo {
+    fn event(channel: &str, payload: &str) -> PushInfo {
         let text = |t: &str| Value::BulkString(t.as_bytes().to_vec());
-        PushInfo { kind: PushKind::Message, data: vec![text("+sdown"), text(payload)] }
+        PushInfo { kind: PushKind::Message, data: vec![text(channel), text(payload)] }
     }
 
     #[test]
     fn events_of_other_groups_are_ignored() {
+        let message = |payload| event("+sdown", payload);
         for ours in [
             "orders-a 10.0.0.1 6379 10.0.0.2 6379",
             "master orders-a 10.0.0.1 6379",
@@ -335,6 +354,16 @@ mod tests {
         assert!(!concerns(&subscribed, "orders-a"));
         let gone = PushInfo { kind: PushKind::Disconnection, data: Vec::new() };
         assert!(concerns(&gone, "orders-a"));
+    }
+
+    #[test]
+    fn a_promoted_server_is_named_by_one_kind_of_event() {
+        let of = |channel, payload| promotes(&event(channel, payload), "orders-a");
+        let payload = "orders-a 10.0.0.1 6379 10.0.0.2 6380";
+        assert_eq!(of("+switch-master", payload), Address::new("10.0.0.2", 6380));
+        assert_eq!(of("+sdown", payload), None);
+        assert_eq!(of("+switch-master", "orders-b 10.0.0.1 6379 10.0.0.2 6380"), None);
+        assert_eq!(of("+switch-master", "orders-a 10.0.0.1 6379"), None);
     }
 
     #[test]

@@ -42,6 +42,7 @@ pub(crate) enum Trouble {
     Timeout,
     NotSentinel,
     Auth,
+    NoCredentials,
     NoPermission,
     Tls,
     Strange,
@@ -372,6 +373,7 @@ impl Trouble {
             Self::NotSentinel => "not a Sentinel",
             Self::Auth => "credentials refused",
             Self::NoPermission => "not permitted",
+            Self::NoCredentials => "no credentials",
             Self::Tls => "TLS refused",
             Self::Strange => "unexpected answer",
         }
@@ -392,6 +394,8 @@ fn no_master_named(voices: &[Voice<'_>], answers: &[Answer]) -> NodeError {
         NodeFault::UnknownMaster
     } else if has(Trouble::Auth) {
         NodeFault::Auth
+    } else if has(Trouble::NoCredentials) {
+        NodeFault::Credentials
     } else if has(Trouble::NoPermission) {
         NodeFault::NoPermission
     } else if has(Trouble::Tls) {
@@ -405,6 +409,7 @@ fn no_master_named(voices: &[Voice<'_>], answers: &[Answer]) -> NodeError {
     };
     let change = match fault {
         NodeFault::Auth => "; set `sentinel_username` and `sentinel_password`",
+        NodeFault::Credentials => "; look at the provider given to `sentinel_credentials`",
         NodeFault::NoPermission => {
             "; allow this user what users-sentinel.acl in sentinel-conf allows `palisade`"
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::dial::address::Address;
@@ -17,12 +17,15 @@ const TOGETHER: Duration = Duration::from_secs(3);
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     notify: Arc<Notify>,
+    /// By any one Sentinel.
+    pub(super) promoted: watch::Sender<Option<Address>>,
     by: SyncMutex<BTreeMap<Address, Arc<EventCollector>>>,
 }
 
 #[derive(Debug)]
 pub(crate) struct EventCollector {
     notify: Arc<Notify>,
+    pub(super) promoted: watch::Sender<Option<Address>>,
     state: SyncMutex<EventState>,
 }
 
@@ -49,6 +52,7 @@ impl Events {
         let new = || {
             Arc::new(EventCollector {
                 notify: Arc::clone(&self.notify),
+                promoted: self.promoted.clone(),
                 state: SyncMutex::default(),
             })
         };

@@ -77,8 +77,12 @@ impl Watch {
     }
 
     /// A master that a round has just decided is returned at once to the first call.
-    pub(crate) async fn resolve(&self) -> Result<Master, NodeError> {
-        self.start();
+    /// `beside` runs as long as the Sentinels are asked.
+    pub(crate) async fn resolve(
+        &self,
+        beside: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<Master, NodeError> {
+        self.start(beside);
         let news = self.shared.seen.lock().news.take();
         match news {
             Some((at, master)) if self.shared.env.now() <= at + self.poll_every => Ok(master),
@@ -104,15 +108,23 @@ impl Watch {
         asker.replicas(self.shared.enough()).await
     }
 
+    /// What the last Sentinel said in an event, which decides nothing.
+    pub(crate) fn promoted(&self) -> watch::Receiver<Option<Address>> {
+        self.shared.events.promoted.subscribe()
+    }
+
     pub(crate) fn changed(&self) -> watch::Receiver<u64> {
         self.shared.version.subscribe()
     }
 
     /// `new` does not, because a program may build a node outside of a runtime.
-    fn start(&self) {
+    fn start(&self, beside: impl Future<Output = ()> + Send + 'static) {
         let mut task = self.task.lock();
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
-            *task = Some(tokio::spawn(keep_asking(Arc::clone(&self.shared), self.poll_every)));
+            let asks = keep_asking(Arc::clone(&self.shared), self.poll_every);
+            *task = Some(tokio::spawn(async {
+                tokio::join!(asks, beside);
+            }));
         }
     }
 }

@@ -47,14 +47,16 @@ pub struct Settings {
     pub username: Option<String>,
     /// Password for data servers, if the address of the node has no login.
     pub password: Option<String>,
-    /// File with the password for data servers, as its first line; used without `password`.
+    /// File with the password for data servers, as its first line, which must not be empty; used
+    /// without `password`. A changed file is used without a restart
+    /// ([`PasswordFile`](crate::node::PasswordFile)).
     pub password_file: Option<PathBuf>,
     /// ACL user for the Sentinels. It needs a password.
     pub sentinel_username: Option<String>,
     /// Password for the Sentinels.
     pub sentinel_password: Option<String>,
-    /// File with the password for the Sentinels, as its first line; used without
-    /// `sentinel_password`.
+    /// File with the password for the Sentinels, as its first line, like `password_file`; used
+    /// without `sentinel_password`.
     pub sentinel_password_file: Option<PathBuf>,
     /// File with the root certificate (PEM) that verifies the servers and the Sentinels, instead of
     /// the root certificates of the system. The addresses select TLS.

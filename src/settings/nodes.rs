@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::{Settings, given, span};
 use crate::dial::address::Address;
+use crate::dial::credentials::{self, PasswordFile};
 use crate::dial::endpoint::Endpoint;
 #[cfg(not(feature = "tls"))]
 use crate::dial::url::WITHOUT_TLS;
@@ -77,6 +78,16 @@ impl NodeUrl {
         }))
     }
 
+    /// Returns the node of a trial, which writes only to keys of its own.
+    #[must_use]
+    pub fn on_trial(self, trial: u64) -> Self {
+        match self {
+            Self::Lone(node) => Self::Lone(node.on_trial(trial)),
+            Self::Group(node) => Self::Group(node.on_trial(trial).trust_unconfirmed_master(true)),
+            Self::Memory(node) => Self::Memory(node),
+        }
+    }
+
     /// Builds the node.
     ///
     /// # Errors
@@ -119,9 +130,16 @@ fn first_line(
     file: Option<&PathBuf>,
 ) -> Result<Option<String>, ConfigError> {
     let Some(path) = file.filter(|_| own.is_none()) else { return Ok(own.cloned()) };
-    let text = contents(field, path)?;
-    let text = String::from_utf8_lossy(&text);
-    Ok(Some(text.lines().next().unwrap_or_default().to_owned()))
+    let first = credentials::first_line(path);
+    first.map(Some).map_err(|e| ConfigError::new(field, quoted(path), e.to_string()))
+}
+
+fn changing(
+    own: Option<&String>,
+    file: Option<&PathBuf>,
+    now: Option<&String>,
+) -> Option<PasswordFile> {
+    Some(PasswordFile::new(file.filter(|_| own.is_none())?).last(now?))
 }
 
 impl<'a> Access<'a> {
@@ -186,7 +204,10 @@ impl<'a> Access<'a> {
     /// For an address that has no login.
     fn login<S>(&self, node: NodeBuilder<S>) -> NodeBuilder<S> {
         let node = given(node, self.of.username.as_ref(), NodeBuilder::username);
-        given(node, self.password.as_ref(), NodeBuilder::password)
+        let now = self.password.as_ref();
+        let file = changing(self.of.password.as_ref(), self.of.password_file.as_ref(), now);
+        let node = given(node, now, NodeBuilder::password);
+        given(node, file, NodeBuilder::credentials)
     }
 
     fn lone(&self, mut url: Url<'_>) -> Result<RedisNodeBuilder, ConfigError> {
@@ -236,6 +257,9 @@ impl<'a> Access<'a> {
         let (user, password) = (self.of.sentinel_username.as_ref(), &self.sentinel_password);
         let node = given(node, user, SentinelNodeBuilder::sentinel_username);
         let node = given(node, password.as_ref(), SentinelNodeBuilder::sentinel_password);
+        let (own, file) = (&self.of.sentinel_password, &self.of.sentinel_password_file);
+        let file = changing(own.as_ref(), file.as_ref(), password.as_ref());
+        let node = given(node, file, SentinelNodeBuilder::sentinel_credentials);
         let db = db.map(str::parse::<u32>).transpose();
         let db = db.map_err(|_| broken("with a database that is not a number"))?;
         let node = given(node, db, SentinelNodeBuilder::db);

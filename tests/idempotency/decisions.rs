@@ -211,7 +211,9 @@ async fn a_node_that_was_given_up_is_not_waited_for_and_each_other_one_is() {
         Outcome::Parked(parked) => parked.unheard.iter().map(ToString::to_string).collect(),
         other => vec![format!("{other:?}")],
     };
-    let _ = decide(&of, Decision::Run, false).await;
+    for one in decide(&of, Decision::Run, false).await {
+        assert_eq!((one.on, one.unread), (4, 1), "its silence is not that it has nothing");
+    }
     sleep(READ_AGAIN).await;
     assert_eq!(unheard("a").await, ["node-4"]);
     let audit = Audit::new("alice", "its disk is dead").unwrap();

@@ -145,7 +145,7 @@ async fn a_group_needs_no_more_over_restarts_and_losses() {
         let (node, hooks, _) = for_contract();
         (node, hooks)
     };
-    disturbing_cases(vec![alike(), alike(), alike()]).await;
+    disturbing_cases((0..6).map(|_| alike()).collect()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -29,5 +29,6 @@ pub mod memory;
 pub mod ops;
 pub mod proxy;
 pub mod server;
+pub mod tokens;
 pub mod wait;
 pub mod wrap;

@@ -424,7 +424,8 @@ async fn late(answer: fn() -> Result<(), Failed>) -> (Kafka, ConsumerReport) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_another_member_of_the_group_has_stays_with_it() {
-    let answers: [(&str, fn() -> Result<(), Failed>); 3] = [
+    type Answer = fn() -> Result<(), Failed>;
+    let answers: [(&str, Answer); 3] = [
         ("refused for good", || Err(Failed::permanent("no such customer"))),
         ("a failure, with a time", || Err(Failed::retry("closed").after(LEASE))),
         ("a result", || Ok(())),

@@ -333,7 +333,8 @@ async fn late(queue: &Queue, answer: fn() -> Result<(), Failed>) -> ConsumerRepo
 
 #[tokio::test]
 async fn what_another_consumer_has_stays_with_it() {
-    let answers: [(&str, fn() -> Result<(), Failed>); 3] = [
+    type Answer = fn() -> Result<(), Failed>;
+    let answers: [(&str, Answer); 3] = [
         ("refused", || Err(Failed::permanent("no such customer"))),
         ("failed", || Err(Failed::retry("closed").after(LEASE))),
         ("done", || Ok(())),

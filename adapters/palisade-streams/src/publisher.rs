@@ -61,7 +61,7 @@ impl Publisher {
         if added.is_err() {
             *self.now.lock().await = None;
         }
-        added.map_err(|e| failed(&self.stream, &e, connection.secrets()))
+        added.map_err(|e| failed(&self.stream, &e, &connection.secrets()))
     }
 
     async fn connection(&self) -> Result<Arc<Line>, BrokerError> {

@@ -209,7 +209,7 @@ impl palisade_consumer::Session for Session {
 impl Link {
     fn error(&self, e: &RedisError) -> BrokerError {
         self.broken.store(true, Ordering::Release);
-        failed(&self.stream, e, self.talk.secrets())
+        failed(&self.stream, e, &self.talk.secrets())
     }
 
     pub(crate) async fn ack(&self, of: &Entry) -> Result<bool, BrokerError> {

@@ -25,7 +25,7 @@ fn patient(ward: &Ward, user: &str) -> Patient {
 }
 
 /// Returns the ACL rules of the minimal profile in the manual.
-fn minimal_profile() -> String {
+pub(crate) fn minimal_profile() -> String {
     let page = include_str!("../../../src/manual/deployment.md");
     let rules = page.split("ACL SETUSER palisade on >secret ").nth(1).expect("the profile");
     rules.split("```").next().expect("its end").to_owned()

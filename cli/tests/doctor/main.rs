@@ -8,6 +8,7 @@ mod doctor;
 mod failures;
 mod lab;
 mod middle;
+mod probe;
 mod program;
 mod settings;
 mod shapes;

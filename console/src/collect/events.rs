@@ -71,6 +71,9 @@ fn words(node: &str, event: &NodeEvent) -> (Level, &'static str, String) {
         NodeEvent::MinReplicasMissing { why, .. } => {
             (Level::Warn, "min_replicas_missing", format!("{node}: {why}"))
         }
+        NodeEvent::LoginFailed { why, .. } => {
+            (Level::Warn, "login_failed", format!("{node}: {why}"))
+        }
         NodeEvent::MinReplicasRestored => {
             let text = format!("{node}: the min-replicas check is strong enough again");
             (Level::Info, "min_replicas_restored", text)

@@ -41,6 +41,7 @@
 //!    requires. A test compares the ids in the templates with the checks.
 
 mod checks;
+pub mod probe;
 mod report;
 mod text;
 mod trial;

@@ -7,7 +7,7 @@ use serde::Serialize;
 use palisade::internal::{SENTENCE_MAX, Secrets};
 
 /// In characters. A command must not be cut, so this limit is larger than `SENTENCE_MAX`.
-const COMMAND_MAX: usize = 8_000;
+pub(super) const COMMAND_MAX: usize = 8_000;
 
 /// The verdict of a check for one subject. The verdicts are ordered from the worst to the best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

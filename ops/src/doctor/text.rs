@@ -63,7 +63,7 @@ fn entry(f: &mut fmt::Formatter<'_>, together: &[&Finding]) -> fmt::Result {
 }
 
 /// The first line is indented by `indent` columns, each further line by two more.
-fn wrapped(f: &mut fmt::Formatter<'_>, indent: usize, text: &str) -> fmt::Result {
+pub(super) fn wrapped(f: &mut fmt::Formatter<'_>, indent: usize, text: &str) -> fmt::Result {
     let mut line = " ".repeat(indent);
     let mut empty = true;
     for word in text.split_whitespace() {

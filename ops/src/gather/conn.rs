@@ -32,24 +32,28 @@ impl Conn {
     ) -> Result<Self, String> {
         // Every wait ends at `until`.
         match timeout_at(until, line).await {
-            Ok(Ok(line)) => Ok(Self { line: Arc::new(line), until }),
+            Ok(Ok(line)) => Ok(Self::over(line, until)),
             Ok(Err(e)) => Err(internal::opening_text(&e, at)),
             Err(_) => Err(LATE.to_owned()),
         }
+    }
+
+    pub(crate) fn over(line: Line, until: Instant) -> Self {
+        Self { line: Arc::new(line), until }
     }
 
     pub(crate) fn until(&self, until: Instant) -> Self {
         Self { line: Arc::clone(&self.line), until }
     }
 
-    pub(crate) fn secrets(&self) -> &Secrets {
+    pub(crate) fn secrets(&self) -> Secrets {
         self.line.secrets()
     }
 
     /// An error's text calls the command `what`.
     pub(crate) async fn execute(&self, command: &Cmd, what: &str) -> Read<Value> {
         match self.send(command).await {
-            Some(answer) => answered(answer, what, self.secrets()),
+            Some(answer) => answered(answer, what, &self.secrets()),
             None => Err(Unread::Failed(LATE.to_owned())),
         }
     }
@@ -58,7 +62,7 @@ impl Conn {
     /// an error says which right the user lacks.
     pub(crate) async fn needed(&self, command: &Cmd) -> Result<Value, String> {
         let answer = self.send(command).await.ok_or_else(|| LATE.to_owned())?;
-        answer.map_err(|e| refused(&e, self.secrets()))
+        answer.map_err(|e| refused(&e, &self.secrets()))
     }
 
     /// Sends a command that changes something, as [`Self::needed`] does. `Ok(Err(why))` is an error
@@ -66,12 +70,13 @@ impl Conn {
     /// executed the command.
     pub(crate) async fn change(&self, command: &Cmd) -> Result<Result<Value, String>, String> {
         match self.send(command).await.ok_or_else(|| LATE.to_owned())? {
-            Err(e) if e.code().is_none() => Err(error_text(&e, self.secrets())),
-            answer => Ok(answer.map_err(|e| refused(&e, self.secrets()))),
+            Err(e) if e.code().is_none() => Err(error_text(&e, &self.secrets())),
+            answer => Ok(answer.map_err(|e| refused(&e, &self.secrets()))),
         }
     }
 
-    async fn send(&self, command: &Cmd) -> Option<RedisResult<Value>> {
+    /// `None` if there is no answer before the deadline.
+    pub(crate) async fn send(&self, command: &Cmd) -> Option<RedisResult<Value>> {
         let mut handle = (**self.line).clone();
         let sent = async { handle.send_packed_command(command).await };
         let answer = timeout_at(self.until, sent).await.ok()?;
@@ -96,7 +101,7 @@ impl Conn {
         let mut handle = (**self.line).clone();
         let sent = async { handle.send_packed_commands(commands, 0, count).await };
         let answers = timeout_at(self.until, sent).await.map_err(|_| LATE.to_owned())?;
-        let text = |e| refused(&e, self.secrets());
+        let text = |e| refused(&e, &self.secrets());
         let answers = answers.map_err(text)?;
         Ok(answers.into_iter().map(|answer| answer.extract_error().map_err(text)).collect())
     }
@@ -145,7 +150,7 @@ impl std::fmt::Debug for Conn {
     }
 }
 
-const LATE: &str = "no answer before the deadline";
+pub(crate) const LATE: &str = "no answer before the deadline";
 
 fn answered<T>(answer: RedisResult<T>, what: &str, secrets: &Secrets) -> Read<T> {
     answer.map_err(|e| {

@@ -46,7 +46,7 @@ pub(super) async fn ask(
             let known = conn.query("SENTINEL MASTERS", "SENTINEL MASTERS", list).await;
             let known = known.unwrap_or_default().into_iter();
             let known: Vec<_> = known.filter_map(|mut of| of.remove("name")).collect();
-            Err(Unread::Failed(not_monitored(master, &known, conn.secrets())))
+            Err(Unread::Failed(not_monitored(master, &known, &conn.secrets())))
         }
         facts => facts.and_then(|answer| parsed(&answer, "SENTINEL MASTER", fields)),
     };

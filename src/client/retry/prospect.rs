@@ -55,7 +55,8 @@ impl Prospect {
 }
 
 pub(crate) fn is_crowded(outcome: &NodeOutcome) -> bool {
-    matches!(outcome, NodeOutcome::Failed(e) if e.reach() == Reach::NotAsked)
+    matches!(outcome, NodeOutcome::Failed(e)
+        if e.reach() == Reach::NotAsked && e.fault() != NodeFault::Credentials)
 }
 
 fn is_not_durable(outcome: &NodeOutcome) -> bool {

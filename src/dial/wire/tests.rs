@@ -36,10 +36,6 @@ impl Retry for Again {
         &self.0
     }
 
-    fn settled(&self) -> &[Op] {
-        &self.0.ops
-    }
-
     fn again(&mut self, answer: &mut Value) -> Option<Vec<u8>> {
         (*answer == Value::Int(99)).then(|| b"again;".to_vec())
     }
@@ -111,6 +107,11 @@ async fn an_unobserved_end_is_noticed_before_anything_is_sent() {
     let (wire, server) = pair();
     drop(server);
     assert!(wire.send(b"late".to_vec(), 1, None).is_none(), "certainly not executed");
+    let (unused, server) = pair();
+    assert!(!unused.is_over());
+    let (never_looked_at, gone) = pair();
+    drop((server, gone));
+    assert!(unused.is_over() && never_looked_at.is_over());
 }
 
 #[tokio::test]

@@ -1,26 +1,20 @@
 //! Connects to a server and checks that it may vote.
 
-use std::future::poll_fn;
-use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use futures_util::future::{MaybeDone, maybe_done};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::{Current, Resolver, Shared, cut_off, moved_on};
 use crate::error::{NodeError, NodeFault as F};
-use crate::node::BoxFuture;
 use crate::node::redis::barrier::Barriers;
 use crate::node::redis::facts::ServerFacts;
 use crate::node::redis::session::Session;
 use crate::tls;
 
 const GROUP: Duration = Duration::from_millis(100);
-
-/// Goes on beside the login.
-type FollowUp<'a> = MaybeDone<BoxFuture<'a, ()>>;
 
 impl Current {
     pub(super) fn ended_by_limit(&self) -> Option<NodeError> {
@@ -47,16 +41,14 @@ impl<R: Resolver> Turn<R> {
         let limit = self.shared.options.connect_timeout;
         let mut changed = self.shared.changed.clone();
         let shared = Arc::clone(&self.shared);
-        let mut follow_up = None;
         let outcome = loop {
             let version = self.version;
             tokio::select! {
                 biased;
-                done = shared.open(version, &mut follow_up) => break done,
+                done = shared.open(version) => break done,
                 () = moved_on(&mut changed, version) => self.version = *changed.borrow(),
                 () = sleep(limit) => {
-                    let detail = self.shared.late(&format!("no connection within {limit:?}"));
-                    break Err(NodeError::not_executed(F::Unreachable, detail));
+                    break Err(self.shared.late(&format!("no connection within {limit:?}")));
                 }
             }
         };
@@ -66,9 +58,6 @@ impl<R: Resolver> Turn<R> {
         drop(self);
         if connected {
             shared.tend();
-            if let Some(rest) = follow_up {
-                rest.await;
-            }
         }
     }
 }
@@ -125,17 +114,12 @@ impl<R: Resolver> Shared<R> {
         }
     }
 
-    /// Leaves in `follow_up` what has not ended by then. It may keep others from asking the
-    /// Sentinels, so it must be polled on or dropped.
-    pub(super) async fn open<'a>(
-        &'a self,
-        version: u64,
-        follow_up: &mut Option<FollowUp<'a>>,
-    ) -> Result<Current, NodeError> {
-        // That of an earlier try would keep `resolve` waiting.
-        *follow_up = None;
+    pub(super) async fn open(self: &Arc<Self>, version: u64) -> Result<Current, NodeError> {
         let deadline = self.options.env.now() + self.options.connect_timeout;
-        self.state().trying = None;
+        {
+            let mut state = self.state();
+            (state.trying, state.wants_login) = (None, false);
+        }
         let endpoint = self.resolver.resolve(deadline).await?;
         let at = endpoint.to_string();
         self.state().trying = Some(at.as_str().into());
@@ -144,24 +128,33 @@ impl<R: Resolver> Shared<R> {
             let hint = if e.fault() == F::Unreachable { self.resolver.hint() } else { "" };
             e.at(&at, hint)
         };
-        let wire = Session::dial(&endpoint).await.map_err(located)?;
-        // The Sentinels answer while the server does.
-        let follow_up = follow_up.insert(maybe_done(self.resolver.follow_up()));
+        let wire = self.resolver.dial(&endpoint).await.map_err(located)?;
+        // The Sentinels answer while the server does. It ends with a try that fails, because it
+        // would keep the next one from asking them.
+        let mut follow_up = JoinSet::new();
+        let shared = Arc::clone(self);
+        follow_up.spawn(async move { shared.resolver.follow_up().await });
+        // Once there is a socket: a server that is down costs no question.
+        self.state().wants_login = true;
+        let logged = endpoint.logged("batches").await;
+        self.state().wants_login = false;
+        let endpoint = logged.map_err(|why| located(why.into()))?;
         let (events, env) = (self.events.clone(), &self.options.env);
         let session = Session::open(wire, &endpoint, events, min_replicas, env);
-        let session = Arc::new(beside(session, follow_up).await.map_err(located)?);
+        let session = Arc::new(session.await.map_err(located)?);
         let facts = session.facts().clone();
         let run_id = Arc::clone(&facts.run_id);
         let (connected, online) = (facts.connected_replicas, facts.online_replicas);
         if let Err(cause) = self.accept(&at, &facts) {
             if cause.fault() == F::Eviction {
-                beside(self.touch(&session, version, true), follow_up).await;
+                self.touch(&session, version, true).await;
             }
             return Err(cause);
         }
         // Healthy servers answer at once; the new connection is used even if the others do not.
-        let _ = timeout(GROUP, &mut *follow_up).await;
-        beside(self.touch(&session, version, false), follow_up).await;
+        let _ = timeout(GROUP, follow_up.join_next()).await;
+        self.touch(&session, version, false).await;
+        follow_up.detach_all();
         let now = self.options.env.now();
         let env = Arc::clone(&self.options.env);
         let replicas = (connected, self.most_replicas(&run_id, online));
@@ -179,22 +172,18 @@ impl<R: Resolver> Shared<R> {
         most
     }
 
-    pub(super) fn late(&self, text: &str) -> String {
-        let (place, hint) = match &self.state().trying {
+    pub(super) fn late(&self, text: &str) -> NodeError {
+        let state = self.state();
+        if state.wants_login {
+            let why = format!("the provider has not answered yet: {text}");
+            return NodeError::not_executed(F::Credentials, why);
+        }
+        let (place, hint) = match &state.trying {
             Some(at) => (format!("at {at}: "), self.resolver.hint()),
             None => (String::new(), ""),
         };
         let silent =
             if self.resolver.is_tls() { format!("; {}", tls::SILENT) } else { String::new() };
-        format!("{place}{text}{hint}{silent}")
+        NodeError::not_executed(F::Unreachable, format!("{place}{text}{hint}{silent}"))
     }
-}
-
-async fn beside<T>(main: impl Future<Output = T>, other: &mut FollowUp<'_>) -> T {
-    let mut main = pin!(main);
-    poll_fn(|cx| {
-        let _ = Pin::new(&mut *other).poll(cx);
-        main.as_mut().poll(cx)
-    })
-    .await
 }

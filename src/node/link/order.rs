@@ -1,14 +1,12 @@
 //! Sends batches in the order of the calls, also those that wait for a connection.
 
 use std::collections::VecDeque;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
-use tokio::time::Sleep;
 
 use super::open::Turn;
-use super::{Current, Doubt, Resolver, Shared, cut_off};
+use super::{Current, Resolver, Shared};
 use crate::error::{Commands, NodeError, NodeFault};
 use crate::node::NodeEvent;
 use crate::node::redis::session::Sent;
@@ -20,28 +18,24 @@ pub(super) struct Waiting {
 }
 
 pub(super) type OnItsWay = (Arc<Current>, Sent);
-
-pub(super) enum Place {
-    Sent(OnItsWay),
-    Waits(oneshot::Receiver<Result<OnItsWay, NodeError>>),
-    Refused(NodeError),
-}
+/// Sent, or waiting for a connection.
+pub(super) type Place = Result<OnItsWay, oneshot::Receiver<Result<OnItsWay, NodeError>>>;
 
 impl<R: Resolver> Shared<R> {
-    pub(super) fn place(self: &Arc<Self>, batch: Arc<Batch>) -> Place {
+    pub(super) fn place(self: &Arc<Self>, batch: Arc<Batch>) -> Result<Place, NodeError> {
         let (sent, waits) = oneshot::channel();
         loop {
             if let Some((current, group_terms)) = self.usable(&batch)
                 && let Some(sent) = current.session.send(Arc::clone(&batch), group_terms)
             {
-                return Place::Sent((current, sent));
+                return Ok(Ok((current, sent)));
             }
             let mut state = self.state();
             if state.current.is_some() {
                 continue;
             }
             if let Some(cause) = self.pausing(&state) {
-                return Place::Refused(cause);
+                return Err(cause);
             }
             state.waiting.push_back(Waiting { batch, sent });
             let connect = !std::mem::replace(&mut state.connecting, true);
@@ -50,21 +44,8 @@ impl<R: Resolver> Shared<R> {
                 // A runtime that shuts down drops the task inside `spawn`, which locks the mutex.
                 tokio::spawn(Turn::new(self).connect());
             }
-            return Place::Waits(waits);
+            return Ok(Err(waits));
         }
-    }
-
-    pub(super) async fn wait(
-        &self,
-        waits: oneshot::Receiver<Result<OnItsWay, NodeError>>,
-        late: Pin<&mut Sleep>,
-    ) -> Result<(Doubt<'_, R>, Sent), NodeError> {
-        let (current, sent) = tokio::select! {
-            biased;
-            sent = waits => sent.unwrap_or_else(|_| Err(cut_off()))?,
-            () = late => return Err(self.too_late()),
-        };
-        Ok((Doubt::new(self, current), sent))
     }
 
     /// Other batches follow those that wait. False if another master is named meanwhile: what was

@@ -157,6 +157,7 @@ mod tests {
         let options = LinkOptions {
             trust_fresh: false,
             allow_eviction: false,
+            trial: None,
             name: "gone".into(),
             connect_timeout: Duration::from_secs(1),
             env: Arc::new(TokioEnv::new()),

@@ -6,6 +6,7 @@ use redis::Cmd;
 
 use super::script::SCRIPT;
 use super::seen::Seen;
+use crate::name::trial_key;
 use crate::op::{Batch, Enlist, LockMode, Op, Place, QuarantineId, Slots, Want};
 use crate::store::locks::waits;
 use crate::store::planned::Planned;
@@ -38,6 +39,8 @@ pub(crate) struct GroupTerms {
     /// seconds.
     pub(crate) good_replicas: (u32, u64),
     pub(crate) allow_eviction: bool,
+    /// Number of a trial, which has a marker and a note of its own.
+    pub(crate) trial: Option<u64>,
     /// The Sentinels' last word on the master of the group.
     pub(crate) named: Option<Named>,
 }
@@ -58,6 +61,7 @@ impl GroupTerms {
         trust_fresh: false,
         good_replicas: (0, 0),
         allow_eviction: false,
+        trial: None,
         named: None,
     };
 }
@@ -97,7 +101,13 @@ pub(crate) fn batch(
     };
     let mut count = 2_usize;
     each_key(&mut |_| count += 1);
-    cmd.arg(count).arg(MARKER).arg(NOTE);
+    cmd.arg(count);
+    for key in [MARKER, NOTE] {
+        match group_terms.trial {
+            None => cmd.arg(key),
+            Some(trial) => cmd.arg(trial_key(trial, key)),
+        };
+    }
     each_key(&mut |key| _ = cmd.arg(key));
     let (from, until) = seen.and_then(|seen| seen.window(batch, not_after)).unwrap_or((1, 0));
     let expected = seen.map_or("", |seen| seen.replaces.as_deref().unwrap_or(seen.text()));

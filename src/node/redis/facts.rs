@@ -81,10 +81,10 @@ pub(super) async fn introduce(
     let secrets = at.secrets();
     let hello = wire.ask(&[at.hello()]);
     let settled = wire.ask(&at.settle_in());
-    let facts = look(wire, &secrets, min_replicas_facts);
+    let facts = look(wire, at, min_replicas_facts);
     let data = look_at_data(wire, env);
     // All requests are already sent; the first refusal is the cause.
-    first(hello.await).map_err(|e| faults::opening(&e, at.is_tls(), &secrets))?;
+    first(hello.await).map_err(|e| faults::opening(&at.blamed(e), at.is_tls(), &secrets))?;
     let connecting = |e| faults::connecting(&e, &secrets);
     // The first two are for the client's name and version, which a server may refuse. The choice of
     // the database must succeed.
@@ -102,7 +102,7 @@ pub(super) async fn introduce(
 /// In one round trip, because the facts can change during a connection.
 pub(super) fn look(
     wire: &Wire,
-    secrets: &Secrets,
+    at: &Endpoint,
     min_replicas_facts: bool,
 ) -> impl Future<Output = Result<ServerFacts, NodeError>> + use<> {
     let mut commands: Vec<_> = ["server", "replication", "memory"]
@@ -111,10 +111,12 @@ pub(super) fn look(
     if min_replicas_facts {
         commands.push(redis::cmd("CONFIG").arg("GET").arg("min-replicas-*").take());
     }
-    let (answers, secrets) = (wire.ask(&commands), secrets.clone());
+    let (answers, at) = (wire.ask(&commands), at.clone());
     async move {
+        let secrets = at.secrets();
         let answers = answers.await.map_err(|e| faults::connecting(&e, &secrets))?;
-        let mut answers = answers.into_iter().map(Value::extract_error);
+        let answer = |value: Value| value.extract_error().map_err(|e| at.blamed(e));
+        let mut answers = answers.into_iter().map(answer);
         let mut text = || text(answers.next().unwrap_or(Ok(Value::Nil)), &secrets);
         let (server, replication, memory) = (text()?, text()?, text()?);
         let config = answers.next().and_then(Result::ok);

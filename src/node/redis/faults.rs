@@ -9,6 +9,7 @@ use redis::{ErrorKind, RedisError};
 use super::script;
 use crate::dial::error_text::{error_text, refusal};
 use crate::dial::frames::Excess;
+use crate::dial::login::NoCredentials;
 use crate::error::{Cause, NodeError, NodeFault};
 use crate::safe_text::Secrets;
 use crate::tls;
@@ -42,7 +43,8 @@ fn cause(e: &RedisError, secrets: &Secrets) -> Option<Cause> {
 }
 
 pub(crate) fn connecting(e: &RedisError, secrets: &Secrets) -> NodeError {
-    while_connecting(e, secrets).because(cause(e, secrets))
+    let known = tls::inside::<NoCredentials>(e).map(|why| why.clone().into());
+    known.unwrap_or_else(|| while_connecting(e, secrets).because(cause(e, secrets)))
 }
 
 fn while_connecting(e: &RedisError, secrets: &Secrets) -> NodeError {
@@ -130,7 +132,8 @@ fn lacking_in_script(detail: &str) -> Option<String> {
 
 /// Reports whether the script may have run.
 pub(crate) fn calling(e: &RedisError, secrets: &Secrets) -> NodeError {
-    while_calling(e, secrets).because(cause(e, secrets))
+    let known = tls::inside::<NoCredentials>(e).map(|why| why.clone().into());
+    known.unwrap_or_else(|| while_calling(e, secrets).because(cause(e, secrets)))
 }
 
 fn while_calling(e: &RedisError, secrets: &Secrets) -> NodeError {
@@ -173,7 +176,13 @@ pub(crate) fn ends_session(fault: NodeFault) -> bool {
     use NodeFault as F;
     matches!(
         fault,
-        F::Timeout | F::Disconnected | F::NotMaster | F::Loading | F::Auth | F::Protocol
+        F::Timeout
+            | F::Disconnected
+            | F::NotMaster
+            | F::Loading
+            | F::Auth
+            | F::Credentials
+            | F::Protocol
     )
 }
 
@@ -232,8 +241,9 @@ mod tests {
             F::Contended,
         ];
         assert_eq!(kept.map(ends_session), [false; 8]);
-        let ended = [F::Timeout, F::Disconnected, F::NotMaster, F::Loading, F::Auth, F::Protocol];
-        assert_eq!(ended.map(ends_session), [true; 6]);
+        let ended = [F::Timeout, F::Disconnected, F::NotMaster, F::Loading, F::Protocol];
+        assert_eq!(ended.map(ends_session), [true; 5]);
+        assert_eq!([F::Auth, F::Credentials].map(ends_session), [true; 2]);
     }
 
     #[test]

@@ -25,9 +25,11 @@ use crate::dial;
 use crate::dial::endpoint::Endpoint;
 use crate::dial::error_text::error_text;
 use crate::dial::frames::Limits;
+use crate::dial::login::NoCredentials;
 use crate::node::NodeSignal;
 use crate::op::{IfHeld, Op, Place};
 use crate::sync::SyncMutex;
+use crate::tls;
 
 /// For all callers that watch. Each handle that waits in a queue has its own: this name, a colon,
 /// and its number.
@@ -36,6 +38,8 @@ const CHANGED: &str = "palisade:changed";
 const HANDLES_MAX: usize = 64;
 const LIMIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(500);
+/// How often it doubles while there are no credentials.
+const PAUSES: u32 = 4;
 /// Keys in `early`. The waiters of the oldest keys beyond that ask again when their timers end.
 const EARLY_MAX: usize = 256;
 /// Keys with a request for a hint. One more, and all earlier requests are deleted: their waiters
@@ -199,10 +203,12 @@ impl Line {
     }
 
     async fn run(self: Arc<Self>) {
+        let mut refusals = 0;
         loop {
             let lost = Arc::<Notify>::default();
             match timeout(LIMIT, self.subscribe(&lost)).await {
                 Ok(Ok(con)) => {
+                    refusals = 0;
                     self.settle();
                     let joined = tokio::select! {
                         biased;
@@ -222,9 +228,10 @@ impl Line {
                     tracing::debug!(%error, "no release hints from this server");
                     return self.settle();
                 }
+                Ok(Err(e)) if tls::inside::<NoCredentials>(&e).is_some() => refusals += 1,
                 Ok(Err(_)) | Err(_) => {}
             }
-            sleep(PAUSE).await;
+            sleep(PAUSE * (1 << refusals.min(PAUSES))).await;
         }
     }
 
@@ -234,7 +241,7 @@ impl Line {
             &self.awaited,
             Arc::clone(lost),
         ));
-        let con = self.endpoint.dial(config, Limits::EVENTS).await?;
+        let con = self.endpoint.dial("hints", config, Limits::EVENTS).await?;
         ask(&con, redis::cmd("SUBSCRIBE").arg(CHANGED)).await?;
         let own: Vec<String> = {
             // All that joined until now are in the list, so their notification is not needed any

@@ -8,7 +8,7 @@ use redis::Value;
 
 use super::decode::{self, Decoded};
 use super::encode::{self, GroupTerms};
-use super::news::{Look, News, Outcome};
+use super::news::{Look, News};
 use super::seen::{Noted, Seen};
 use crate::dial::wire::Retry;
 use crate::env::Env;
@@ -84,11 +84,11 @@ impl Judging {
 
 pub(super) struct Attempt {
     judging: Arc<Judging>,
-    batch: Arc<Batch>,
-    group_terms: GroupTerms,
+    pub(super) batch: Arc<Batch>,
+    pub(super) group_terms: GroupTerms,
     /// In µs by the server's clock.
     deadline: Option<u64>,
-    sent_with: Arc<SyncMutex<SentWith>>,
+    pub(super) sent_with: Arc<SyncMutex<SentWith>>,
     tries: u8,
     plans: u8,
     /// Places of the ops of `batch` in the first one, of which they are the rest.
@@ -108,26 +108,14 @@ pub(super) struct SentWith {
 }
 
 impl Attempt {
-    pub(super) fn new(
-        judging: &Arc<Judging>,
-        batch: Arc<Batch>,
-        group_terms: GroupTerms,
-        sent_with: &Arc<SyncMutex<SentWith>>,
-    ) -> Self {
+    pub(super) fn new(judging: &Arc<Judging>, batch: Arc<Batch>, group_terms: GroupTerms) -> Self {
         // By the clock of another server, from an earlier connection, it counts as passed: the two
         // cannot be compared.
         let deadline = batch.not_after.as_ref().map(|moment| moment.on(&judging.identity));
-        Self {
-            judging: Arc::clone(judging),
-            batch,
-            group_terms,
-            deadline,
-            sent_with: Arc::clone(sent_with),
-            tries: TRIES,
-            plans: PLANS,
-            places: None,
-            settled: None,
-        }
+        let (judging, sent_with) = (Arc::clone(judging), Arc::default());
+        let (tries, plans) = (TRIES, PLANS);
+        let (places, settled) = (None, None);
+        Self { judging, batch, group_terms, deadline, sent_with, tries, plans, places, settled }
     }
 
     /// By what the server showed at the login. Returns the bytes that write the marker, or the
@@ -139,8 +127,7 @@ impl Attempt {
             return Ok(Begun::Writes(self.encode_under(Some(Arc::clone(seen)), noted)));
         }
         let Self { judging, batch, group_terms, .. } = self;
-        let outcome = Outcome { judging, batch, group_terms: *group_terms };
-        let facts = look.news.outcome(&outcome, seen.as_ref())?;
+        let facts = look.news.outcome(judging, batch, *group_terms, seen.as_ref())?;
         Ok(Begun::Knows(TimedFacts { facts, sent: look.sent, received: look.received }))
     }
 
@@ -382,8 +369,9 @@ mod tests {
         let named = Some(Named { epoch: Some(3), until });
         let judging = Judging::new("0123456789abcdef".into(), "at".into(), Arc::new(SystemEnv));
         let group_terms = GroupTerms { named, ..GroupTerms::ALONE };
-        let sent_with = Arc::default();
-        (Attempt::new(&Arc::new(judging), batch, group_terms, &sent_with), sent_with)
+        let attempt = Attempt::new(&Arc::new(judging), batch, group_terms);
+        let sent_with = Arc::clone(&attempt.sent_with);
+        (attempt, sent_with)
     }
 
     fn news(marker: &str) -> Value {

@@ -147,13 +147,15 @@ impl NodeBuilder<ServerSettings> {
     /// A setting is out of range. The error contains the first such setting, its value and its
     /// rule.
     pub fn build(self) -> Result<RedisNode, ConfigError> {
-        let settings = self.settings?;
+        let mut settings = self.settings?;
+        settings.data = settings.data.of_node(&self.env);
         settings.data.check_login("username")?;
         settings.data.check_tls_name("tls_server_name", "needs TLS (rediss://, `tls`)")?;
         let name = settings.own.name.clone().unwrap_or_else(|| settings.data.to_string());
         let name: Arc<str> = name.into();
         let url = settings.data.url().into();
         let options = settings.link(&name, settings.own.connect_timeout, self.env);
+        let logins = [("servers", settings.data.logins().cloned())];
         let fixed = Fixed {
             window: settings.rule.lone_window(),
             judge: Judge::new(Arc::clone(&name), MinReplicasRule { window: None, ..settings.rule }),
@@ -161,7 +163,8 @@ impl NodeBuilder<ServerSettings> {
             replicas: settings.own.replicas,
             never: watch::Sender::new(0),
         };
-        Ok(RedisNode { name, url, link: Link::new(fixed, options) })
+        let link = Link::new(fixed, options).reporting(logins);
+        Ok(RedisNode { name, url, link })
     }
 }
 

@@ -10,11 +10,11 @@ use super::decode::EXACT_END;
 use super::encode::{self, GroupTerms};
 use super::judging::Judging;
 use super::seen::{Noted, Seen};
-use crate::dial::wire::{Retry, Wire};
+use crate::dial::wire::{Reply, Retry, Wire};
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::node::lineage::{self, Marker, Process, ReplicationId, Shown, Verdict};
-use crate::op::{Batch, Facts, Op, Remembered, Terms};
+use crate::op::{Batch, Facts, Remembered, Terms};
 use crate::time::Moment;
 
 pub(super) struct News {
@@ -79,11 +79,12 @@ impl News {
     /// be written, else the error.
     pub(super) fn outcome(
         &self,
-        attempt: &Outcome<'_>,
+        judging: &Judging,
+        batch: &Batch,
+        group_terms: GroupTerms,
         seen: Option<&Arc<Seen>>,
     ) -> Result<Facts, NodeError> {
-        let Outcome { judging, batch, group_terms } = attempt;
-        let asked = Judging::asked(batch, *group_terms);
+        let asked = Judging::asked(batch, group_terms);
         match (lineage::judge(&self.shown(), &asked), seen) {
             (Verdict::Foreign(theirs), _) => {
                 let detail = lineage::foreign(&asked.remembers.newest, &theirs, &judging.at);
@@ -109,47 +110,34 @@ pub(super) struct Look {
     pub(super) received: Moment,
 }
 
-/// A batch that expects no marker, so the script only answers what the server shows.
-struct Looking(Batch);
-
-impl Retry for Looking {
+impl Retry for Batch {
     fn batch(&self) -> &Batch {
-        &self.0
-    }
-
-    fn settled(&self) -> &[Op] {
-        &self.0.ops
-    }
-
-    fn again(&mut self, _: &mut Value) -> Option<Vec<u8>> {
-        None
+        self
     }
 }
 
-/// The request leaves at once; the script is loaded if the server lacks it. `None` if it refused
-/// for another reason; then the first batch asks.
-pub(super) fn look_at_data(
-    wire: &Wire,
-    env: &Arc<dyn Env>,
-) -> impl Future<Output = Result<Option<Look>, RedisError>> + use<> {
+/// Expects no marker, so nothing is executed. The script is loaded if the server lacks it.
+pub(super) fn ask_for_data(wire: &Wire) -> Option<Reply> {
     let terms = Terms { max_ttl: Duration::ZERO, clock_error: Duration::ZERO };
     let (not_after, remembers) = (None, Remembered::default());
     let nothing = Batch { terms, not_after, remembers, ops: Vec::new() };
     let cmd = encode::batch(&nothing, &[], None, GroupTerms::ALONE, None, true);
+    wire.send(cmd.get_packed_command(), 1, Some(Box::new(nothing)))
+}
+
+/// The request leaves at once. `None` if the server refused it; then the first batch asks.
+pub(super) fn look_at_data(
+    wire: &Wire,
+    env: &Arc<dyn Env>,
+) -> impl Future<Output = Result<Option<Look>, RedisError>> + use<> {
     let (env, sent) = (Arc::clone(env), env.now());
-    let reply = wire.send(cmd.get_packed_command(), 1, Some(Box::new(Looking(nothing))));
+    let reply = ask_for_data(wire);
     async move {
         let Some(reply) = reply else { return Ok(None) };
         let answer = reply.await?.pop().unwrap_or(Value::Nil);
         let received = env.now();
         Ok(News::read(&answer).map(|news| Look { news, sent, received }))
     }
-}
-
-pub(super) struct Outcome<'a> {
-    pub(super) judging: &'a Judging,
-    pub(super) batch: &'a Batch,
-    pub(super) group_terms: GroupTerms,
 }
 
 fn closed(left: Duration) -> NodeError {

@@ -12,21 +12,22 @@ use super::encode::GroupTerms;
 use super::facts::{ServerFacts, introduce, look};
 use super::hints::Hints;
 use super::judging::{Attempt, Begun, Judging, SentWith};
-use super::news::{Look, News, Outcome};
+use super::news::{Look, News};
 use super::{decode, faults, script};
 use crate::dial::endpoint::Endpoint;
 use crate::dial::frames::Excess;
+use crate::dial::login::Keeper;
 use crate::dial::wire::{Reply, Wire};
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::node::{NodeEvent, NodeSignal};
 use crate::op::{Batch, Facts, Remembered, Replies, Terms, TimedFacts};
-use crate::safe_text::Secrets;
 use crate::sync::SyncMutex;
 
 pub(crate) struct Session {
     wire: Wire,
-    secrets: Secrets,
+    endpoint: Endpoint,
+    _keeper: Option<Keeper>,
     facts: ServerFacts,
     judging: Arc<Judging>,
     look: SyncMutex<Option<Look>>,
@@ -52,13 +53,13 @@ impl Session {
         min_replicas_facts: bool,
         env: &Arc<dyn Env>,
     ) -> Result<Self, NodeError> {
-        let secrets = endpoint.secrets();
         let (facts, look) = introduce(&wire, endpoint, min_replicas_facts, env).await?;
         let at = Arc::from(endpoint.to_string());
         let judging = Judging::new(Arc::clone(&facts.run_id), at, Arc::clone(env));
         Ok(Self {
+            _keeper: Keeper::new(endpoint, wire.sends()),
             wire,
-            secrets,
+            endpoint: endpoint.clone(),
             facts,
             judging: Arc::new(judging),
             look: SyncMutex::new(look),
@@ -78,7 +79,7 @@ impl Session {
         &self,
         min_replicas_facts: bool,
     ) -> Result<ServerFacts, NodeError> {
-        look(&self.wire, &self.secrets, min_replicas_facts).await
+        look(&self.wire, &self.endpoint, min_replicas_facts).await
     }
 
     pub(crate) fn is_lost(&self) -> bool {
@@ -125,28 +126,21 @@ impl Session {
     ) -> Result<(), NodeError> {
         let env = &self.judging.env;
         let nothing = Arc::new(Batch { terms, not_after: None, remembers, ops: Vec::new() });
-        let (mut attempt, sent_with) = self.attempt(&nothing, group_terms);
-        let look = self.look.lock().take();
-        if is_refused {
-            let left = look.and_then(|look| attempt.leave_evictions(&look));
-            let request = left
-                .and_then(|bytes| self.send_as(attempt, bytes, nothing, group_terms, sent_with));
-            return match request {
-                Some(request) => request.answer().await.map(drop),
-                None => Ok(()),
-            };
-        }
-        let bytes = match look.map(|look| attempt.begin(&look)).transpose()? {
-            Some(Begun::Knows(mut known)) => {
-                asked_with(&mut known.facts, terms, group_terms);
-                *self.touched.lock() = Some(known);
-                return Ok(());
-            }
-            Some(Begun::Writes(bytes)) => bytes,
-            None => attempt.encode(),
+        let mut attempt = Attempt::new(&self.judging, nothing, group_terms);
+        let bytes = match self.look.lock().take() {
+            Some(look) if is_refused => attempt.leave_evictions(&look),
+            Some(look) => match attempt.begin(&look)? {
+                Begun::Knows(mut known) => {
+                    asked_with(&mut known.facts, terms, group_terms);
+                    *self.touched.lock() = Some(known);
+                    None
+                }
+                Begun::Writes(bytes) => Some(bytes),
+            },
+            None => (!is_refused).then(|| attempt.encode()),
         };
         let sent = env.now();
-        let request = self.send_as(attempt, bytes, nothing, group_terms, sent_with);
+        let request = bytes.and_then(|bytes| self.send_as(attempt, bytes));
         let Some(request) = request else { return Ok(()) };
         let facts = request.answer().await?.facts;
         let facts = facts.map(|facts| TimedFacts { facts, sent, received: env.now() });
@@ -166,25 +160,14 @@ impl Session {
         group_terms: GroupTerms,
     ) -> Option<Sent> {
         self.hints.expect(&batch.ops);
-        let (attempt, sent_with) = self.attempt(&batch, group_terms);
+        let attempt = Attempt::new(&self.judging, batch, group_terms);
         let bytes = attempt.encode();
-        self.send_as(attempt, bytes, batch, group_terms, sent_with)
+        self.send_as(attempt, bytes)
     }
 
-    fn attempt(&self, batch: &Arc<Batch>, group_terms: GroupTerms) -> (Attempt, LastSent) {
-        let sent_with = LastSent::default();
-        let attempt = Attempt::new(&self.judging, Arc::clone(batch), group_terms, &sent_with);
-        (attempt, sent_with)
-    }
-
-    fn send_as(
-        self: &Arc<Self>,
-        attempt: Attempt,
-        bytes: Vec<u8>,
-        batch: Arc<Batch>,
-        group_terms: GroupTerms,
-        last: LastSent,
-    ) -> Option<Sent> {
+    fn send_as(self: &Arc<Self>, attempt: Attempt, bytes: Vec<u8>) -> Option<Sent> {
+        let (batch, group_terms) = (Arc::clone(&attempt.batch), attempt.group_terms);
+        let last = Arc::clone(&attempt.sent_with);
         let reply = self.wire.send(bytes, 1, Some(Box::new(attempt)))?;
         Some(Sent { session: Arc::clone(self), reply, batch, group_terms, last })
     }
@@ -192,7 +175,7 @@ impl Session {
 
 impl Session {
     fn answer_of(&self, answers: RedisResult<Vec<Value>>) -> Result<Value, NodeError> {
-        let calling = |e| faults::calling(&e, &self.secrets);
+        let calling = |e| faults::calling(&self.endpoint.blamed(e), &self.endpoint.secrets());
         let answer = answers.map_err(calling)?.into_iter().next().unwrap_or(Value::Nil);
         answer.extract_error().map_err(|e| {
             if faults::is_noscript(&e) {
@@ -200,15 +183,13 @@ impl Session {
                 // failed, or a later batch was sent before it. So the node makes a new connection.
                 self.abandon();
                 if let Some(refused) = self.wire.refused_script() {
-                    return faults::connecting(&refused, &self.secrets);
+                    return faults::connecting(&refused, &self.endpoint.secrets());
                 }
             }
             calling(e)
         })
     }
 }
-
-type LastSent = Arc<SyncMutex<SentWith>>;
 
 /// Whoever judged the marker on this connection may have other terms. The quarantine is the longest
 /// that a client with the same settings can request: if the node's is longer, another has others.
@@ -223,7 +204,7 @@ pub(crate) struct Sent {
     reply: Reply,
     batch: Arc<Batch>,
     group_terms: GroupTerms,
-    last: LastSent,
+    last: Arc<SyncMutex<SentWith>>,
 }
 
 impl Sent {
@@ -234,13 +215,13 @@ impl Sent {
         let SentWith { seen, is_bounded, plans, came } = std::mem::take(&mut *last.lock());
         let answer = session.answer_of(answers);
         let judging = &*session.judging;
-        let outcome = Outcome { judging, batch: &batch, group_terms };
+        let outcome = |news: &News| news.outcome(judging, &batch, group_terms, seen.as_ref());
         let mut replies = match came.transpose()? {
             Some(came) if came.is_whole() => came.replies(),
             // A part was executed. The rest was sent again in vain, or not sent.
             Some(came) => {
                 let why = answer.and_then(|answer| match News::read(&answer) {
-                    Some(news) => news.outcome(&outcome, seen.as_ref()).map(drop),
+                    Some(news) => outcome(&news).map(drop),
                     None => Ok(()),
                 });
                 came.or_fail(&why.err().unwrap_or_else(out_of_plans)).replies()
@@ -248,7 +229,7 @@ impl Sent {
             None => {
                 let answer = answer?;
                 if let Some(news) = News::read(&answer) {
-                    let facts = news.outcome(&outcome, seen.as_ref())?;
+                    let facts = outcome(&news)?;
                     Replies { facts: Some(facts), items: Vec::new() }
                 } else {
                     let seen = seen.ok_or_else(|| {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::SentinelNode;
 use super::find::Finder;
 use super::settings::{self, GroupSettings};
+use crate::dial::credentials::CredentialsProvider;
 use crate::dial::endpoint::Endpoint;
 use crate::error::ConfigError;
 use crate::node::builder::{NodeBuilder, NodeSettings};
@@ -72,6 +73,13 @@ impl NodeBuilder<GroupSettings> {
         self.set_sentinel(|sentinel| Ok(sentinel.password(password.as_ref())))
     }
 
+    /// Sets the provider of the login at the Sentinels; see
+    /// [`credentials`](NodeBuilder::credentials). The provider for the data servers is never used
+    /// for the Sentinels.
+    pub fn sentinel_credentials(self, provider: impl CredentialsProvider) -> Self {
+        self.set_sentinel(|sentinel| Ok(sentinel.credentials(Arc::new(provider))))
+    }
+
     /// Sets the longest time for one request to a Sentinel, connecting included: 1 ms to one
     /// minute, default 250 ms. The node asks all Sentinels at the same time, so a frozen Sentinel
     /// delays the result by at most this time; by at most a sixth of the failover window once the
@@ -118,7 +126,9 @@ impl NodeBuilder<GroupSettings> {
     /// A setting is out of range. The error contains the first such setting, its value and its
     /// rule.
     pub fn build(self) -> Result<SentinelNode, ConfigError> {
-        let (settings, env) = (self.settings?, self.env);
+        let (mut settings, env) = (self.settings?, self.env);
+        settings.data = settings.data.of_node(&env);
+        settings.own.sentinel = settings.own.sentinel.of_node(&env);
         settings.check_logins()?;
         settings.data.check_tls_name("tls_server_name", "needs `tls`")?;
         if !settings.own.trust_unconfirmed {
@@ -129,7 +139,11 @@ impl NodeBuilder<GroupSettings> {
         let connect_timeout = CONNECT + 2 * settings.own.within;
         let url = settings.own.url(&settings.data).into();
         let options = settings.link(&settings.own.name, connect_timeout, Arc::clone(&env));
-        let link = Link::new(Finder::new(&settings, env), options);
+        let logins = [
+            ("servers", settings.data.logins().cloned()),
+            ("Sentinels", settings.own.sentinel.logins().cloned()),
+        ];
+        let link = Link::new(Finder::new(&settings, env), options).reporting(logins);
         Ok(SentinelNode { name: settings.own.name, url, link })
     }
 }

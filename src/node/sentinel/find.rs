@@ -1,15 +1,17 @@
 //! The [`Resolver`] of a [`SentinelNode`](super::SentinelNode).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::sync::{broadcast, watch};
-use tokio::time::timeout;
+use tokio::sync::{broadcast, oneshot, watch};
+use tokio::time::{sleep, timeout};
 
 use super::settings::GroupSettings;
 use super::status::SentinelStatus;
 use crate::dial::address::Address;
 use crate::dial::endpoint::Endpoint;
+use crate::dial::wire::Wire;
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::node::builder::NodeSettings;
@@ -19,6 +21,7 @@ use crate::node::min_replicas_rule::MinReplicas;
 use crate::node::redis::barrier::replicas::{Known, Place};
 use crate::node::redis::encode::{GroupTerms, Named};
 use crate::node::redis::facts::ServerFacts;
+use crate::node::redis::session::Session;
 use crate::node::{BoxFuture, FailoverTimes, NodeSignal};
 use crate::sentinel::ask::Inquiry;
 use crate::sentinel::watch::Watch;
@@ -30,6 +33,9 @@ const IN_TILT: &str = "most of its Sentinels are in tilt: their clocks jumped or
 const NONE_FITS: &str = "its Sentinels may promote none of its replicas: each is down for them or \
                          has priority 0";
 
+/// For which a connection to a promoted replica waits for the word of a majority.
+const EARLY: Duration = Duration::from_secs(2);
+
 pub(super) struct Finder {
     name: Arc<str>,
     watch: Watch,
@@ -38,14 +44,18 @@ pub(super) struct Finder {
     judge: Judge,
     trust_unconfirmed: bool,
     env: Arc<dyn Env>,
-    last_master: SyncMutex<LastMaster>,
+    last_master: Arc<SyncMutex<LastMaster>>,
 }
 
-#[derive(Clone, Default)]
+#[derive(Default)]
 struct LastMaster {
     run_id: Option<Arc<str>>,
     replid: Option<Arc<str>>,
     replicas: BTreeSet<Place>,
+    /// By their reported addresses.
+    agreed: BTreeMap<Address, Endpoint>,
+    /// To one of them, perhaps still under way. Nothing is sent on it.
+    early: Option<(String, oneshot::Receiver<Wire>)>,
     none_fits: bool,
 }
 
@@ -65,19 +75,19 @@ impl Finder {
             judge: Judge::new(own.name.clone(), settings.rule),
             trust_unconfirmed: own.trust_unconfirmed,
             env,
-            last_master: SyncMutex::default(),
+            last_master: Arc::default(),
         }
     }
 
     pub(super) fn status(&self) -> SentinelStatus {
         let seen = self.watch.seen();
-        let (master, judged) = (self.last_master.lock().clone(), self.judge.last());
+        let (master, judged) = (self.last_master.lock(), self.judge.last());
         SentinelStatus {
             name: self.name.clone(),
             master: seen.master.as_ref().map(|m| m.at.to_string()),
             epoch: seen.master.as_ref().and_then(|m| m.epoch),
-            run_id: master.run_id,
-            replication_id: master.replid,
+            run_id: master.run_id.clone(),
+            replication_id: master.replid.clone(),
             sentinels_known: seen.known,
             sentinels_reachable: seen.reachable,
             min_replicas: judged.facts,
@@ -110,16 +120,49 @@ impl Finder {
     }
 }
 
+/// At most one connection in that time, as one Sentinel alone may send any event (sentinel 9).
+async fn meet(mut promoted: watch::Receiver<Option<Address>>, last: Arc<SyncMutex<LastMaster>>) {
+    while promoted.changed().await.is_ok() {
+        let named = promoted.borrow_and_update().clone();
+        let known = named.and_then(|at| last.lock().agreed.get(&at).cloned());
+        let Some(at) = known else { continue };
+        let (opened, early) = oneshot::channel();
+        last.lock().early = Some((at.to_string(), early));
+        match timeout(EARLY, Session::dial(&at)).await {
+            Ok(Ok(wire)) => drop(opened.send(wire)),
+            _ => drop(opened),
+        }
+        sleep(EARLY).await;
+        last.lock().early = None;
+    }
+}
+
+async fn met(early: Option<oneshot::Receiver<Wire>>, at: &Endpoint) -> Result<Wire, NodeError> {
+    if let Some(early) = early
+        && let Ok(wire) = early.await
+        && !wire.is_over()
+    {
+        return Ok(wire);
+    }
+    Session::dial(at).await
+}
+
 impl Resolver for Finder {
     fn resolve(&self, deadline: Moment) -> BoxFuture<'_, Result<Endpoint, NodeError>> {
         Box::pin(async move {
             let left = deadline.since(self.env.now());
-            let master = timeout(left, self.watch.resolve()).await.map_err(|_| {
+            let meets = meet(self.watch.promoted(), Arc::clone(&self.last_master));
+            let master = timeout(left, self.watch.resolve(meets)).await.map_err(|_| {
                 let text = format!("the Sentinels of {} did not answer in time", self.name);
                 NodeError::not_executed(NodeFault::NoSentinel, text)
             })??;
             Ok(Endpoint::at(master.at.host(), master.at.port(), &self.like))
         })
+    }
+
+    fn dial<'a>(&'a self, at: &'a Endpoint) -> BoxFuture<'a, Result<Wire, NodeError>> {
+        let early = self.last_master.lock().early.take_if(|(to, _)| *to == at.to_string());
+        Box::pin(met(early.map(|(_, wire)| wire), at))
     }
 
     fn changed(&self) -> watch::Receiver<u64> {
@@ -160,15 +203,17 @@ impl Resolver for Finder {
         Box::pin(async move {
             let replicas = self.watch.replicas().await;
             let place = |r: &Address| Place::new(r.host(), r.port());
+            let at = |r: Address| Endpoint::at(r.host(), r.port(), &self.like);
+            let agreed: BTreeMap<_, _> =
+                replicas.agreed.into_iter().map(|(named, r)| (named, at(r))).collect();
+            let servers: Vec<_> = agreed.values().cloned().collect();
             {
                 let mut last = self.last_master.lock();
                 last.replicas = replicas.reported.iter().map(place).collect();
-                last.none_fits = replicas.none_fits;
+                (last.agreed, last.none_fits) = (agreed, replicas.none_fits);
             }
             // With any other policy the servers' lags are not used.
             if self.judge.rule().policy == MinReplicas::Require {
-                let at = |r: &Address| Endpoint::at(r.host(), r.port(), &self.like);
-                let servers: Vec<_> = replicas.agreed.iter().map(at).collect();
                 self.judge.read_others(&servers, self.env.now()).await;
             }
         })
@@ -194,5 +239,39 @@ impl Resolver for Finder {
         let (epoch, asked) = self.watch.named();
         let until = (!self.trust_unconfirmed).then(|| asked + group_terms.failover_window);
         GroupTerms { named: Some(Named { epoch, until }), ..group_terms }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+    use tokio::task::yield_now;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_under_way_is_waited_for_and_one_that_failed_or_ended_is_not_used() {
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = Endpoint::parse(&format!("redis://{}", server.local_addr().unwrap())).unwrap();
+        for (failed, ended) in [(false, false), (false, true), (true, false)] {
+            let (opened, early) = oneshot::channel();
+            let to = at.clone();
+            let waits = tokio::spawn(async move { met(Some(early), &to).await });
+            yield_now().await;
+            let wire = Session::dial(&at).await.unwrap();
+            let (first, _) = server.accept().await.unwrap();
+            if ended {
+                wire.close("the test ends it");
+            }
+            if failed {
+                drop(opened);
+            } else {
+                assert!(opened.send(wire).is_ok());
+            }
+            waits.await.unwrap().unwrap();
+            let again = timeout(Duration::from_millis(100), server.accept()).await;
+            assert_eq!(again.is_ok(), failed || ended);
+            drop(first);
+        }
     }
 }

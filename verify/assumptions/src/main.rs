@@ -14,6 +14,7 @@ mod ask;
 mod counters;
 mod identity;
 mod keys;
+mod logins;
 mod refusals;
 mod replicas;
 mod scripts;
@@ -75,6 +76,7 @@ fn main() -> ExitCode {
         scripts::ALL,
         refusals::ALL,
         keys::ALL,
+        logins::ALL,
         replicas::ALL,
         sentinels::ALL,
     ];

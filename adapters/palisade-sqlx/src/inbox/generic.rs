@@ -32,7 +32,7 @@ pub(crate) const SPARE: Duration = Duration::from_hours(24);
 
 /// Time for which a row counts longer than the nodes surely keep the record. Within it a replay
 /// does not write the row again: two attempts that have read it together would deadlock in MariaDB.
-const APART: Duration = Duration::from_secs(60);
+const APART: Duration = Duration::from_mins(1);
 
 /// Returns the time in microseconds for which a row counts from now on.
 pub(crate) fn lasts(cx: &Context) -> i64 {

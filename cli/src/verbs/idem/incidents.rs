@@ -429,19 +429,24 @@ fn check_number(loss: &str) -> Result<(), Fail> {
 }
 
 pub(super) fn settlement(one: &DecidedLoss, asked: Decision, nodes: usize) -> String {
-    let (stands, on) = (&one.stands, one.on);
+    let stands = &one.stands;
+    let unread = match one.unread {
+        0 => String::new(),
+        silent => format!(", not read on {silent}"),
+    };
+    let on = format!("on {} of {nodes} nodes{unread}", one.on);
     let word = word(stands.decision);
     let (by, why) = (&stands.by, &stands.reason);
     let range = one.loss.to_string();
     if one.is_new {
-        return format!("{range}: {word}, stored on {on} of {nodes} nodes");
+        return format!("{range}: {word}, stored {on}");
     }
     let hint = match (stands.decision, asked) {
         (Decision::Park, Decision::Run) => "; not changed, --replace does",
         (Decision::Run, Decision::Park) => "; not changed, because keys have run since",
         _ => "",
     };
-    format!("{range}: {word} was decided before by {by}: {why}; on {on} of {nodes} nodes{hint}")
+    format!("{range}: {word} was decided before by {by}: {why}; {on}{hint}")
 }
 
 fn not_these(other: &OtherLosses, seen: &Incidents, retention: Duration) -> Fail {

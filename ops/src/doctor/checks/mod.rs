@@ -10,7 +10,7 @@ mod marker;
 #[cfg(test)]
 mod remedies;
 mod sentinels;
-mod servers;
+pub(super) mod servers;
 #[cfg(test)]
 pub(crate) mod tests;
 mod wanted;

@@ -238,7 +238,7 @@ fn operation(command: &str) -> String {
 }
 
 /// For a channel, for keys or for the command.
-fn rule(command: &str, why: &str) -> String {
+pub(in super::super) fn rule(command: &str, why: &str) -> String {
     if why.contains("channel") {
         "'&palisade:changed*'".to_owned()
     } else if why.contains("key") && !why.contains("run the") {

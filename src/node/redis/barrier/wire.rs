@@ -67,9 +67,9 @@ impl Wire {
             Ok::<(), redis::aio::SendError>(())
         });
         let opening = |e| faults::opening(&e, at.is_tls(), &at.secrets());
-        let con = at.dial(config, Limits::WORDS).await.map_err(opening)?;
+        let con = at.dial("confirmations", config, Limits::WORDS).await.map_err(opening)?;
         let info = ask(&con, redis::cmd("INFO").arg("server")).await;
-        let info = text(info).map_err(|e| faults::connecting(&e, con.secrets()))?;
+        let info = text(info).map_err(|e| faults::connecting(&con.blamed(e), &con.secrets()))?;
         if field(&info, "run_id") != Some(run_id) {
             let detail = "another server process listens there since";
             return Err(NodeError::maybe_executed(NodeFault::NotDurable, detail));
@@ -114,7 +114,7 @@ impl Wire {
                 timeout(PATIENCE, all).await.map_err(|_| silent())?.0
             }
         };
-        let calling = |e| faults::calling(&e, self.con.secrets());
+        let calling = |e| faults::calling(&self.con.blamed(e), &self.con.secrets());
         let before = began(begun).map_err(calling)?;
         let have = have.map_err(calling)?;
         let info = text(info).map_err(calling)?;
