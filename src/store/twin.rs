@@ -98,7 +98,7 @@ impl Twin {
                 end.is_some_and(|end| end.saturating_sub(of.micros / 1_000) <= *ms)
             }
             Step::Clock(from, until) => (*from..=*until).contains(&of.micros),
-            Step::Window => !of.is_outside && !of.is_full && !of.is_late,
+            Step::Window => !of.is_full && !of.is_late,
             Step::First(ahead) => !self.places(key).iter().any(|p| p.is_ahead(of, *ahead)),
             Step::Shareable | Step::Readable | Step::IsRead => match self.keys.get(key) {
                 None => *step != Step::IsRead,
@@ -136,6 +136,7 @@ impl Twin {
         let mut runs = !write.steps.is_empty() && !is_moot;
         let (mut key, mut is_refused, mut is_over) = (main.to_owned(), false, false);
         let (mut seen, joins) = (None, write.joins.as_ref());
+        let is_outside = of.is_outside && write.steps.contains(&Step::Window);
         for step in &write.steps {
             if let Step::On(other, number) = step {
                 assert_eq!(*number, 0, "of one name");
@@ -153,7 +154,9 @@ impl Twin {
                     runs = holds;
                     let asks = matches!(step, Step::First(_) | Step::Shareable);
                     is_refused |= asks && !holds;
-                    if let Step::Shareable | Step::Readable | Step::IsRead = step {
+                    if let Step::Shareable | Step::Readable | Step::IsRead = step
+                        && !is_outside
+                    {
                         self.bury(of, &key);
                     }
                 }
@@ -164,6 +167,10 @@ impl Twin {
                         *room = room.saturating_sub(text.len());
                         shown = Some(text.to_vec());
                     }
+                }
+                None if is_outside => {
+                    runs = false;
+                    is_refused = matches!(step, Step::Take(take) if self.keeps_out(main, take));
                 }
                 None if of.is_full && write.class == Class::Grant => {
                     *room = full_room;
@@ -196,7 +203,7 @@ impl Twin {
                 }
             }
         }
-        is_refused &= !of.is_outside && !of.is_full && !of.is_late;
+        is_refused &= (is_outside || !of.is_outside) && !of.is_full && !of.is_late;
         let found = (!runs).then(|| self.look(of, main, write.look, room));
         let answer = match found.unwrap_or(Answer::Ran(shown)) {
             Answer::Shown(shown) if is_refused || is_over => Answer::Refused(shown),
@@ -217,9 +224,13 @@ impl Twin {
         }
     }
 
-    fn take(&mut self, of: Setting, main: &str, take: Take) -> Took {
+    fn keeps_out(&self, main: &str, take: &Take) -> bool {
         let is_reserved = |own: OwnerToken| self.text(main) == Some(own.as_str().as_bytes());
-        if self.keys.contains_key(main) && !take.reserved.is_some_and(is_reserved) {
+        self.keys.contains_key(main) && !take.reserved.is_some_and(is_reserved)
+    }
+
+    fn take(&mut self, of: Setting, main: &str, take: Take) -> Took {
+        if self.keeps_out(main, &take) {
             return Took::Held;
         }
         let fence = name(main, Key::Fence);

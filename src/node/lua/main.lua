@@ -77,9 +77,12 @@ while a < last do
         for i = 1, count do
           local lock, is = KEYS[k + 2 * i - 1], not expected and 0 or odd[i]
           if is == 0 or is == 2 then
-            slot[#slot + 1] = is
+            local at = #slot + 1
+            slot[at] = is
             show(slot, lock, KEYS[k + 2 * i])
-            if is == 0 then
+            -- Nor can another plan take what somebody has.
+            if not expected and slot[at + 1] then slot[at] = 2 end
+            if slot[at] == 0 then
               moot = moot or {}
               moot[lock] = true
             end

@@ -17,7 +17,8 @@
 --          Q till          the note until when the lock is kept after a handover; '' for none
 --          Z member        it is a set, and this member's end is ahead; z: not so
 --          T from until    the clock is in this range (µs)
---          n               it is in the batch's window
+--          n               it is in the batch's window; outside of it nothing is written, but the
+--                          steps behind it still find that somebody else has the lock
 --          V               the answer has room for the value, and shows it
 --          K kinds since own lead  somebody else has the lock if a fresh place of these kinds is
 --                          ahead in this queue: of one that has waited for -since µs, or of ticket
@@ -58,8 +59,8 @@
 --          bytes that the answer still takes; `waiting`: the note says that a client waits
 -- Returns  nothing if all steps ran; else a code, what is there (false if nothing is, a table of
 --          several values), and the room that is left: 1 the steps ran, with V, G or C; 0 a
---          condition does not hold; 2 it holds for no plan: f, the lock was not that of U, or in
---          the window: somebody else has it; -5 another program's value; -10 late; -12 no room;
+--          condition does not hold; 2 it holds for no plan: f, the lock was not that of U, or by
+--          steps behind n somebody else has it; -5 another program's value; -10 late; -12 no room;
 --          -16 the memory is full
 local function write(k, a, now_us, b, full, counted, expected, moot, room, waiting, show,
   acquire, release, wake)
@@ -68,6 +69,7 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
   local shape, s, i = ARGV[a + 1], a + 1, 8
   local class, last = byte(shape), #shape
   local ok, refused, is_over, reserved, empty, value, number = last > 7 and not moot
+  local outside -- a flag of n
   if class == 117 then -- u
     -- Where the memory is full a server refuses only the first write of a script.
     if not counted then call('DEL', 'palisade:none') end
@@ -84,7 +86,8 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
     elseif kind == 112 then -- p
       ok = call('EXISTS', key) == 1
     elseif kind == 110 then -- n
-      ok = expected
+      -- Who is refused joins now: with the next plan, a reservation may be over.
+      ok, outside = expected or not full and b.left == 0, not expected
     elseif kind == 69 then -- E
       local begin = ARGV[s + 1]
       ok, s = try('GETRANGE', key, '0', #begin - 1) == begin, s + 1
@@ -134,14 +137,15 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
         empty = true
       else
         ok = #first[1] == 22 and not find(first[1], '[^%w_-]') and call('PTTL', key) >= 0
-        if ok and first[2] * 1000 <= now_us then
+        local ended = ok and first[2] * 1000 <= now_us
+        if ended and not outside then
           call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', math.floor(now_us / 1000)))
         end
         local card = ok and call('ZCARD', key)
-        ok = ok and (kind == 115 or card < 4096) and (kind ~= 111 or card > 0)
+        ok = ok and (kind == 115 or card < 4096 or ended and outside) and (kind ~= 111 or card > 0)
       end
       ok = ok and not (kind == 111 and (reserved or empty))
-      if ok and (reserved or empty) then
+      if ok and not outside and (reserved or empty) then
         -- Who lacks one of the rights changes nothing.
         call('ZADD', 'palisade:none', 'XX', '0', '')
         call('PEXPIREAT', 'palisade:none', '1')
@@ -151,6 +155,9 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
       local size = call('STRLEN', key)
       ok = room > 0 and size <= room or room == 1048576
       if ok then value, room = call('GETRANGE', key, '0', '-1'), room - size end
+    elseif outside then
+      ok, refused = false, kind == 71 and call('EXISTS', key) == 1 -- G
+        and not (ARGV[s + 7] ~= '' and try('GETRANGE', key, '0', '22') == ARGV[s + 7])
     elseif full and class == 103 then -- g
       return -16
     else
@@ -293,7 +300,7 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
         all[#all + 1] = not queue.err and queue or ''
       end
     end
-    return (is_over or refused and expected) and 2 or 0, all, room
+    return (is_over or refused and (expected or outside)) and 2 or 0, all, room
   end
   local key, to, at, letter = KEYS[k + 1], ARGV[stop - 2], ARGV[stop - 1], ARGV[stop]
   value = try('GETRANGE', key, '0', to)
