@@ -255,6 +255,15 @@ impl Op {
         }
     }
 
+    /// Both are requests of one caller, and of one lock if a handle has made them: it stands for the
+    /// owner of each reservation of its own, whatever the lock.
+    pub(crate) fn shares_an_owner_with(&self, other: &Self) -> bool {
+        let is_handles = self.owner().is_some_and(OwnerToken::is_ownerless);
+        self.owner().is_some()
+            && self.owner() == other.owner()
+            && (!is_handles || self.lock_keys() == other.lock_keys())
+    }
+
     /// Returns true if the op only undoes its owner's lock or claim. Such an op is executed even
     /// after the deadline of its batch.
     pub fn is_undo(&self) -> bool {

@@ -50,9 +50,8 @@ impl Request {
     }
 
     fn shares_an_owner_with(&self, others: &[Op]) -> bool {
-        let mine = self.retry.iter().flat_map(|retry| &retry.batch().ops);
-        let mine = mine.filter_map(|op| op.owner());
-        mine.into_iter().any(|me| others.iter().any(|op| op.owner() == Some(me)))
+        let mut mine = self.retry.iter().flat_map(|retry| &retry.batch().ops);
+        mine.any(|op| others.iter().any(|other| op.shares_an_owner_with(other)))
     }
 }
 

@@ -262,9 +262,7 @@ impl Retry for Attempt {
     }
 
     fn without(&mut self, overtaken_by: &[Op]) -> Option<Vec<u8>> {
-        let shares = |op: &Op| {
-            op.owner().is_some_and(|me| overtaken_by.iter().any(|op| op.owner() == Some(me)))
-        };
+        let shares = |op: &Op| overtaken_by.iter().any(|other| op.shares_an_owner_with(other));
         let places = self.places.take()?;
         let ops = self.batch.ops.iter().cloned().zip(places);
         let (late, rest): (Vec<_>, Vec<_>) = ops.partition(|(op, _)| shares(op));
@@ -359,6 +357,19 @@ mod tests {
         let numbers = text.split("\r\n").find(|part| part.split(' ').count() == 11);
         let limit = numbers.expect("eleven numbers").split(' ').nth(4);
         limit.and_then(|digits| digits.parse().ok()).expect("a number")
+    }
+
+    /// The value of its reservations is the owner of all of them.
+    #[test]
+    fn a_handles_releases_of_two_locks_do_not_overtake_each_other() {
+        let release = |name, owner| {
+            let (mode, keys) = (LockMode::Exclusive, LockKeys::new(name));
+            Op::Release { mode, keys, owner, meta: true }
+        };
+        let (handle, owner) = (OwnerToken::reserved_for(1), OwnerToken::from_random(1));
+        assert!(release("a", handle).shares_an_owner_with(&release("a", handle)));
+        assert!(!release("a", handle).shares_an_owner_with(&release("b", handle)));
+        assert!(release("a", owner).shares_an_owner_with(&release("b", owner)));
     }
 
     fn attempt(until: Option<Moment>) -> (Attempt, Arc<SyncMutex<SentWith>>) {
