@@ -178,9 +178,10 @@ pub fn record_key(prefix: &str, namespace: &str, key: &str) -> Arc<str> {
     [prefix, RECORD, namespace, ":", key].concat().into()
 }
 
-/// Returns the key that a trial uses in the place of `key`.
+/// Returns the key that a trial uses in the place of `key`. Its hash tag keeps the other keys of a
+/// lock under the same beginning.
 pub fn trial_key(trial: u64, key: &str) -> String {
-    format!("palisade:probe:{trial:016x}:{key}")
+    format!("palisade:probe:{{{trial:016x}}}:{key}")
 }
 
 /// Returns the namespace and the name of the idempotency record that has this key; `None` if the

@@ -255,8 +255,8 @@ impl Op {
         }
     }
 
-    /// Both are requests of one caller, and of one lock if a handle has made them: it stands for the
-    /// owner of each reservation of its own, whatever the lock.
+    /// Both are requests of one caller, and of one lock if a handle has made them: its value is the
+    /// owner of each of its reservations, whatever the lock.
     pub(crate) fn shares_an_owner_with(&self, other: &Self) -> bool {
         let is_handles = self.owner().is_some_and(OwnerToken::is_ownerless);
         self.owner().is_some()

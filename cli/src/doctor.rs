@@ -7,6 +7,7 @@ use palisade_ops::doctor::{Doctor, probe};
 use crate::Done;
 use crate::codes::Fail;
 use crate::settings::{NodesArgs, deployment};
+use crate::signals::Signals;
 
 /// Examines a deployment. For each fault that can lose locks, prints the fault, its reason, and the
 /// command that corrects the fault.
@@ -32,7 +33,7 @@ pub(crate) struct DoctorArgs {
     /// Print all findings as JSON
     #[arg(long)]
     json: bool,
-    /// Exit with 1 after warnings, or with --probe if not everything works as it is
+    /// Exit with 1 after warnings, or with --probe if anything known does not work as it is
     #[arg(long)]
     strict: bool,
 }
@@ -41,11 +42,17 @@ impl DoctorArgs {
     pub(crate) async fn run(self) -> Result<Done, Fail> {
         let (json, strict) = (self.json, self.strict);
         if let Some(url) = self.probe {
+            if self.settings.names_nodes() {
+                return Err(Fail::from("--probe names its node: leave out --node".to_owned()));
+            }
             let mut settings = self.settings.settings()?;
             settings.urls = vec![url];
-            let found = probe::run(&deployment(&settings)).await?;
+            let (signals, mut ended) = (Signals::new()?, None);
+            let stop = async { ended = Some(signals.next().await) };
+            let found = probe::run(&deployment(&settings), stop).await?;
             let text = if json { found.to_json() + "\n" } else { found.to_string() };
-            return Ok(Done { text, code: found.exit_code(strict) });
+            let code = ended.map_or(found.exit_code(strict), |signal| 128 + signal as u8);
+            return Ok(Done { text, code });
         }
         let doctor = Doctor::new(self.settings.deployment()?).trial(!self.no_trial);
         let doctor = given(doctor, self.rights_of, Doctor::rights_of);

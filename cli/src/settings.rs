@@ -163,6 +163,11 @@ pub(crate) struct HandleArgs {
 }
 
 impl NodesArgs {
+    /// On the command line.
+    pub(crate) fn names_nodes(&self) -> bool {
+        self.given.iter().any(|(name, _)| *name == "urls")
+    }
+
     /// Returns the settings of the command line. Missing ones are taken from the environment, and
     /// then from the file.
     pub(crate) fn settings(self) -> Result<Settings, Fail> {

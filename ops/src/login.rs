@@ -87,7 +87,7 @@ impl Hand {
 }
 
 /// Returns a word quoted for a shell.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     if is_plain(word) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }
 

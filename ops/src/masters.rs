@@ -138,7 +138,7 @@ fn unsaved(master: &Master, appendfsync: Option<&str>) -> Option<InMemory> {
     Some(InMemory { at: master.at.clone(), why, save })
 }
 
-pub(super) async fn find_with(
+async fn find_with(
     deployment: &Deployment,
     whole: bool,
 ) -> Result<(Access, Vec<Found>), ConfigError> {
@@ -197,6 +197,13 @@ pub(super) async fn find_with(
 
 /// The server must report the role of a master itself, and must not be down.
 fn of_group(group: &Group) -> Result<&Server, Absent> {
+    let server = named(group)?;
+    is_master(server)?;
+    Ok(server)
+}
+
+/// By a majority of the Sentinels, none of which sees it as down.
+pub(super) fn named(group: &Group) -> Result<&Server, Absent> {
     let heard: Vec<&Sentinel> = group.heard().collect();
     if heard.is_empty() {
         let why = group.sentinels.iter().filter_map(|s| s.reached.clone().err());
@@ -222,9 +229,7 @@ fn of_group(group: &Group) -> Result<&Server, Absent> {
     if let Some(s) = heard.iter().find(down) {
         return Err(Absent::Refused(format!("Sentinel {} sees {at} as down", s.at)));
     }
-    let server = group.master().ok_or_else(|| Absent::Refused(format!("{at} was not examined")))?;
-    is_master(server)?;
-    Ok(server)
+    group.master().ok_or_else(|| Absent::Refused(format!("{at} was not examined")))
 }
 
 /// Also those that nobody can reach.

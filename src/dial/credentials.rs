@@ -32,7 +32,8 @@ pub type CredentialsAnswer = Result<Credentials, Box<dyn Error + Send + Sync>>;
 /// If the provider fails or the server refuses, an open session goes on as before. Each failed
 /// question is a [`NodeEvent::LoginFailed`] and is counted in [`NodeMetrics::logins_failed`]. The
 /// next one follows after 125 ms to 250 ms, later after up to 5 s, or 30 s if no connection has to
-/// be made.
+/// be made, and sooner if the end is near. Until then new connections log in with the last answer,
+/// as long as its token has not ended and no server has refused it.
 ///
 /// For each login of a node at most one question is under way, and connections that are opened
 /// within a second share its answer. It may take 10 s; then it is dropped, and counts as failed. It

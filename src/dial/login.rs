@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{sleep, timeout};
 
 use super::credentials::{Credentials, CredentialsProvider};
@@ -26,8 +26,9 @@ use crate::time::Moment;
 const QUESTION: Duration = Duration::from_secs(10);
 /// Between two questions.
 const FLOOR: Duration = Duration::from_millis(250);
-/// For which a good answer serves further connections.
+/// For which a good answer serves further connections, once one has taken it, and before.
 const GOOD: Duration = Duration::from_secs(1);
+const UNTAKEN: Duration = Duration::from_secs(30);
 /// Longest pauses after failures: for a new connection, and for one that is open.
 pub(super) const NEW: Duration = Duration::from_secs(5);
 const OPEN: Duration = Duration::from_secs(30);
@@ -62,6 +63,17 @@ impl Login {
         Secrets::of(self.credentials.user.as_deref(), Some(&self.credentials.password))
     }
 
+    fn is_good(&self, now: Moment) -> bool {
+        let ends = self.credentials.token_ends.is_none_or(|end| now < self.given + end);
+        ends && !self.was_refused.load(Ordering::Acquire)
+    }
+
+    /// Longest pause before the next try on a connection that has this login.
+    fn patience(&self, now: Moment) -> Duration {
+        let left = self.credentials.ends().map_or(OPEN, |end| (self.given + end).since(now));
+        if left.is_zero() { OPEN } else { (left / 4).clamp(FLOOR, OPEN) }
+    }
+
     /// At 60 % to 80 % of the time: connections that were opened together do not log in together.
     fn due(&self, env: &dyn Env) -> Option<Moment> {
         let share = 0.6 + 0.2 * f64::from(env.random() as u16) / f64::from(u16::MAX);
@@ -86,7 +98,11 @@ pub(crate) struct Logins {
 #[derive(Default)]
 struct State {
     is_asking: bool,
+    /// With the time of the answer, or when a connection took it first.
     last: Option<(Answer, Moment)>,
+    is_taken: bool,
+    /// For new connections while the provider fails.
+    good: Option<Arc<Login>>,
     /// Answers that were an error, or that a server refused, since one was accepted.
     failures: u32,
     random: u128,
@@ -100,12 +116,31 @@ impl State {
         match &self.last {
             None => Moment::default(),
             Some((Ok(login), came)) if !login.was_refused.load(Ordering::Acquire) => {
-                let ends = login.credentials.ends().map_or(GOOD, |end| end.mul_f64(0.6));
-                *came + ends.clamp(FLOOR, GOOD)
+                let good = if self.is_taken { GOOD } else { UNTAKEN };
+                let ends = login.credentials.ends().map_or(good, |end| end.mul_f64(0.6));
+                *came + ends.clamp(FLOOR, good)
             }
-            Some((_, came)) => {
-                *came + pause(self.random, self.failures.saturating_sub(1), (FLOOR, longest))
+            Some((_, came)) => *came + self.pause(longest),
+        }
+    }
+
+    fn pause(&self, longest: Duration) -> Duration {
+        pause(self.random, self.failures.saturating_sub(1), (FLOOR, longest))
+    }
+
+    fn take(&mut self, longest: Duration, now: Moment) -> Option<Answer> {
+        if now >= self.stale_at(longest) {
+            return None;
+        }
+        let (answer, came) = self.last.as_mut()?;
+        if !std::mem::replace(&mut self.is_taken, true) && answer.is_ok() {
+            *came = now;
+        }
+        match (&*answer, &self.good) {
+            (Err(_), Some(good)) if longest == NEW && good.is_good(now) => {
+                Some(Ok(Arc::clone(good)))
             }
+            (answer, _) => Some(answer.clone()),
         }
     }
 }
@@ -141,9 +176,8 @@ impl Logins {
             let answered = self.answered.notified();
             let asks = {
                 let mut state = self.state.lock();
-                let is_fresh = self.env.now() < state.stale_at(longest);
-                if let Some((answer, _)) = state.last.as_ref().filter(|_| is_fresh) {
-                    return answer.clone();
+                if let Some(answer) = state.take(longest, self.env.now()) {
+                    return answer;
                 }
                 !std::mem::replace(&mut state.is_asking, true)
             };
@@ -152,6 +186,8 @@ impl Logins {
                 self.env.spawn(&Handle::current(), Box::pin(asking.answer()));
             }
             answered.await;
+            // A runtime that shuts down drops the question at once, each time.
+            yield_now().await;
         }
     }
 
@@ -161,9 +197,10 @@ impl Logins {
         if let Ok(login) = &answer {
             state.known.retain(|known| known.strong_count() > 0);
             state.known.push(Arc::downgrade(login));
+            state.good = Some(Arc::clone(login));
         }
         state.random = self.env.random();
-        state.last = Some((answer, self.env.now()));
+        (state.last, state.is_taken) = (Some((answer, self.env.now())), false);
         drop(state);
         if let Some(NoCredentials(why)) = failure {
             self.failed(&why);
@@ -232,19 +269,28 @@ impl Given {
     }
 
     fn accepted(&self) {
-        if !self.login.was_refused.load(Ordering::Acquire) {
-            self.logins.state.lock().failures = 0;
+        let mut state = self.logins.state.lock();
+        // An older one proves nothing of a provider that has failed since.
+        let is_last = |(last, _): &(Answer, _)| {
+            last.as_ref().is_ok_and(|last| Arc::ptr_eq(last, &self.login))
+        };
+        if state.last.as_ref().is_some_and(is_last)
+            && !self.login.was_refused.load(Ordering::Acquire)
+        {
+            state.failures = 0;
         }
     }
 
     /// `None` if it goes on as the user before; an error if the connection is over.
     async fn renewed(&self, at: &Endpoint, sends: &Sends) -> RedisResult<Option<Self>> {
-        let Ok(login) = self.logins.ask(OPEN).await else { return Ok(None) };
+        let longest = self.login.patience(self.logins.env.now());
+        let Ok(login) = self.logins.ask(longest).await else { return Ok(None) };
         let (old, new) = (&self.login.credentials, &login.credentials);
         let is_same = (&old.user, &old.password) == (&new.user, &new.password);
         let is_known = is_same && old.session_ends.or(new.session_ends).is_none();
         let new = Self { login, ..self.clone() };
         if is_known {
+            new.accepted();
             return Ok(Some(new));
         }
         let at = at.with(new.clone());
@@ -253,10 +299,15 @@ impl Given {
                 new.accepted();
                 Ok(Some(new))
             }
-            Err(e) if e.is_io_error() && !e.is_timeout() => Err(e),
-            Err(e) => {
+            Err(e) if e.code().is_some() => {
                 new.refused(&at, &e);
                 Ok(None)
+            }
+            Err(e) => {
+                let why = error_text(&e, &at.secrets());
+                let of = self.purpose;
+                self.logins.failed(&format!("{at}, connection for {of}: no answer to AUTH: {why}"));
+                if e.is_timeout() { Ok(None) } else { Err(e) }
             }
         }
     }
@@ -296,7 +347,10 @@ async fn keep(at: Endpoint, mut given: Given, mut due: Moment, sends: Sends) {
                 given = new;
                 given.login.due(&**env)
             }
-            Ok(None) => Some(state.lock().stale_at(OPEN)),
+            Ok(None) => {
+                let now = env.now();
+                Some(now + state.lock().pause(given.login.patience(now)))
+            }
             Err(_) => None,
         };
         let Some(next) = next else { return };

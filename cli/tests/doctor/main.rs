@@ -10,6 +10,7 @@ mod lab;
 mod middle;
 mod probe;
 mod program;
+mod relay;
 mod settings;
 mod shapes;
 #[path = "../../../tests/support/mod.rs"]

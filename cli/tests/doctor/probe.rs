@@ -3,14 +3,14 @@
 //! server are those from before.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufReader, Write as _};
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
 use crate::access::minimal_profile;
 use crate::doctor::{Patient, Run};
+use crate::relay::{Act, is, relay};
 use crate::settings::Ward;
 use crate::support::group::cli;
 use crate::support::server::Server;
@@ -22,7 +22,6 @@ const PASSWORD: &str = "s3cret-of-the-app";
 #[serde(deny_unknown_fields)]
 struct Tried {
     feature: String,
-    subject: String,
     verdict: String,
     needed: bool,
     message: String,
@@ -33,9 +32,11 @@ struct Tried {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Probe {
+    subject: String,
     reached: bool,
-    services: Vec<serde_json::Value>,
+    service: Option<serde_json::Value>,
     features: Vec<Tried>,
+    then: String,
 }
 
 impl Probe {
@@ -94,22 +95,14 @@ fn expect(what: &str, url: &str, wanted: &[(&str, &str)], codes: [i32; 2]) -> Pr
     for f in &probe.features {
         assert_eq!(f.verdict == "works-with", !f.fix.is_empty(), "{what}: {f:#?}");
         let says = !["works-with", "cannot"].contains(&&*f.verdict) || !f.said.is_empty();
-        assert!(says && !f.message.is_empty() && !f.subject.is_empty(), "{what}: {f:#?}");
+        assert!(says && !f.message.is_empty(), "{what}: {f:#?}");
     }
     probe
 }
 
 /// All that one script can do.
-const OF_SCRIPTS: [&str; 8] = [
-    "scripts",
-    "history",
-    "locks",
-    "idempotency",
-    "elections",
-    "shared-locks",
-    "wake-ups",
-    "handover",
-];
+const OF_SCRIPTS: [&str; 7] =
+    ["scripts", "history", "locks", "idempotency", "shared-locks", "wake-ups", "handover"];
 
 fn each<'a>(features: &[&'a str], verdict: &'a str) -> Vec<(&'a str, &'a str)> {
     features.iter().map(|feature| (*feature, verdict)).collect()
@@ -120,7 +113,8 @@ fn a_plain_server_does_all_and_every_command_is_called() {
     let server = Server::start(&[]);
     used(&server);
     let probe = expect("plain", &server.url(), &[], [0, 0]);
-    assert!(probe.reached && probe.services.is_empty());
+    assert!(probe.reached && probe.service.is_none() && probe.subject == server.addr());
+    assert_eq!(probe.then, format!("palisade doctor --node '{}'", server.url()));
     let needed = probe.features.iter().filter(|f| f.needed);
     let needed: BTreeSet<_> = needed.map(|f| &*f.feature).collect();
     assert!(needed.contains("locks") && !needed.contains("wake-ups"), "{needed:?}");
@@ -129,10 +123,16 @@ fn a_plain_server_does_all_and_every_command_is_called() {
     for right in minimal_profile().split_whitespace().filter_map(|word| word.strip_prefix('+')) {
         // The address names no database.
         let called = stats.contains(&format!("cmdstat_{right}:"));
-        assert!(called || right == "select", "{right} was not tried: {stats}");
+        assert!(
+            called || ["select", "config|get"].contains(&right),
+            "{right} was not tried: {stats}"
+        );
     }
     let text = Patient::default().arg("--probe").arg(&server.url()).run(&[]).out;
-    assert!(text.contains("works      locks           acquired"), "{text}");
+    assert!(text.contains("works      locks           exclusive"), "{text}");
+    assert!(text.lines().last().is_some_and(|last| last.contains("judges its settings")), "{text}");
+    let both = Patient::default().arg("--probe").arg(&server.url()).arg("--node").arg("redis://a");
+    assert_eq!(both.run(&[]).code, 64);
 }
 
 #[test]
@@ -148,6 +148,9 @@ fn a_missing_right_costs_its_features_and_comes_back_by_the_command() {
     set(&minimal_profile());
     let operator = [("operator", "works-with")];
     expect("the manual's profile", &url, &operator, [0, 1]);
+    set("~app:* ~{app:* ~palisade:* &* +@all");
+    expect("a prefix", &url, &[], [0, 0]);
+    untouched(&server);
     let with = |features: &[&'static str]| each(features, "works-with");
     for (less, wanted, codes) in [
         ("-wait", with(&["durability"]), [0, 1]),
@@ -163,10 +166,7 @@ fn a_missing_right_costs_its_features_and_comes_back_by_the_command() {
         set(&format!("~* &* +@all {less}"));
         let probe = expect(less, &url, &wanted, codes);
         untouched(&server);
-        let Some((feature, _)) = wanted.first() else {
-            assert!(probe.of("min-replicas").said.contains("config|get"), "{probe:#?}");
-            continue;
-        };
+        let Some((feature, _)) = wanted.first() else { continue };
         let fix = &probe.of(feature).fix[0];
         if *feature == "operator" {
             assert!(fix.contains("ACL SETUSER operator on '>PASSWORD'"), "{fix}");
@@ -177,15 +177,76 @@ fn a_missing_right_costs_its_features_and_comes_back_by_the_command() {
         assert_eq!(server.cli(&words), "OK", "{fix}");
         expect("mended", &url, &[], [0, 0]);
     }
-    for less in ["-evalsha", "-script", "-info", "-set", "-del", "-time", "resetkeys ~orders:*"] {
+    for less in ["-evalsha", "-script", "-info", "-set", "-del", "-time", "resetkeys ~app:*"] {
         set(&format!("~* &* +@all {less}"));
         let (ran, probe) = run(&url, &[]);
         assert_eq!(ran.code, 1, "{less}: {probe:#?}");
         let needs = if less == "-info" { "server" } else { "scripts" };
         let (needs, rule) = (probe.of(needs), less.replace('-', "+"));
-        let rule = if less.starts_with("reset") { "'~*'" } else { &rule };
+        let rule = if less.starts_with("reset") { "'~palisade:*'" } else { &rule };
         assert!(needs.fix[0].contains(rule), "{less}: {needs:#?}");
+        if less == "-del" {
+            assert!(probe.of("cleaning").fix[0].contains(":palisade:generation'"), "{probe:#?}");
+            assert_eq!(lasting(&server), Vec::<String>::new());
+            server.session("FLUSHALL\n");
+            used(&server);
+        }
         untouched(&server);
+    }
+    assert_eq!(server.cli(&["ACL", "SETUSER", "a$b", "on", ">pw", "~*", "+@all", "-wait"]), "OK");
+    let (_, probe) = run(&format!("redis://a%24b:pw@{}", server.addr()), &[]);
+    assert!(probe.of("durability").fix[0].contains("ACL SETUSER 'a$b' +wait"), "{probe:#?}");
+    assert_eq!(server.cli(&["ACL", "SETUSER", "default", "-wait"]), "OK");
+    let (_, probe) = run(&server.url(), &[]);
+    let said = &probe.of("durability").said;
+    assert!(said.contains("NOPERM") && said.contains("refuse it to each login"), "{said}");
+}
+
+/// Keys of a probe without an expiry.
+fn lasting(server: &Server) -> Vec<String> {
+    let all = server.cli(&["KEYS", "palisade:probe:*"]);
+    let all = all.lines().filter(|key| !key.is_empty()).map(str::to_owned);
+    all.filter(|key| server.cli(&["PTTL", key]) == "-1").collect()
+}
+
+#[test]
+fn a_killed_probe_leaves_keys_for_a_minute_and_an_ended_one_leaves_none() {
+    let server = Server::start(&[]);
+    used(&server);
+    let start = |url: &str| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_palisade"));
+        program.args(["doctor", "--timeout", "1s", "--probe", url]).stdout(Stdio::null());
+        program.spawn().unwrap()
+    };
+    for millis in [10, 15, 20, 30, 40, 60, 90] {
+        let mut probe = start(&server.url());
+        std::thread::sleep(Duration::from_millis(millis));
+        let _ = probe.kill();
+        probe.wait().unwrap();
+        let left = lasting(&server);
+        let shared = |key: &String| key.contains(":palisade:");
+        assert!(left.iter().all(shared), "after {millis} ms: {left:?}");
+    }
+    server.session("FLUSHALL\n");
+    used(&server);
+    // The first trial that waits for a hint.
+    let mute: fn(&[String]) -> Act = |words| {
+        if is(words, "SUBSCRIBE") { Act::Mute } else { Act::Pass }
+    };
+    let url = relay(&server, mute);
+    for (signal, code) in [("-INT", Some(130)), ("-TERM", Some(143)), ("-KILL", None)] {
+        let mut probe = start(&url);
+        crate::lab::wait_for("the trials", || {
+            server.cli(&["KEYS", "palisade:probe:*first*"]).contains("first")
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        let kill = Command::new("kill").args([signal, &probe.id().to_string()]).status();
+        assert!(kill.unwrap().success());
+        assert_eq!(probe.wait().unwrap().code(), code);
+        match code {
+            Some(_) => untouched(&server),
+            None => assert_eq!(lasting(&server), Vec::<String>::new()),
+        }
     }
 }
 
@@ -199,7 +260,7 @@ fn a_renamed_command_and_an_evicting_server() {
         (&rename("WAIT")[..], each(&["durability"], "cannot"), [0, 1]),
         (&rename("CONFIG")[..], vec![], [0, 0]),
         (&rename("SUBSCRIBE")[..], each(&["wake-ups"], "cannot"), [0, 1]),
-        (&evicts[..], each(&["eviction"], "works-with"), [1, 1]),
+        (&evicts[..], vec![], [0, 0]),
     ] {
         let server = Server::start(args);
         used(&server);
@@ -215,6 +276,28 @@ fn a_renamed_command_and_an_evicting_server() {
     used(&server);
     expect("keys were evicted", &server.url(), &[], [0, 0]);
     untouched(&server);
+    // Each key that it deletes begins a quarantine anew.
+    let server = Server::start(&["--maxmemory", "3mb", "--maxmemory-policy", "allkeys-lru"]);
+    let fill = |n: u32| format!("SET k{n} {}\n", "x".repeat(20_000));
+    std::thread::scope(|scope| {
+        let (done, ended) = std::sync::mpsc::channel::<()>();
+        let server = &server;
+        scope.spawn(move || {
+            for round in 0.. {
+                let sets = (0..50).map(|n| fill(round * 50 + n)).collect::<String>();
+                server.session(&sets);
+                if ended.try_recv().is_ok() {
+                    break;
+                }
+            }
+        });
+        let (ran, probe) = run(&server.url(), &[]);
+        done.send(()).unwrap();
+        assert!(ran.code != 2 && !ran.out.contains("Quarantined"), "{probe:#?}");
+    });
+    let server = Server::start(&["--rename-command", "HELLO", ""]);
+    let (ran, probe) = run(&server.url(), &[]);
+    assert_eq!((ran.code, &*probe.of("connection").verdict), (2, "cannot"), "{probe:#?}");
     let server = Server::start(&["--cluster-enabled", "yes"]);
     let (ran, probe) = run(&server.url(), &[]);
     let found = probe.of("server");
@@ -230,17 +313,15 @@ fn a_server_with_a_replica_and_the_replica_itself() {
     crate::lab::wait_for("a replica", || {
         server.cli(&["INFO", "replication"]).contains("state=online")
     });
-    let wanted = [
-        ("durability", "works"),
-        ("min-replicas", "works-with"),
-        ("failover-window", "works-with"),
-    ];
-    let probe = expect("a replica", &server.url(), &wanted, [0, 1]);
-    let asks = format!("palisade doctor --node '{}?failover_window=12s'", server.url());
-    assert_eq!(probe.of("failover-window").fix, [asks]);
-    assert_eq!(server.cli(&["CONFIG", "SET", "min-replicas-to-write", "1"]), "OK");
-    let url = format!("{}?failover_window=12s", server.url());
-    expect("a replica, stated", &url, &[("durability", "works")], [0, 0]);
+    expect("a replica", &server.url(), &[("durability", "works")], [0, 0]);
+    let no_set: fn(&[String]) -> Act = |words| match &*words[0] {
+        "SET" if words.len() == 5 && words[2].is_empty() => Act::Refuse("ERR not now"),
+        _ => Act::Pass,
+    };
+    expect("no write", &relay(&server, no_set), &[], [0, 0]);
+    replica.freeze();
+    expect("a frozen replica", &server.url(), &[], [0, 0]);
+    replica.resume();
     let (ran, probe) = run(&replica.url(), &[]);
     assert_eq!((ran.code, &*probe.of("server").said), (2, "role:slave"));
 }
@@ -251,84 +332,29 @@ fn a_group_is_tried_at_the_master_that_its_sentinels_name() {
     let url = format!("sentinel://{}/{}", ward.sentinels.join(","), ward.name);
     let wanted = [("durability", "works")];
     let probe = expect("a group", &url, &wanted, [0, 0]);
-    assert_eq!(probe.of("locks").subject, ward.name);
+    assert_eq!(probe.subject, ward.name);
     let sentinel = &probe.of("sentinel").message;
     assert!(sentinel.contains(&ward.servers[0]), "{sentinel}");
     let keys = cli(&ward.servers[0], &["KEYS", "palisade:probe:*"]);
     assert_eq!(keys, "", "{keys}");
     let (ran, probe) = run(&url.replace(&ward.name, "nobody"), &[]);
-    assert_eq!((ran.code, &*probe.of("sentinel").verdict), (2, "cannot"), "{probe:#?}");
+    let sentinel = probe.of("sentinel");
+    assert_eq!((ran.code, probe.reached), (69, false), "{probe:#?}");
+    assert_eq!(sentinel.verdict, "unknown", "{probe:#?}");
+    let (ran, probe) = run("sentinel://127.0.0.1:1/nobody", &[]);
+    assert_eq!((ran.code, probe.reached), (69, false), "{probe:#?}");
+    for at in &ward.servers {
+        let user = ["ACL", "SETUSER", "app", "on", &format!(">{PASSWORD}"), "~*", "&*", "+@all"];
+        assert_eq!(cli(at, &[&user[..], &["-info"]].concat()), "OK");
+    }
+    let (ran, probe) =
+        run(&url.replace("sentinel://", &format!("sentinel://app:{PASSWORD}@")), &[]);
+    let found = probe.of("server");
+    assert_eq!((ran.code, &*found.verdict), (1, "works-with"), "{probe:#?}");
+    assert!(found.fix[0].ends_with("ACL SETUSER app +info"), "{found:#?}");
 }
 
 const IN_SCRIPT: &str = "ERR This Redis command is not allowed from script";
-
-/// What a relay does with a command.
-enum Act {
-    Pass,
-    /// The server answers this error.
-    Refuse(&'static str),
-    Close,
-    /// Nothing is answered from now on.
-    Mute,
-}
-
-/// Starts a relay to a server.
-fn relay(server: &Server, rule: fn(&[String]) -> Act) -> String {
-    let (to, listener) = (server.addr(), TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
-    let at = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for client in listener.incoming().map_while(Result::ok) {
-            let Ok(server) = TcpStream::connect(&to) else { continue };
-            let (mut from, mut back) = (server.try_clone().unwrap(), client.try_clone().unwrap());
-            std::thread::spawn(move || {
-                let _ = std::io::copy(&mut from, &mut back);
-                let _ = back.shutdown(Shutdown::Both);
-            });
-            std::thread::spawn(move || serve(&client, &server, rule));
-        }
-    });
-    format!("redis://{at}")
-}
-
-fn serve(client: &TcpStream, mut server: &TcpStream, rule: fn(&[String]) -> Act) {
-    let mut from = BufReader::new(client);
-    while let Some(words) = command(&mut from) {
-        let refusal = ["EVAL", "return redis.error_reply(ARGV[1])", "0"].map(str::to_owned);
-        let words = match rule(&words) {
-            Act::Pass => words,
-            Act::Refuse(why) => refusal.into_iter().chain([why.to_owned()]).collect(),
-            Act::Close => break,
-            Act::Mute => continue,
-        };
-        let each = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len()));
-        let bytes = format!("*{}\r\n{}", words.len(), each.collect::<String>());
-        if server.write_all(bytes.as_bytes()).is_err() {
-            break;
-        }
-    }
-    let _ = server.shutdown(Shutdown::Both);
-}
-
-fn command(from: &mut impl std::io::BufRead) -> Option<Vec<String>> {
-    let number = |from: &mut dyn std::io::BufRead| {
-        let mut line = String::new();
-        from.read_line(&mut line).ok()?;
-        line.get(1..)?.trim_end().parse::<usize>().ok()
-    };
-    let count = number(from)?;
-    let mut words = Vec::new();
-    for _ in 0..count {
-        let mut word = vec![0; number(from)? + 2];
-        from.read_exact(&mut word).ok()?;
-        word.truncate(word.len() - 2);
-        words.push(String::from_utf8(word).ok()?);
-    }
-    Some(words)
-}
-
-fn is(words: &[String], name: &str) -> bool {
-    words.first().is_some_and(|word| word == name)
-}
 
 #[test]
 fn proxies_that_refuse_close_or_fall_silent() {
@@ -356,14 +382,15 @@ fn proxies_that_refuse_close_or_fall_silent() {
     let mute_at_publish: fn(&[String]) -> Act = |words| {
         if words.iter().any(|word| word == "PUBLISH") { Act::Mute } else { Act::Pass }
     };
-    let of_script = ["scripts", "history", "locks", "idempotency", "elections", "shared-locks"];
+    let no_key: fn(&[String]) -> Act = |words| {
+        if is(words, "EVAL") && words[2] == "0" { Act::Refuse("ERR no key") } else { Act::Pass }
+    };
     let all = |verdict| each(&OF_SCRIPTS, verdict);
-    let mut enterprise = each(&of_script, "cannot");
-    enterprise.push(("wake-ups", "cannot"));
     let mut none = all("cannot");
     none.push(("operator", "cannot"));
     for (what, rule, wanted, codes) in [
-        ("no INFO in scripts", no_info, enterprise, [2, 2]),
+        ("no INFO in scripts", no_info, all("cannot"), [2, 2]),
+        ("no EVAL without a key", no_key, vec![], [0, 0]),
         ("no scripts", no_scripts, none, [2, 2]),
         ("closes at EVALSHA", closes, all("unknown"), [69, 69]),
         ("closes at WAIT", closes_at_wait, vec![], [0, 0]),
@@ -388,5 +415,56 @@ fn proxies_that_refuse_close_or_fall_silent() {
     let wrong = format!("redis://app:{PASSWORD}@{}", server.addr());
     let (ran, probe) = run(&wrong, &[]);
     assert_eq!((ran.code, probe.reached), (69, false), "{probe:#?}");
-    assert_eq!(probe.lacks(), BTreeMap::from([("connection", "cannot")]));
+    assert_eq!(probe.lacks(), BTreeMap::from([("connection", "unknown")]));
+}
+
+#[test]
+fn what_another_time_may_not_meet_is_unknown() {
+    let server = Server::start(&[]);
+    used(&server);
+    for error in [
+        "NOREPLICAS Not enough good replicas to write",
+        "OOM command not allowed",
+        "LOADING Redis is loading the dataset in memory",
+        "BUSY Redis is busy running a script",
+        "NOSCRIPT No matching script",
+        "READONLY You can't write against a read only replica",
+        "MASTERDOWN Link with MASTER is down",
+        "MISCONF Redis is configured to save RDB snapshots",
+        "TRYAGAIN Multiple keys request during rehashing of slot",
+        "CLUSTERDOWN The cluster is down",
+    ] {
+        let rule = move |words: &[String]| {
+            if is(words, "EVALSHA") { Act::Refuse(error) } else { Act::Pass }
+        };
+        let (ran, probe) = run(&relay(&server, rule), &[]);
+        assert_eq!(ran.code, 69, "{error}: {probe:#?}");
+        for feature in OF_SCRIPTS {
+            assert_eq!(probe.of(feature).verdict, "unknown", "{error}: {probe:#?}");
+        }
+        untouched(&server);
+    }
+    // Slow, and never silent.
+    let slow = |_: &[String]| {
+        std::thread::sleep(Duration::from_millis(200));
+        Act::Pass
+    };
+    let (_, probe) = run(&relay(&server, slow), &[]);
+    for feature in ["scripts", "operator"] {
+        assert_eq!(probe.of(feature).verdict, "works", "{probe:#?}");
+    }
+    // Scripts that go while the probe runs.
+    let (done, ended) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let server = &server;
+        scope.spawn(move || {
+            while ended.try_recv().is_err() {
+                server.cli(&["SCRIPT", "FLUSH"]);
+            }
+        });
+        let (ran, probe) = run(&server.url(), &[]);
+        done.send(()).unwrap();
+        assert!(ran.code != 2, "{probe:#?}");
+    });
+    untouched(&server);
 }

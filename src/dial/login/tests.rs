@@ -54,7 +54,7 @@ async fn an_answer_that_nobody_awaited_serves_all() {
     let (at, _) = endpoint(&provider);
     let gives_up = timeout(100 * MS, at.logged("a")).await;
     assert!(gives_up.is_err());
-    sleep(1_000 * MS).await;
+    sleep(20_000 * MS).await;
     let three = tokio::join!(at.logged("a"), at.logged("b"), at.logged("c"));
     assert!(three.0.is_ok() && three.1.is_ok() && three.2.is_ok());
     assert_eq!(provider.times.load(SeqCst), 1);
@@ -161,7 +161,7 @@ async fn an_auth_without_an_answer_in_time_or_refused_is_sent_again_and_reported
     // The connection is over.
     let answer = |_| Err(RedisError::from((ErrorKind::Io, "gone")));
     let (sent, reports) = kept(&provider, 170_000 * MS, answer).await;
-    assert_eq!((sent.len(), reports), (1, 0), "{sent:?}");
+    assert_eq!((sent.len(), reports), (1, 1), "{sent:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -179,4 +179,42 @@ async fn secrets_of_every_login_in_use_are_hidden() {
     at.logged("a").await.unwrap();
     let text = at.secrets().clean("app s3cret-0 s3cret-1 s3cret-3 s3cret-4");
     assert_eq!(text, "*** *** *** *** ***");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_is_good_serves_new_connections_while_the_provider_fails() {
+    let provider = Asked::default();
+    let (at, reports) = endpoint(&provider);
+    at.logged("a").await.unwrap();
+    provider.fails.store(true, SeqCst);
+    sleep(2_000 * MS).await;
+    let given = at.logged("b").await.unwrap();
+    assert_eq!((provider.times.load(SeqCst), reports.load(SeqCst)), (2, 1));
+    for _ in 0..60 {
+        at.logged("b").await.unwrap().given().unwrap().accepted();
+        sleep(1_000 * MS).await;
+    }
+    let times = provider.times.load(SeqCst);
+    assert!(times <= 30, "{times}, as if each connection had been a success of the provider");
+    let e = redis::make_extension_error("WRONGPASS".into(), None);
+    given.given().unwrap().refused(&at, &e);
+    sleep(5_000 * MS).await;
+    assert!(at.logged("c").await.is_err(), "the server knows it no more");
+}
+
+/// The provider is down in the second half of a session, nearly to its end.
+#[tokio::test(start_paused = true)]
+async fn pauses_are_short_when_the_end_is_near() {
+    for _ in 0..10 {
+        let provider = Asked { ends: Some(60_000 * MS), ..Asked::default() };
+        let fails = Arc::clone(&provider.fails);
+        tokio::spawn(async move {
+            sleep(30_000 * MS).await;
+            fails.store(true, SeqCst);
+            sleep(26_000 * MS).await;
+            fails.store(false, SeqCst);
+        });
+        let (sent, _) = kept(&provider, 60_000 * MS, |_| Ok(Value::Okay)).await;
+        assert_eq!(sent.len(), 1, "{sent:?}");
+    }
 }

@@ -4,154 +4,163 @@
 use std::time::Duration;
 
 use redis::{Cmd, ErrorKind, RedisError, Value};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout};
 
 use super::super::super::facts::COMMANDS;
 use super::super::super::gather::conn::{Conn, LATE, raw};
-use super::report::{
-    DURABILITY, HANDOVER, KEYS, Kind, MIN_REPLICAS, OPERATOR, SCRIPTS, SHARED, WAKING,
-};
-use palisade::internal::{self, Endpoint, error_text, missing_right, trial_key};
+use super::report::{DURABILITY, HANDOVER, KEYS, Kind, OPERATOR, SCRIPTS, SHARED, WAKING};
+use palisade::internal::{self, Endpoint, Secrets, error_text, missing_right, trial_key};
 
-/// Without arguments it only shows that scripts run.
-const TRY: &str = "return #ARGV == 0 or redis.call(unpack(ARGV))";
+/// Without arguments it only shows that scripts run. Its key expires, also if the probe is killed.
+const TRY: &str = "if #ARGV == 0 then return 1 end local answer = redis.pcall(unpack(ARGV)) \
+                   redis.pcall('PEXPIRE', KEYS[1], 60000) return answer";
+/// In ms, as in [`TRY`].
+pub(super) const LEFT_FOR: u64 = 60_000;
 /// The key of [`COMMANDS`].
 const KEY: &str = "palisade:doctor";
 /// What palisade reads in its script besides [`COMMANDS`].
 const INFOS: [&str; 3] = ["INFO server", "INFO stats", "INFO commandstats"];
-/// Of [`COMMANDS`], what is sent outside of the script, too, or only there.
-const AT_THE_DOOR: [&str; 5] = ["INFO", "TIME", "SET", "WAIT", "SUBSCRIBE"];
-/// What only operators need, or what may be refused.
-const MORE: [&str; 4] = ["CONFIG GET min-replicas-*", "EVAL return(1) 0", "SCAN 0 COUNT 1", "ROLE"];
+/// What is sent outside of the script, too, or only there. Some services want a key for each EVAL.
+const AT_THE_DOOR: [&str; 8] = [
+    "INFO replication",
+    "TIME",
+    "SET palisade:doctor x PX 60000",
+    "WAIT 0 0",
+    "SUBSCRIBE palisade:changed:x",
+    "EVAL return(1) 1 palisade:doctor",
+    "SCAN 0 COUNT 1",
+    "ROLE",
+];
 const NEVER_IN_SCRIPT: [&str; 6] = ["HELLO", "SELECT", "SCRIPT", "EVALSHA", "WAIT", "SUBSCRIBE"];
 /// A key that is in no `KEYS`, as after a planned handover.
 const UNDECLARED: &str = "EXISTS palisade:doctor:undeclared";
+/// Codes of errors that another time may not meet. A service answers `CLUSTERDOWN` while its log of
+/// writes lags.
+const PASSING: &str = "NOREPLICAS OOM LOADING BUSY NOSCRIPT READONLY MASTERDOWN \
+                                  UNBLOCKED MISCONF TRYAGAIN CLUSTERDOWN HANDOVER";
 /// After so many requests without an answer none is sent.
 const SILENT_MAX: u8 = 2;
 
+/// Why a trial did not succeed.
 #[derive(Clone, Debug)]
-pub(super) enum Said {
-    Yes(Value),
-    No { lacks_right: bool, words: String },
-    Nothing(String),
+pub(super) enum Failure {
+    LacksRight(String),
+    Refused(String),
+    Unknown(String),
 }
 
 pub(super) struct Tried {
     /// As in [`COMMANDS`].
-    pub(super) command: String,
+    pub(super) command: &'static str,
     pub(super) in_script: bool,
-    pub(super) said: Said,
+    pub(super) failure: Option<Failure>,
 }
 
-pub(super) struct Door<'a> {
-    target: &'a Endpoint,
+pub(super) struct Door {
+    target: Endpoint,
     conn: Option<Conn>,
+    /// For each answer.
     within: Duration,
-    until: Instant,
     silent: u8,
-    /// The words by which a server of a cluster sends a client elsewhere.
-    pub(super) elsewhere: Option<String>,
 }
 
-impl<'a> Door<'a> {
-    pub(super) fn new(target: &'a Endpoint, within: Duration) -> Self {
-        let until = Instant::now() + 6 * within;
-        Self { target, conn: None, within, until, silent: 0, elsewhere: None }
+impl Door {
+    pub(super) fn new(target: Endpoint, within: Duration) -> Self {
+        Self { target, conn: None, within, silent: 0 }
     }
 
-    /// `Yes` has no meaning.
-    pub(super) async fn open(&mut self) -> Said {
-        let until = self.until.min(Instant::now() + self.within);
-        let line = timeout_at(until, internal::open(self.target)).await;
-        let e = match line {
-            Ok(Ok(line)) => {
-                self.conn = Some(Conn::over(line, until));
-                return Said::Yes(Value::Nil);
-            }
+    pub(super) async fn open(&mut self) -> Result<Conn, Failure> {
+        let e = match timeout(self.within, internal::open(&self.target)).await {
+            Ok(Ok(line)) => return Ok(self.conn.insert(Conn::over(line, Instant::now())).clone()),
             Ok(Err(e)) => e,
-            Err(_) => return self.nothing(LATE.to_owned()),
+            Err(_) => return Err(self.unanswered(LATE)),
         };
-        let words = internal::opening_text(&e, self.target);
-        let of_login = [ErrorKind::AuthenticationFailed, ErrorKind::RESP3NotSupported];
-        if e.code().is_some() || of_login.contains(&e.kind()) {
-            Said::No { lacks_right: false, words }
-        } else {
-            self.nothing(words)
+        let words = internal::opening_text(&e, &self.target);
+        let too_many = e.detail().is_some_and(|detail| detail.starts_with("max number of clients"));
+        let lacks_it = e.code() == Some("ERR") && !too_many;
+        if lacks_it || e.kind() == ErrorKind::RESP3NotSupported {
+            return Err(Failure::Refused(words));
         }
+        Err(self.unanswered(&words))
     }
 
     /// The next command is sent on a new connection, however many got no answer.
     pub(super) fn reopen(&mut self) {
         (self.conn, self.silent) = (None, 0);
-        self.until = Instant::now() + 2 * self.within;
     }
 
-    fn nothing(&mut self, why: String) -> Said {
+    fn unanswered(&mut self, why: &str) -> Failure {
         self.silent = self.silent.saturating_add(1);
         self.conn = None;
-        Said::Nothing(why)
+        Failure::Unknown(why.to_owned())
     }
 
-    pub(super) async fn ask(&mut self, command: &Cmd) -> Said {
-        if self.silent >= SILENT_MAX || Instant::now() >= self.until {
-            return Said::Nothing("not tried, because the server did not answer before".to_owned());
+    pub(super) async fn ask(&mut self, command: &Cmd) -> Result<Value, Failure> {
+        if self.silent >= SILENT_MAX {
+            let why = "not tried: earlier commands were not answered";
+            return Err(Failure::Unknown(why.to_owned()));
         }
-        if self.conn.is_none() {
-            match self.open().await {
-                Said::Yes(_) => {}
-                other => return other,
+        let conn = match &self.conn {
+            Some(conn) => conn.clone(),
+            None => self.open().await?,
+        };
+        match conn.until(Instant::now() + self.within).send(command).await {
+            None => Err(self.unanswered(LATE)),
+            Some(answer) => answer.map_err(|e| self.refused(&e, &conn.secrets())),
+        }
+    }
+
+    fn refused(&mut self, e: &RedisError, secrets: &Secrets) -> Failure {
+        let words = error_text(e, secrets);
+        match e.code() {
+            None => {
+                // Some proxies close the connection after what they do not know.
+                self.conn = None;
+                Failure::Unknown(words)
             }
-        }
-        let until = self.until.min(Instant::now() + self.within);
-        let Some(conn) = self.conn.as_ref().map(|conn| conn.until(until)) else {
-            return Said::Nothing(LATE.to_owned());
-        };
-        match conn.send(command).await {
-            None => self.nothing(LATE.to_owned()),
-            Some(Ok(answer)) => Said::Yes(answer),
-            Some(Err(e)) => self.refused(&e, &conn),
+            Some(code) if passes(code) => Failure::Unknown(words),
+            Some(_) if missing_right(e, secrets).is_some() => Failure::LacksRight(words),
+            Some(_) => Failure::Refused(words),
         }
     }
 
-    fn refused(&mut self, e: &RedisError, conn: &Conn) -> Said {
-        let words = error_text(e, &conn.secrets());
-        let Some(code) = e.code() else {
-            // Some proxies close the connection after what they do not know.
-            self.conn = None;
-            return Said::Nothing(words);
-        };
-        if ["MOVED", "ASK", "CROSSSLOT", "CLUSTERDOWN"].contains(&code) {
-            self.elsewhere.get_or_insert_with(|| words.clone());
+    async fn in_script(
+        &mut self,
+        hash: &str,
+        trial: u64,
+        command: &str,
+        words: &[String],
+    ) -> Option<Failure> {
+        let call =
+            redis::cmd("EVALSHA").arg(hash).arg(1).arg(key(trial, command)).arg(words).take();
+        let failure = self.ask(&call).await.err()?;
+        // As after SCRIPT FLUSH.
+        if !matches!(&failure, Failure::Unknown(why) if why.starts_with("NOSCRIPT")) {
+            return Some(failure);
         }
-        let lacks_right = missing_right(e, &conn.secrets()).is_some();
-        Said::No { lacks_right, words }
+        let _ = self.ask(&load()).await;
+        self.ask(&call).await.err()
     }
 
     /// Each of [`COMMANDS`], where palisade sends it. The login has tried `HELLO` and `SELECT`.
     pub(super) async fn commands(&mut self, trial: u64) -> Vec<Tried> {
-        let mut all = Vec::new();
-        let load = redis::cmd("SCRIPT").arg("LOAD").arg(TRY).take();
-        let loaded = self.ask(&load).await;
-        let hash = if let Said::Yes(hash) = &loaded { raw(hash) } else { None };
-        all.push(Tried { command: "SCRIPT LOAD x".to_owned(), in_script: false, said: loaded });
-        let mut runs = false;
+        let loaded = self.ask(&load()).await;
+        let hash = loaded.as_ref().ok().and_then(raw);
+        let (command, in_script) = ("SCRIPT LOAD x", false);
+        let mut all = vec![Tried { command, in_script, failure: loaded.err() }];
         if let Some(hash) = &hash {
-            let evalsha = redis::cmd("EVALSHA").arg(hash).arg(1).arg(key(trial, "EVALSHA")).take();
-            let said = self.ask(&evalsha).await;
-            runs = matches!(said, Said::Yes(_));
-            all.push(Tried { command: "EVALSHA".to_owned(), in_script: false, said });
-        }
-        let script = COMMANDS.iter().filter(|c| !NEVER_IN_SCRIPT.contains(&name(c)));
-        let script = script.chain(&INFOS).chain([&UNDECLARED]).filter(|_| runs).map(|c| (c, true));
-        let door = COMMANDS.iter().filter(|c| AT_THE_DOOR.contains(&name(c)));
-        for (command, in_script) in script.chain(door.chain(&MORE).map(|c| (c, false))) {
-            let mut cmd = Cmd::new();
-            if in_script {
-                cmd.arg("EVALSHA").arg(&hash).arg(1).arg(key(trial, command));
+            let failure = self.in_script(hash, trial, "EVALSHA", &[]).await;
+            let runs = failure.is_none();
+            all.push(Tried { command: "EVALSHA", in_script, failure });
+            let script = COMMANDS.iter().filter(|c| !NEVER_IN_SCRIPT.contains(&name(c)));
+            for &command in script.chain(&INFOS).chain([&UNDECLARED]).filter(|_| runs) {
+                let failure = self.in_script(hash, trial, command, &words(trial, command)).await;
+                all.push(Tried { command, in_script: true, failure });
             }
-            command.split(' ').for_each(|word| _ = cmd.arg(in_its_place(trial, command, word)));
-            let (command, said) = ((*command).to_owned(), self.ask(&cmd).await);
-            all.push(Tried { command, in_script, said });
+        }
+        for command in AT_THE_DOOR {
+            let failure = self.ask(Cmd::new().arg(words(trial, command))).await.err();
+            all.push(Tried { command, in_script, failure });
         }
         all
     }
@@ -159,10 +168,9 @@ impl<'a> Door<'a> {
 
 impl Tried {
     pub(super) fn is_of(&self, kind: Kind) -> bool {
-        let of = match name(&self.command) {
+        let of = match name(self.command) {
             "PUBLISH" | "SUBSCRIBE" => WAKING,
             "WAIT" => DURABILITY,
-            "CONFIG" => MIN_REPLICAS,
             "EVAL" | "SCAN" | "ROLE" => OPERATOR,
             "SETRANGE" | "STRLEN" => KEYS,
             "PEXPIREAT" | "ZADD" | "ZREM" | "ZRANGE" | "ZCARD" | "ZSCORE" | "ZREMRANGEBYSCORE" => {
@@ -176,10 +184,36 @@ impl Tried {
     }
 
     pub(super) fn words(&self) -> Option<String> {
-        let Said::No { words, .. } = &self.said else { return None };
+        let (Failure::LacksRight(words) | Failure::Refused(words)) = self.failure.as_ref()? else {
+            return None;
+        };
         let place = if self.in_script { " in a script" } else { "" };
-        Some(format!("{}{place}: {words}", name(&self.command)))
+        Some(format!("{}{place}: {words}", name(self.command)))
     }
+}
+
+/// What the commands of a feature met.
+pub(super) fn met(tried: &[Tried], kind: Kind) -> Option<Failure> {
+    let failed = || tried.iter().filter(|t| t.failure.is_some() && t.is_of(kind));
+    let mut words: Vec<_> = failed().filter_map(Tried::words).collect();
+    let others = words.len().saturating_sub(2);
+    words.truncate(2);
+    words.extend((others > 0).then(|| format!("{others} more")));
+    if failed().any(|t| matches!(t.failure, Some(Failure::Refused(_)))) {
+        return Some(Failure::Refused(words.join("; ")));
+    }
+    if !words.is_empty() {
+        return Some(Failure::LacksRight(words.join("; ")));
+    }
+    failed().next()?.failure.clone()
+}
+
+pub(super) fn passes(code: &str) -> bool {
+    PASSING.split(' ').any(|passing| passing == code)
+}
+
+fn load() -> Cmd {
+    redis::cmd("SCRIPT").arg("LOAD").arg(TRY).take()
 }
 
 fn name(command: &str) -> &str {
@@ -191,13 +225,11 @@ fn key(trial: u64, command: &str) -> String {
     trial_key(trial, &name(command).to_ascii_lowercase())
 }
 
-fn in_its_place(trial: u64, command: &str, word: &str) -> String {
-    match word.strip_prefix(KEY) {
-        Some(end) => key(trial, command) + end,
-        None => word.to_owned(),
-    }
+fn words(trial: u64, command: &str) -> Vec<String> {
+    let key = key(trial, command);
+    command.split(' ').map(|word| word.replace(KEY, &key)).collect()
 }
 
 pub(super) fn keys(trial: u64) -> impl Iterator<Item = String> {
-    COMMANDS.iter().map(move |command| key(trial, command))
+    COMMANDS.iter().chain(&AT_THE_DOOR).map(move |command| key(trial, command))
 }

@@ -8,7 +8,7 @@
 //! # async fn demo() -> Result<(), palisade::error::ConfigError> {
 //! use palisade_ops::{Deployment, doctor::probe};
 //! let endpoint = Deployment::new().node("rediss://cache.example:6379");
-//! println!("{}", probe::run(&endpoint).await?);
+//! println!("{}", probe::run(&endpoint, std::future::pending()).await?);
 //! # Ok(()) }
 //! ```
 
@@ -24,23 +24,26 @@ pub use self::report::{Ability, Feature, Probe};
 pub use self::services::{Service, services};
 use super::super::Deployment;
 
-/// Tries all features on each node of the deployment, one node after the other.
+/// Tries all features on the node of the deployment, until the trials or `stop` ends, and deletes
+/// the keys of the probe.
 ///
-/// All keys begin with `palisade:probe:` and a random number, and are deleted in the end. Marker,
-/// note and the keys of others are not written to. A node takes at most about twenty time-outs of
-/// the deployment.
+/// All keys begin with `palisade:probe:` and a random number. Marker, note and the keys of others
+/// are not written to. A server that answers nothing costs at most about twenty time-outs of the
+/// deployment.
 ///
 /// # Errors
-/// [`ConfigError`] if the settings are invalid. Faults of the endpoint are in the report.
+/// [`ConfigError`] if the settings are invalid, or there are several nodes. Faults of the endpoint
+/// are in the report.
 ///
 /// # Cancellation safety
-/// The future may be dropped at any await. Keys of the probe may then remain.
-pub async fn run(deployment: &Deployment) -> Result<Probe, ConfigError> {
+/// If the future is dropped, keys of the probe remain for a minute. Its marker and note remain for
+/// ever if that is while a trial is under way. End `stop` instead.
+pub async fn run(
+    deployment: &Deployment,
+    stop: impl Future<Output = ()>,
+) -> Result<Probe, ConfigError> {
     let access = deployment.access()?;
-    let (mut features, mut services) = (Vec::new(), Vec::new());
-    for endpoint in endpoint::all(deployment, &access).await? {
-        services.extend(services::of(&endpoint.hosts));
-        features.extend(endpoint.probe().await);
-    }
-    Ok(Probe::new(features, services, &access.secrets()))
+    let node = endpoint::Node::find(deployment, &access).await?;
+    let (features, service) = (node.probe(stop).await, services::of(&node.url));
+    Ok(Probe::new(&node.subject, &node.url, service, features, &access.secrets()))
 }

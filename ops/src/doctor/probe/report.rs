@@ -23,14 +23,12 @@ pub enum Ability {
     Unknown,
 }
 
-/// The result of the trials of one feature at one node.
+/// The result of the trials of one feature.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Feature {
     /// The feature, such as `locks`. It never changes, because people filter by it.
     pub feature: &'static str,
-    /// Address of the server, or name of the group.
-    pub subject: String,
     /// What the trials showed.
     pub verdict: Ability,
     /// True if palisade does not use a node that lacks it.
@@ -47,12 +45,16 @@ pub struct Feature {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Probe {
-    /// False if a node could not be connected to.
+    /// Address of the server, or name of the group.
+    pub subject: String,
+    /// False if the server could not be connected to, or its Sentinels name none.
     pub reached: bool,
-    /// The services to which the addresses belong.
-    pub services: Vec<Service>,
+    /// The service to which the address belongs.
+    pub service: Option<Service>,
     /// In the order of the trials.
     pub features: Vec<Feature>,
+    /// The command that judges the settings of the server, which no trial shows.
+    pub then: String,
 }
 
 /// A feature, before it is tried.
@@ -64,36 +66,31 @@ pub(super) const SENTINEL: Kind = Kind("sentinel", true, "no majority names a ma
 pub(super) const SERVER: Kind = Kind("server", true, "palisade uses no such server");
 pub(super) const SCRIPTS: Kind = Kind("scripts", true, "each request is one script");
 pub(super) const HISTORY: Kind = Kind("history", true, "a loss of data could not be noticed");
-pub(super) const LOCKS: Kind = Kind("locks", true, "no locks");
+pub(super) const LOCKS: Kind = Kind("locks", true, "no locks, no elections");
 pub(super) const SHARED: Kind = Kind("shared-locks", false, "no read-write locks, no semaphores");
 pub(super) const KEYS: Kind = Kind("idempotency", true, "no idempotency keys");
-pub(super) const ELECTION: Kind = Kind("elections", true, "no elections");
 pub(super) const WAKING: Kind = Kind("wake-ups", false, "callers that wait ask again by a timer");
 pub(super) const DURABILITY: Kind = Kind("durability", false, "no durability above `Primary`");
-pub(super) const MIN_REPLICAS: Kind =
-    Kind("min-replicas", false, "a replaced master may go on for longer than is assumed");
-pub(super) const WINDOW: Kind =
-    Kind("failover-window", false, "if the address can move to a replica, state for how long");
-pub(super) const EVICTION: Kind = Kind("eviction", true, "the server may delete held locks");
 pub(super) const HANDOVER: Kind =
     Kind("handover", false, "no planned handover, no release while the memory is full");
 pub(super) const OPERATOR: Kind =
     Kind("operator", false, "this login cannot run `init`, `list`, `idem`");
-pub(super) const CLEANING: Kind = Kind("cleaning", false, "keys of the probe may be left");
+pub(super) const CLEANING: Kind =
+    Kind("cleaning", true, "keys of the probe are left for a minute, and these perhaps for ever");
 
 impl Kind {
     fn is(self, verdict: Ability, message: impl Into<String>, said: impl Into<String>) -> Feature {
         let (message, said) = (message.into(), said.into());
         let Self(feature, needed, _) = self;
-        Feature { feature, subject: String::new(), verdict, needed, message, said, fix: vec![] }
+        Feature { feature, verdict, needed, message, said, fix: vec![] }
     }
 
     pub(super) fn works(self, message: impl Into<String>) -> Feature {
         self.is(Ability::Works, message, "")
     }
 
-    pub(super) fn with(self, said: impl Into<String>, fix: Vec<String>) -> Feature {
-        Feature { fix, ..self.is(Ability::WorksWith, self.2, said) }
+    pub(super) fn with(self, said: impl Into<String>, fix: String) -> Feature {
+        Feature { fix: vec![fix], ..self.is(Ability::WorksWith, self.2, said) }
     }
 
     pub(super) fn cannot(self, said: impl Into<String>) -> Feature {
@@ -106,30 +103,48 @@ impl Kind {
 }
 
 impl Probe {
+    /// No trial disproves what is known of a service's history.
     pub(super) fn new(
+        subject: &str,
+        url: &str,
+        service: Option<Service>,
         mut features: Vec<Feature>,
-        services: Vec<Service>,
         secrets: &Secrets,
     ) -> Self {
+        let unsafe_ = service.filter(|service| service.verdict == "cannot");
         for f in &mut features {
-            for text in [&mut f.subject, &mut f.message, &mut f.said] {
+            if let Some(Service { name, says, .. }) = unsafe_
+                && f.feature == HISTORY.0
+                && f.verdict == Ability::Works
+            {
+                *f = HISTORY.unknown(format!("the trial succeeded, but {name}: {says}"));
+            }
+            for text in [&mut f.message, &mut f.said] {
                 *text = secrets.sentence(text, SENTENCE_MAX);
             }
             f.fix.iter_mut().for_each(|command| *command = secrets.sentence(command, COMMAND_MAX));
         }
-        let lost = |f: &Feature| f.feature == CONNECTION.0 && f.verdict != Ability::Works;
-        Self { reached: !features.iter().any(lost), services, features }
+        let lost = |f: &Feature| {
+            [CONNECTION.0, SENTINEL.0].contains(&f.feature) && f.verdict == Ability::Unknown
+        };
+        Self {
+            subject: secrets.sentence(subject, SENTENCE_MAX),
+            reached: !features.iter().any(lost),
+            service,
+            features,
+            then: secrets.sentence(&format!("palisade doctor --node '{url}'"), COMMAND_MAX),
+        }
     }
 
-    /// Returns the exit code for a program: 69 if a node was not reached, 2 if a needed feature
-    /// cannot work, 69 if one is unknown, 1 if one needs a setting or, with `strict`, if any other
-    /// feature does or cannot work, else 0.
+    /// Returns the exit code for a program: 2 if a needed feature cannot work, 69 if one is
+    /// unknown, 1 if one needs a setting or, with `strict`, if another feature does or cannot work,
+    /// else 0. Another feature that is unknown never counts.
     pub fn exit_code(&self, strict: bool) -> u8 {
         use Ability as A;
         let has = |is, needed| self.features.iter().any(|f| f.verdict == is && f.needed >= needed);
-        if self.reached && has(A::Cannot, true) {
+        if has(A::Cannot, true) {
             2
-        } else if !self.reached || has(A::Unknown, true) {
+        } else if has(A::Unknown, true) {
             69
         } else {
             u8::from(has(A::WorksWith, !strict) || strict && has(A::Cannot, false))
@@ -145,26 +160,13 @@ impl Probe {
     }
 }
 
-impl fmt::Display for Ability {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Works => "works",
-            Self::WorksWith => "works with",
-            Self::Cannot => "cannot",
-            Self::Unknown => "unknown",
-        })
-    }
-}
-
 impl fmt::Display for Probe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut subject = "";
+        writeln!(f, "{}", self.subject)?;
         for tried in &self.features {
-            if tried.subject != subject {
-                subject = &tried.subject;
-                writeln!(f, "{subject}")?;
-            }
-            writeln!(f, "{:<11}{:<16}{}", tried.verdict, tried.feature, tried.message)?;
+            let verdict = serde_json::to_string(&tried.verdict).map_err(|_| fmt::Error)?;
+            let verdict = verdict.trim_matches('"');
+            writeln!(f, "{verdict:<11}{:<16}{}", tried.feature, tried.message)?;
             if !tried.said.is_empty() {
                 wrapped(f, 27, &format!("said: {}", tried.said))?;
             }
@@ -172,9 +174,27 @@ impl fmt::Display for Probe {
                 writeln!(f, "{:27}$ {command}", "")?;
             }
         }
-        for Service { name, verdict, says, basis, .. } in &self.services {
+        if let Some(Service { name, verdict, says, basis, .. }) = &self.service {
             wrapped(f, 0, &format!("known of {name} ({basis}): {verdict}: {says}"))?;
         }
-        Ok(())
+        writeln!(f, "then: {}  # judges its settings: eviction, files, replicas", self.then)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::services;
+    use super::*;
+
+    #[test]
+    fn a_service_that_is_known_to_be_unsafe_is_not_called_fine() {
+        let of = |url: &str| {
+            let found = vec![LOCKS.works("locks"), HISTORY.works("shown")];
+            Probe::new("a", url, services::of(url), found, &Secrets::default())
+        };
+        assert_eq!(of("redis://a.example:6379").exit_code(false), 0);
+        let found = of("rediss://a.serverless.use1.cache.amazonaws.com:6379");
+        assert_eq!((found.exit_code(false), found.features[1].verdict), (69, Ability::Unknown));
+        assert!(found.to_string().contains("ElastiCache Serverless: no WAIT"), "{found}");
     }
 }

@@ -13,7 +13,7 @@ pub struct Service {
     pub name: &'static str,
     /// Texts, separated by a space, that all are in its addresses; empty if addresses do not tell.
     pub hosts: &'static str,
-    /// What is expected there: `works`, `works with`, `cannot` or `unknown`.
+    /// What is expected there: an [`Ability`](super::Ability) as in JSON.
     pub verdict: &'static str,
     /// What it refuses or needs.
     pub says: &'static str,
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn the_manual_has_the_table() {
         assert_eq!(services().count(), TABLE.lines().count());
-        let known = ["works", "works with", "cannot", "unknown"];
+        let known = ["works", "works-with", "cannot", "unknown"];
         let dated = |basis: &str| {
             basis.split_once(' ').is_some_and(|(how, _)| ["measured", "read"].contains(&how))
         };
