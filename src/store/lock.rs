@@ -121,7 +121,9 @@ impl Shown {
             Main::Other => row.held = Some(held(None)),
         }
         let places = self.queue.get(1..).unwrap_or_default().as_chunks::<PLACE>().0;
-        places.iter().filter_map(|text| Waiter::parse(text)).for_each(|waiter| row.wait(waiter));
+        for waiter in places.iter().filter_map(Waiter::parse) {
+            row.wait(waiter);
+        }
         row
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn grant(case: &Case<'_>, run: &[Op], reply: &Reply) -> Vec<Step> {
     let Op::Acquire { mode, owner, ttl, proposal, if_held, .. } = op else { return Vec::new() };
     let Reply::Granted { fence } = reply else { return keep(case) };
     let is_one = case.shown.len() == 1;
-    let mut steps = Vec::from_iter(first(h, op).into_iter().flatten());
+    let mut steps: Vec<_> = first(h, op).into_iter().flatten().collect();
     for (i, shown, old, _) in case.each() {
         steps.push(Step::On(Key::Main, i));
         steps.push(match &shown.main {
@@ -86,7 +86,7 @@ fn keep(case: &Case<'_>) -> Vec<Step> {
         return Vec::new();
     }
     let is_reader = matches!(op, Op::Acquire { mode: LockMode::Shared, .. });
-    let mut steps = Vec::from_iter(first(h, op).filter(|_| is_reader).into_iter().flatten());
+    let mut steps: Vec<_> = first(h, op).filter(|_| is_reader).into_iter().flatten().collect();
     steps.push(Step::Clock(h.facts.node_micros, h.settles_till.saturating_mul(1_000)));
     for (i, shown, ..) in changed() {
         steps.push(Step::On(Key::Main, i));

@@ -11,6 +11,7 @@ use super::lock_steps::{Case, fence_life, grant, millis, prolong, raise};
 use super::planned::Judged;
 use super::write::{Ahead, Answer, Class, Extent, Join, Key, Look, Step, Take, Waits, Write};
 use crate::error::NodeError;
+use crate::name::LockKeys;
 use crate::op::{IfHeld, LockMode, MAX_LISTED, Op, Place, Reply};
 use crate::rules::header::Header;
 use crate::rules::locks::{Held, Row, Ruling, decide};
@@ -319,7 +320,7 @@ pub(crate) fn judge(
         }
         _ if is_refused => {
             if reply.is_grant() && rows != old {
-                reply = Reply::Held { remaining: Some(Default::default()), foreign: false };
+                reply = Reply::Held { remaining: Some(Duration::ZERO), foreign: false };
             }
             false
         }
@@ -354,6 +355,6 @@ pub(crate) fn released(h: &Header, op: &Op, found: Vec<Main>) -> Reply {
 }
 
 fn foreign(op: &Op) -> NodeError {
-    let keys = op.lock_keys().into_iter().flat_map(|keys| keys.all().map(|name| name.fence()));
+    let keys = op.lock_keys().into_iter().flat_map(|keys| keys.all().map(LockKeys::fence));
     NodeError::foreign(&keys.collect::<Vec<_>>().join(" or "))
 }

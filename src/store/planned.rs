@@ -9,6 +9,7 @@ use crate::op::{Op, Reply};
 use crate::rules::header::Header;
 
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a batch has few of them")]
 pub(crate) enum Planned {
     Record(records::Planned),
     Lock(locks::Planned),
@@ -39,7 +40,9 @@ impl Planned {
     pub(crate) fn count(&self) -> usize {
         match self {
             Self::Lock(planned) => planned.count,
-            _ => 1,
+            Self::Record(_) => 1,
+            #[cfg(test)]
+            Self::Write(_) => 1,
         }
     }
 

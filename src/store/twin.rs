@@ -26,6 +26,7 @@ pub(crate) enum Value {
 
 /// What is true of a whole batch.
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is true or not of any batch")]
 pub(crate) struct Setting {
     pub(crate) micros: u64,
     pub(crate) is_late: bool,
@@ -185,7 +186,7 @@ impl Twin {
                         }
                         Step::Refuse => (runs, is_over) = (false, true),
                         Step::Keep { first, low, .. } => {
-                            let digits = seen.take().map(|text| String::from_utf8(text));
+                            let digits = seen.take().map(String::from_utf8);
                             let there = digits.and_then(|text| text.ok()?.parse().ok());
                             let new = there.map_or(*first, |there: u64| there.max(*low));
                             shown = (new != *first).then(|| new.to_string().into_bytes());
@@ -294,10 +295,9 @@ impl Twin {
                     self.keys.remove(key);
                 }
             }
-            Step::Free(_) | Step::Take(_) => {}
+            Step::Free(_) | Step::Take(_) | Step::WakeReaders | Step::Refuse => {}
             Step::Leave(own) => self.leave(key, *own),
             Step::Drop => _ = self.keys.remove(key),
-            Step::WakeReaders | Step::Refuse => {}
             Step::Read { owners, ms, prolongs } => {
                 let now = of.micros.div_ceil(1_000);
                 let mut all = match self.keys.remove(key) {

@@ -40,7 +40,9 @@ impl Twin {
             let tickets = all.iter().filter(|p| p.mode == b'X' && p.since <= limit);
             let next = tickets.map(|p| p.since + 1).max().unwrap_or(0).max(of.micros);
             all.retain(|p| p.waiter != place.waiter);
-            all.iter_mut().for_each(|p| p.till = p.till.min(now + FRESH_MS));
+            for p in &mut all {
+                p.till = p.till.min(now + FRESH_MS);
+            }
             let waited = place.micros().min(3_600_000_000);
             let since = ticket.map_or(of.micros - waited, |ticket| ticket.unwrap_or(next));
             let needs = u64::try_from(place.needs.as_millis()).unwrap_or(99).min(50);
@@ -53,7 +55,9 @@ impl Twin {
             all.insert(at, own);
             all.truncate(64);
             text.truncate(1);
-            all.iter().for_each(|p| text.extend(p.text().into_bytes()));
+            for p in &all {
+                text.extend(p.text().into_bytes());
+            }
         }
         let left = self.keys.get(main).and_then(|(_, end)| *end).map(|end| end - now);
         let life =

@@ -204,6 +204,7 @@ pub(crate) enum Look {
 
 /// Of a lock its value, and of readers the one whose grant ends last. And:
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a part of its own")]
 pub(crate) struct Extent {
     pub(crate) fence: bool,
     /// Of readers this one, if it is one of them.

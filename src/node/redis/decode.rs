@@ -418,7 +418,7 @@ impl Reader {
     /// Readers, each with the end of its grant in ms.
     fn grants(&mut self, count: i64) -> Result<Vec<(OwnerToken, u64)>, NodeError> {
         let mut all = Vec::new();
-        for _ in 0..count.min(MAX_LISTED as i64) {
+        for _ in 0..count.min(i64::try_from(MAX_LISTED).unwrap_or(i64::MAX)) {
             all.push((self.owner()?, self.number()?));
         }
         Ok(all)

@@ -90,12 +90,15 @@ pub(crate) fn batch(
     cmd.arg("EVALSHA").arg(SCRIPT.get_hash());
     let each_key = |each: &mut dyn FnMut(&str)| {
         for (run, planned) in runs(ops, plans) {
-            match planned.map(Planned::write) {
-                Some(write) => write.keys.iter().for_each(|key| keys_of(&run[0], *key, each)),
-                None => {
-                    let run = if is_leaving(&run[0]) { &run[..1] } else { run };
-                    run.iter().for_each(|op| keys(op, awaited, &mut *each));
+            if let Some(write) = planned.map(Planned::write) {
+                for key in write.keys {
+                    keys_of(&run[0], *key, &mut *each);
                 }
+                continue;
+            }
+            let run = if is_leaving(&run[0]) { &run[..1] } else { run };
+            for op in run {
+                keys(op, awaited, &mut *each);
             }
         }
     };
@@ -297,7 +300,7 @@ fn step_args<'c>(cmd: &'c mut Cmd, step: &Step) -> &'c mut Cmd {
 }
 
 /// As `lua/join.lua` reads it. A waiter for a permit knows this number of slots.
-fn place<'c>(cmd: &'c mut Cmd, waits: Option<Waits>, slots: Option<u16>) -> &'c mut Cmd {
+fn place(cmd: &mut Cmd, waits: Option<Waits>, slots: Option<u16>) -> &mut Cmd {
     let (mode, place, ticket) = match waits {
         None => ("", None, None),
         Some(Waits::Watcher) => ("v", None, None),
@@ -332,15 +335,12 @@ pub(super) fn runs<'a>(
     std::iter::from_fn(move || {
         let first = ops.get(at)?;
         let planned = plans.get(at).and_then(Option::as_ref);
-        let count = match planned {
-            Some(planned) => planned.count(),
-            None => {
-                let is_alone = |n: &usize| plans.get(at + n).and_then(Option::as_ref).is_some();
-                let is_next = |n: &usize| !is_alone(n) && are_run(first, &ops[at + n]);
-                let rest = 1..(ops.len() - at).min(RUN_MAX);
-                1 + rest.take_while(is_next).count()
-            }
+        let unplanned = || {
+            let is_alone = |n: &usize| plans.get(at + n).and_then(Option::as_ref).is_some();
+            let is_next = |n: &usize| !is_alone(n) && are_run(first, &ops[at + n]);
+            1 + (1..(ops.len() - at).min(RUN_MAX)).take_while(is_next).count()
         };
+        let count = planned.map_or_else(unplanned, Planned::count);
         let run = &ops[at..at + count];
         at += count;
         Some((run, planned))

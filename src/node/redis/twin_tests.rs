@@ -201,8 +201,8 @@ impl Dice {
         let place = self.place();
         let ticket = self.of(&[None, Some(1_000), Some(2_000)]);
         if self.below(2) == 0 {
-            let far = self.of(&[0, 1_000_000]);
-            let fair = Ahead::OfFair(place.waiter, ticket, far);
+            let most = self.of(&[0, 1_000_000]);
+            let fair = Ahead::OfFair(place.waiter, ticket, most);
             let ahead = self.of(&[Ahead::OfReader(place.micros()), fair]);
             steps.extend([Step::On(Key::Queue, 0), Step::First(ahead)]);
         }

@@ -232,8 +232,7 @@ fn freed(reply: &Reply, found: &Value) -> bool {
     match found {
         Value::Int(1) => *reply == Reply::Done,
         Value::Int(-5) => *reply == Reply::NotOwner,
-        Value::Int(-1) => *reply == Reply::Absent,
-        Value::Nil => *reply == Reply::Absent,
+        Value::Int(-1) | Value::Nil => *reply == Reply::Absent,
         Value::BulkString(text) => *reply == of_owner(text),
         _ => false,
     }
@@ -352,11 +351,9 @@ proptest! {
                 _ => shown(at),
             };
             let behind = match op {
-                'R' | 'X' => vec![behind, Value::Int(5), text(at)],
-                'A' | 'H' => vec![behind, Value::Int(5), text(at)],
-                'O' | 'S' => vec![behind, Value::Int(5), text(at), text(at)],
+                'R' | 'X' | 'A' | 'H' => vec![behind, Value::Int(5), text(at)],
+                'O' | 'S' | 'I' => vec![behind, Value::Int(5), text(at), text(at)],
                 'D' => vec![behind, Value::Int(5), Value::Nil],
-                'I' => vec![behind, Value::Int(5), text(at), text(at)],
                 _ => vec![behind],
             };
             [vec![Value::Int(*code)], if matches!(*code, 0 | 2) { behind } else { vec![] }].concat()
