@@ -84,21 +84,18 @@ impl Header {
         micros(self.terms.clock_error)
     }
 
-    /// Fence of a new grant. The proposal is limited to this node's clock ± E.
+    /// Fence of a new grant. The proposal is limited to this node's clock ± E, and may have been
+    /// planned a while ago.
     pub(crate) fn next_fence(&self, fence: u64, proposal: u64) -> u64 {
-        self.fence_after(fence, proposal, 0)
-    }
-
-    /// As [`next_fence`](Self::next_fence), for a claim, which may have been planned a while ago.
-    pub(crate) fn claim_fence(&self, fence: u64, proposal: u64) -> u64 {
-        self.fence_after(fence, proposal, UNDER_WAY)
-    }
-
-    fn fence_after(&self, fence: u64, proposal: u64, under_way: u64) -> u64 {
         let (now, error) = (self.facts.node_micros, self.clock_error());
-        let low = now.saturating_sub(error.saturating_add(under_way));
+        let low = now.saturating_sub(error.saturating_add(UNDER_WAY));
         let proposal = proposal.clamp(low, now.saturating_add(error));
         fence.saturating_add(1).max(proposal).max(self.floor)
+    }
+
+    /// Last time (µs) at which the proposal is not too low for a fence.
+    pub(crate) fn last_in_range(&self, proposal: u64) -> u64 {
+        proposal.saturating_add(self.clock_error() + UNDER_WAY)
     }
 
     /// A proposal in the node's range. One that the node would raise becomes half of E before its
@@ -132,8 +129,8 @@ impl Header {
     }
 }
 
-/// In µs. For so long a claim may be under way with a ballot that was in range when it was planned
-/// (idempotency 24). Less than [`FENCE_SLACK`], for which a fence outlives what the clocks need.
+/// In µs. For so long a grant may be under way with a proposal that was in range when it was planned
+/// (idempotency 24, locks 4). Less than [`FENCE_SLACK`], for which a fence outlives what the clocks need.
 pub(crate) const UNDER_WAY: u64 = 500_000;
 
 /// Last time (µs) at which a request of this time (ms) is not too old.

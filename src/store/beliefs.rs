@@ -53,7 +53,8 @@ impl Beliefs {
     fn plan(&mut self, h: &Header, run: &[Op]) -> Option<Planned> {
         let op = run.first()?;
         let Some(key) = op.record_key() else {
-            let shown = op.lock_keys().and_then(|keys| self.locks.remove(keys));
+            let keys = op.lock_keys().filter(|_| locks::can_be_planned(op));
+            let shown = keys.and_then(|keys| self.locks.remove(keys));
             return locks::plan(h, run, shown).map(Planned::Lock);
         };
         let planned = records::plan(h, op, self.records.get(key).cloned());

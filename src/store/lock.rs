@@ -113,10 +113,10 @@ impl Shown {
                 let ends =
                     |(owner, till): &(OwnerToken, u64)| (*owner, till.saturating_mul(MILLIS));
                 row.readers = some.iter().map(ends).collect();
-                // If there are many, only one of them is shown.
-                let last = row.readers.last().copied();
+                // If there are many, only those that end last are shown, in order.
+                let first = row.readers.first().copied();
                 let missing = (*count as usize).saturating_sub(row.readers.len());
-                row.readers.extend(last.into_iter().cycle().take(missing));
+                row.readers.extend(first.into_iter().cycle().take(missing));
             }
             Main::Other => row.held = Some(held(None)),
         }

@@ -8,9 +8,8 @@ use super::write::{
     ALONE, AWAITED, Answer, Class, Extent, Key, LONGEST, Look, Stamped, Step, Take, Write,
 };
 use crate::name::LockKeys;
+use crate::rules::locks::READERS_MAX;
 use crate::token::OwnerToken;
-
-const READERS_MAX: usize = 4_096;
 
 /// Bytes of values in one answer.
 const ROOM: usize = 1 << 20;
@@ -77,6 +76,7 @@ impl Twin {
         Some(match step {
             Step::Absent => !is_there,
             Step::Is(value) => is_text && text == value,
+            Step::IsOrAbsent(value) => !is_there || is_text && text == value,
             Step::Begins(begin) => is_text && text.starts_with(begin),
             Step::AtMost(most) => {
                 let is_number =
@@ -101,19 +101,19 @@ impl Twin {
             Step::Clock(from, until) => (*from..=*until).contains(&of.micros),
             Step::Window => !of.is_full && !of.is_late,
             Step::First(ahead) => !self.places(key).iter().any(|p| p.is_ahead(of, *ahead)),
-            Step::Shareable | Step::Readable | Step::IsRead => match self.keys.get(key) {
-                None => *step != Step::IsRead,
+            Step::Shareable(_) | Step::Readable | Step::IsRead(_) => match self.keys.get(key) {
+                None => !matches!(step, Step::IsRead(_)),
                 Some((Value::Text(text), _)) => {
                     let is_reserved = text == OwnerToken::READERS.as_str().as_bytes();
-                    is_reserved && *step != Step::IsRead
+                    is_reserved && !matches!(step, Step::IsRead(_))
                 }
                 Some((Value::Readers(all), Some(_))) => {
                     let live = |(_, till): &&(OwnerToken, u64)| *till > of.micros / 1_000;
                     let count = all.iter().filter(live).count();
                     match step {
-                        Step::Readable => true,
-                        Step::IsRead => (1..READERS_MAX).contains(&count),
-                        _ => count < READERS_MAX,
+                        Step::IsRead(more) => count > 0 && count + more <= READERS_MAX,
+                        Step::Shareable(more) => count + more <= READERS_MAX,
+                        _ => true,
                     }
                 }
                 Some(_) => false,
@@ -136,7 +136,7 @@ impl Twin {
         let (mut shown, full_room) = (None, *room);
         let mut runs = !write.steps.is_empty() && !is_moot;
         let (mut key, mut is_refused, mut is_over) = (main.to_owned(), false, false);
-        let (mut seen, joins) = (None, write.joins.as_ref());
+        let (mut seen, mut taker, joins) = (None, None, write.joins.as_ref());
         let is_outside = of.is_outside && write.steps.contains(&Step::Window);
         for step in &write.steps {
             if let Step::On(other, number) = step {
@@ -147,15 +147,24 @@ impl Twin {
             if !runs {
                 break;
             }
+            if let Step::Take(take) = step {
+                taker = Some(take.owner);
+            }
             if let Step::AtMost(_) = step {
                 seen = self.text(&key).map(<[u8]>::to_vec);
             }
             match self.holds(of, &key, step) {
                 Some(holds) => {
                     runs = holds;
-                    let asks = matches!(step, Step::First(_) | Step::Shareable);
+                    let asks = match step {
+                        Step::First(_) => true,
+                        Step::Shareable(_) => {
+                            self.holds(of, &key, &Step::Shareable(1)) == Some(false)
+                        }
+                        _ => false,
+                    };
                     is_refused |= asks && !holds;
-                    if let Step::Shareable | Step::Readable | Step::IsRead = step
+                    if let Step::Shareable(_) | Step::Readable | Step::IsRead(_) = step
                         && !is_outside
                     {
                         self.bury(of, &key);
@@ -204,7 +213,11 @@ impl Twin {
                 }
             }
         }
-        is_refused &= (is_outside || !of.is_outside) && !of.is_full && !of.is_late;
+        let is_reader = matches!(write.look, Look::Lock(Extent { reader: Some(own), .. })
+            if self.is_read_by(of, main, own));
+        let is_holder = |own: OwnerToken| self.text(main) == Some(own.as_str().as_bytes());
+        let is_own = is_reader || taker.is_some_and(is_holder);
+        is_refused &= !is_own && (is_outside || !of.is_outside) && !of.is_full && !of.is_late;
         let found = (!runs).then(|| self.look(of, main, write.look, room));
         let answer = match found.unwrap_or(Answer::Ran(shown)) {
             Answer::Shown(shown) if is_refused || is_over => Answer::Refused(shown),
@@ -214,6 +227,11 @@ impl Twin {
             self.join(of, main, joins);
         }
         answer
+    }
+
+    fn is_read_by(&self, of: Setting, main: &str, own: OwnerToken) -> bool {
+        let is_live = |(who, till): &(OwnerToken, u64)| *who == own && till * 1_000 > of.micros;
+        matches!(self.keys.get(main), Some((Value::Readers(all), Some(_))) if all.iter().any(is_live))
     }
 
     fn bury(&mut self, of: Setting, key: &str) {
@@ -243,13 +261,17 @@ impl Twin {
             Value::Text(text) => number(text),
             _ => None,
         });
+        let p = take.proposal.to_string();
+        // A text as long as a token, and before it, is taken for one.
+        let is_before = |text: &[u8]| text.len() == p.len() && text < p.as_bytes();
         let new = match old {
             None => take.proposal,
+            Some(_) if self.text(&fence).is_some_and(is_before) => take.proposal,
             Some(Some(old)) if old < take.proposal + 1_000_000 => take.proposal.max(old + 1),
-            Some(_) => {
+            Some(old) => {
                 self.keys.remove(main);
                 if let Some((Value::Text(_), end)) = self.keys.get_mut(&fence) {
-                    *end = None;
+                    *end = old.map(|_| of.micros / 1_000 + take.life);
                 }
                 return Took::Odd;
             }
