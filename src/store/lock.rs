@@ -1,4 +1,4 @@
-//! An exclusive lock as a server has shown it, and the row that this is.
+//! A lock as a server has shown it, and the row that this is.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ const OWNER_LEN: usize = 22;
 const PLACE: usize = 48;
 const SLOT: usize = OWNER_LEN + 13 + 16;
 const SLOTS_MAX: usize = Slots::MAX as usize;
-/// Of the shortest text that another program wrote, whatever it is.
+/// From this length on another program wrote it.
 const FENCE_LEN: usize = 19;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,6 @@
--- Helpers of the slow paths, each of which runs once for one op, or for a run of acquires or
--- releases in which the fast path did not execute every op as requested. Each closure and each
--- upvalue adds a tenth of a small command's time to an op; the functions of the fast paths are made
--- anew on every call of the script, so they have none.
+-- Helpers of the slow paths of permits and lists, each of which runs once for one op. Each closure and
+-- each upvalue adds a tenth of a small command's time to an op; the other functions are made anew on
+-- every call of the script, so they have none.
 -- KEYS, ARGV  keys of the op from KEYS[k + 1] on, arguments of a single op from ARGV[a + 1] on
 -- Returns     see the comment of each function
 local KEYS, ARGV, call, try, find = KEYS, ARGV, redis.call, redis.pcall, string.find
