@@ -166,16 +166,12 @@ pub(super) fn prolong(case: &Case<'_>) -> Vec<Step> {
     steps
 }
 
-/// Of an extension that knows nothing of the lock. Who names the quarantine puts the lock back if it
-/// is lost; else it has it.
+/// Of an extension that knows nothing of the lock. What is lost or over is put back.
 pub(super) fn put_back(case: &Case<'_>) -> Vec<Step> {
     let Case { h, op, .. } = *case;
-    let Op::Extend { mode, owner, ttl, token, reassert, .. } = op else { return Vec::new() };
-    if !h.is_quarantined() || *reassert != Some(h.id()) {
-        return prolong(case);
-    }
+    let Op::Extend { mode, owner, ttl, token, .. } = op else { return Vec::new() };
     let (own, ms) = (owner.as_str().as_bytes().to_vec(), millis(*ttl));
-    let mut steps = Vec::new();
+    let mut steps = Vec::from_iter(clock(h, op));
     for (i, ..) in case.each() {
         steps.push(Step::On(Key::Main, i));
         steps.push(if mode.is_shared() { Step::Readable } else { Step::IsOrAbsent(own.clone()) });
