@@ -84,12 +84,13 @@ impl Header {
         micros(self.terms.clock_error)
     }
 
-    /// Fence of a new grant. The proposal is limited to this node's clock ± E, and may have been
+    /// Fence of a new grant. The proposal is limited to this node's clock ± E, but may have been
     /// planned a while ago.
     pub(crate) fn next_fence(&self, fence: u64, proposal: u64) -> u64 {
         let (now, error) = (self.facts.node_micros, self.clock_error());
-        let low = now.saturating_sub(error.saturating_add(UNDER_WAY));
-        let proposal = proposal.clamp(low, now.saturating_add(error));
+        let is_low = self.last_in_range(proposal) < now;
+        let low = if is_low { now.saturating_sub(error) } else { 0 };
+        let proposal = proposal.max(low).min(now.saturating_add(error));
         fence.saturating_add(1).max(proposal).max(self.floor)
     }
 
@@ -129,8 +130,9 @@ impl Header {
     }
 }
 
-/// In µs. For so long a grant may be under way with a proposal that was in range when it was planned
-/// (idempotency 24, locks 4). Less than [`FENCE_SLACK`], for which a fence outlives what the clocks need.
+/// In µs. For so long a grant may be under way with a proposal that was in range when it was
+/// planned (idempotency 24, locks 4). Less than [`FENCE_SLACK`], for which a fence outlives what
+/// the clocks need.
 pub(crate) const UNDER_WAY: u64 = 500_000;
 
 /// Last time (µs) at which a request of this time (ms) is not too old.

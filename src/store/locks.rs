@@ -80,7 +80,7 @@ pub(crate) fn plan(h: &Header, run: &[Op], shown: Option<Vec<Shown>>) -> Option<
     let shown = shown.unwrap_or_else(|| vec![Shown::held(op); names]);
     let old: Vec<Row> = shown.iter().map(|shown| row(h, op, shown)).collect();
     let Ruling { reply, rows: new, .. } = decide(h, op, old.clone());
-    let run = if is_shown && !fit(run, &shown[0], &reply) { &run[..1] } else { run };
+    let run = if is_shown { &run[..fit(run, &shown[0], &reply)] } else { run };
     let mut extent = Extent { fence: true, ..Extent::default() };
     let case = Case { h, op, shown: &shown, old: &old, new: &new };
     let is_spoiled = reply.is_grant() && shown.iter().any(|shown| shown.fence().is_none());
@@ -164,11 +164,13 @@ pub(crate) fn plan(h: &Header, run: &[Op], shown: Option<Vec<Shown>>) -> Option<
     Some(Planned { count: if is_read { 1 } else { run.len() }, reply: ran, write })
 }
 
-/// Readers that change a fence are none yet, and only the first of them may be shown.
-fn fit(run: &[Op], shown: &Shown, reply: &Reply) -> bool {
-    let Main::Readers(count, _) = shown.main else { return true };
+/// Number of readers that are written together. Who changes a fence must be none yet, and only the
+/// first one may be shown.
+fn fit(run: &[Op], shown: &Shown, reply: &Reply) -> usize {
+    let Main::Readers(count, _) = shown.main else { return run.len() };
+    let free = READERS_MAX.saturating_sub(usize::try_from(count).unwrap_or(READERS_MAX));
     let is_same = matches!(reply, Reply::Granted { fence } if shown.fence() == Some(*fence));
-    is_same && usize::try_from(count).unwrap_or(READERS_MAX) + run.len() <= READERS_MAX
+    if is_same { free.clamp(1, run.len()) } else { 1 }
 }
 
 /// Of an acquire that knows nothing of the lock, in the range of the clock for which the batch was
@@ -243,8 +245,8 @@ pub(crate) fn waits(mode: LockMode, then: IfHeld) -> Option<Waits> {
     }
 }
 
-/// With a fence that is right for some time after this clock, and a ttl in whole ms, as what is left
-/// of the lock is shown.
+/// With a fence that is right for some time after this clock, and a ttl in whole ms, as what is
+/// left of the lock is shown.
 fn as_planned<'a>(h: &Header, op: &'a Op) -> Cow<'a, Op> {
     let mut op = Cow::Borrowed(op);
     if let Op::Acquire { .. } = *op
@@ -322,9 +324,9 @@ pub(crate) fn judge(
         }
         // Of a run only one is shown.
         Op::Acquire { owner, .. }
-            if !reply.is_grant()
+            if matches!(reply, Reply::Held { .. } | Reply::Queued { .. })
                 && matches!(shown[0].main, Main::Readers(..))
-                && matches!(write.look, Look::Lock(Extent { reader: Some(own), .. }) if own != *owner) =>
+                && looks_for(write.look).is_some_and(|own| own != *owner) =>
         {
             true
         }
@@ -353,6 +355,13 @@ pub(crate) fn judge(
         readers.count = *count;
     }
     (Judged::Reply(Ok(reply)), None)
+}
+
+fn looks_for(look: Look) -> Option<OwnerToken> {
+    match look {
+        Look::Lock(Extent { reader, .. }) => reader,
+        Look::Record { .. } => None,
+    }
 }
 
 fn granted(op: &Op, reply: &Reply, told: Option<Vec<u8>>) -> Result<Reply, NodeError> {

@@ -231,7 +231,8 @@ impl Twin {
 
     fn is_read_by(&self, of: Setting, main: &str, own: OwnerToken) -> bool {
         let is_live = |(who, till): &(OwnerToken, u64)| *who == own && till * 1_000 > of.micros;
-        matches!(self.keys.get(main), Some((Value::Readers(all), Some(_))) if all.iter().any(is_live))
+        let there = self.keys.get(main);
+        matches!(there, Some((Value::Readers(all), Some(_))) if all.iter().any(is_live))
     }
 
     fn bury(&mut self, of: Setting, key: &str) {

@@ -1,6 +1,6 @@
--- Helpers of the slow paths of permits and lists, each of which runs once for one op. Each closure and
--- each upvalue adds a tenth of a small command's time to an op; the other functions are made anew on
--- every call of the script, so they have none.
+-- Helpers of the slow paths of permits and lists, each of which runs once for one op. Each closure
+-- and each upvalue adds a tenth of a small command's time to an op; the other functions are made
+-- anew on every call of the script, so they have none.
 -- KEYS, ARGV  keys of the op from KEYS[k + 1] on, arguments of a single op from ARGV[a + 1] on
 -- Returns     see the comment of each function
 local KEYS, ARGV, call, try, find = KEYS, ARGV, redis.call, redis.pcall, string.find
@@ -17,11 +17,10 @@ local function digits(x)
   return string.format('%.0f', x)
 end
 
--- The proposal, limited to this clock ± E, and never below the floor (quarantine 8). It may have been
--- under way for half a second (header.rs).
+-- The proposal, limited to this clock ± E, and never below the floor (quarantine 8).
 local function in_range(p)
   local x = tonumber(p)
-  local low, high = math.max(b.now_us - b.clock_error - 500000, b.floor), b.now_us + b.clock_error
+  local low, high = math.max(b.now_us - b.clock_error, b.floor), b.now_us + b.clock_error
   if x >= low and x <= high then return p end
   return string.format('%.0f', math.max(math.min(x, high), low))
 end

@@ -26,8 +26,8 @@
 --                          since. Tickets farther ahead of the clock than lead (µs) do not count
 --          G kind 1 ttl life owner p reserved  acquire.lua; reserved: '' or a value in the owner's
 --                          place. Shows a fence that is not p
---          R n             it is a set of readers with n free places, absent or reserved for readers.
---                          If it is none or has no free place, somebody else has the lock
+--          R n             it is a set of readers with n free places, absent or reserved for
+--                          readers. If it is none or is full, somebody else has the lock
 --          s               the same, but the set may be full; else the condition does not hold
 --          o n             it is a set of readers with n free places
 --          Y flag ms n m…  adds readers, or (XX, CH) prolongs them

@@ -9,7 +9,6 @@ use crate::token::OwnerToken;
 
 /// Further handles have no place, and ask again from time to time.
 const PLACES: usize = 64;
-/// Longest wait that counts.
 /// Time after a waiter's last request in which it keeps others out: a writer later readers, a fair
 /// caller those with larger tickets (readers 9, fair 3).
 const FRESH: Duration = Duration::from_secs(3);
