@@ -21,6 +21,8 @@ pub(crate) struct Header {
     /// End of that time by the wall clock in ms; 0 if it is over. It names the handover.
     pub(crate) settles_till: u64,
     pub(crate) terms: Terms,
+    /// The marker was written less than a longest lease ago, so what is held may be lost.
+    pub(crate) is_young: bool,
 }
 
 impl Header {

@@ -166,7 +166,7 @@ pub(super) fn prolong(case: &Case<'_>) -> Vec<Step> {
     steps
 }
 
-/// Of an extension that knows nothing of the lock. What is lost or over is put back.
+/// Of an extension that knows nothing of a lock that may be lost: what is lost is put back.
 pub(super) fn put_back(case: &Case<'_>) -> Vec<Step> {
     let Case { h, op, .. } = *case;
     let Op::Extend { mode, owner, ttl, token, .. } = op else { return Vec::new() };

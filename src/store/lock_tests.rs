@@ -192,6 +192,7 @@ fn history(seed: u64) {
     let words = ["", "", "since=900", "since=900 quarantine=9", "settling", "settling"];
     let mut h = header(dice.of(&words));
     h.settles_till = 9_000_000;
+    h.is_young = dice.below(2) == 0;
     let settles = h.settling;
     let mut world = World { twin: Twin::default(), h, now: 8_000_000 };
     let mut beliefs: Vec<Option<Shown>> = vec![None, None];

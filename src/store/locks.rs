@@ -125,7 +125,7 @@ pub(crate) fn plan(h: &Header, run: &[Op], shown: Option<Vec<Shown>>) -> Option<
             };
             extent.reader = mode.is_shared().then_some(*owner);
             let is_done = reply == Reply::Done && !is_spoiled;
-            let steps = || if is_shown { prolong(&case) } else { put_back(&case) };
+            let steps = || if is_shown || !h.is_young { prolong(&case) } else { put_back(&case) };
             (Class::Keep, keys, is_done.then(steps))
         }
         Op::Raise { owner, .. } => {

@@ -85,6 +85,7 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
     if kind == 73 then -- I
       ok, s = try('GETRANGE', key, '0', #ARGV[s + 1]) == ARGV[s + 1], s + 1
     elseif kind == 105 then -- i
+      call('PTTL', key) -- who lacks the right changes nothing
       value = try('GETRANGE', key, '0', #ARGV[s + 1])
       ok = value == ARGV[s + 1] or value == '' and call('EXISTS', key) == 0
       value, s = nil, s + 1
