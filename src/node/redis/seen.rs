@@ -120,11 +120,13 @@ impl Seen {
         Duration::from_micros(self.marker.clock_error)
     }
 
-    /// For the rules of ops on records.
+    /// For the rules.
     pub(super) fn header(&self, facts: Facts, max_ttl: Duration) -> Header {
+        let young_till = u128::from(self.marker.written) + max_ttl.as_millis();
         let settles = self.marker.settles(facts.node_micros / 1_000);
         Header {
             now: facts.node_micros.saturating_mul(1_000),
+            is_young: u128::from(facts.node_micros / 1_000) < young_till,
             facts,
             floor: self.marker.floor,
             late: false,
