@@ -142,6 +142,7 @@ impl Deployment {
         let login = |like| Login { like, more: more.clone() };
         for node in self.nodes()? {
             let (allows_eviction, rule) = (node.allows_eviction(), node.min_replicas_rule());
+            let durable = node.is_durable();
             let url = node.url()?;
             match node {
                 NodeUrl::Group(node) => {
@@ -169,7 +170,8 @@ impl Deployment {
                     let at = target.to_string();
                     let hand = Hand::of(&target, &more).to(&at);
                     let window = rule.lone_window();
-                    access.lone.push(Lone { at, url, hand, target, allows_eviction, window });
+                    let lone = Lone { at, url, hand, target, allows_eviction, durable, window };
+                    access.lone.push(lone);
                 }
                 NodeUrl::Memory(_) => {
                     let rule = "it is in a process's memory: there is no server to look at";

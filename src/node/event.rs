@@ -138,8 +138,14 @@ pub enum NodeEvent {
         cause: HistoryCause,
     },
     /// The server has given another name to its data (after a backup, or after its replicas were
-    /// away for an hour), and has proved that it lost nothing. Nothing is refused. Log: `renamed`.
+    /// away for an hour), and has proved that it lost nothing; or a server that was declared
+    /// [durable](super::RedisNodeBuilder::durable) was restarted or replaced. Nothing is refused.
+    /// Log: `renamed`.
     Renamed,
+    /// The server was declared [durable](super::RedisNodeBuilder::durable), and lacks data that this
+    /// handle has seen: the declaration is false, or a backup was restored. Until this moment the
+    /// server may have granted what was held. A quarantine begins. Log: `durable_refuted`, an error.
+    DurableRefuted,
     /// The node is in quarantine. It grants nothing for the time `remaining`, but holders may
     /// re-assert leases. Log: `quarantine_begun` with `remaining_ms`, `began`, `lost_ms` and
     /// `loss`.
@@ -262,6 +268,7 @@ impl HistoryCause {
     }
 }
 
+pub(crate) const DURABLE_REFUTED: &str = "declared `durable`, but the server lost data";
 const LOST: &str = "its data are lost; what was known of idempotency keys is unknown";
 
 impl NodeEvent {
@@ -292,6 +299,11 @@ impl NodeEvent {
             Self::Renamed => {
                 say!(info, "renamed", "server renamed its data; nothing was lost");
             }
+            Self::DurableRefuted => say!(
+                error,
+                "durable_refuted",
+                "{DURABLE_REFUTED}: find out which data are missing before you declare it again"
+            ),
             Self::QuarantineBegun { remaining, began, loss } => {
                 let why = match began {
                     Began::Known => "after a restart or failover".to_owned(),

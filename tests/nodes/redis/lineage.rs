@@ -64,7 +64,7 @@ fn evicted(server: &Server) -> u64 {
 }
 
 /// Has the server delete each key that expires, and then sets it back.
-async fn evict(server: &Server) {
+pub(super) async fn evict(server: &Server) {
     let before = evicted(server);
     server.cli(&["set", "cache", "x", "px", "600000"]);
     server.cli(&["config", "set", "maxmemory-policy", "volatile-ttl"]);
