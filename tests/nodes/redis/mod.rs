@@ -4,6 +4,7 @@
 #![allow(clippy::needless_pass_by_value)]
 
 mod access;
+mod dns;
 mod durable;
 mod expected;
 mod flood;
