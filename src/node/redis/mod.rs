@@ -44,6 +44,13 @@ use crate::time::Moment;
 /// node grants nothing for `max_ttl` plus the
 /// [`failover_window`](NodeBuilder::failover_window), because the server may have lost its
 /// locks. For a group that Sentinels monitor use `SentinelNode`.
+///
+/// The host of the address may be a name behind which the primary changes, as managed services give
+/// it. The node has the name resolved by the system for each new connection, and keeps no answer.
+/// Then set the [`failover_window`](NodeBuilder::failover_window): the longest time for which a
+/// primary that was replaced may go on answering. A server of another deployment behind the name is
+/// refused ([`NodeFault::ForeignData`](crate::error::NodeFault::ForeignData)), and nothing is
+/// written there.
 pub struct RedisNode {
     name: Arc<str>,
     url: Arc<str>,
