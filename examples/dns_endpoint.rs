@@ -1,8 +1,8 @@
 //! One name, behind which the primary changes, as managed services give it: locks go on after a
 //! failover, once nothing that the replaced primary granted can be held any more.
 //!
-//! Run it with the name of your endpoint and let the service fail over meanwhile. It prints what the
-//! node reports, and in the end the longest time without a lock.
+//! Run it with the name of your endpoint and let the service fail over meanwhile. It prints what
+//! the node reports, and in the end the longest time without a lock.
 //!
 //! ```text
 //! cargo run -p examples --bin dns_endpoint -- --server redis://localhost --seconds 60

@@ -145,9 +145,10 @@ pub enum NodeEvent {
     /// [durable](super::RedisNodeBuilder::durable) was restarted or replaced. Nothing is refused.
     /// Log: `renamed`.
     Renamed,
-    /// The server was declared [durable](super::RedisNodeBuilder::durable), and lacks data that this
-    /// handle has seen: the declaration is false, or a backup was restored. Until this moment the
-    /// server may have granted what was held. A quarantine begins. Log: `durable_refuted`, an error.
+    /// The server was declared [durable](super::RedisNodeBuilder::durable), and lacks data that
+    /// this handle has seen: the declaration is false, or a backup was restored. Until this moment
+    /// the server may have granted what was held. A quarantine begins. Log: `durable_refuted`, an
+    /// error.
     DurableRefuted,
     /// The node is in quarantine. It grants nothing for the time `remaining`, but holders may
     /// re-assert leases. Log: `quarantine_begun` with `remaining_ms`, `began`, `lost_ms` and

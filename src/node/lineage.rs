@@ -122,7 +122,8 @@ pub(crate) struct Asked {
     pub trust_fresh: bool,
     /// A server that evicts may vote.
     pub allow_eviction: bool,
-    /// All that the server confirmed is there after a restart: its operator says so (quarantine 23).
+    /// All that the server confirmed is there after a restart, by its operator's word (quarantine
+    /// 23).
     pub durable: bool,
     /// Epoch in which the Sentinels named this server.
     pub epoch: Option<u64>,
