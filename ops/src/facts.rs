@@ -120,6 +120,7 @@ pub(crate) struct Sentinel {
 
 /// A data server and its answers.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct Server {
     /// Address at which the doctor queried the server: `host:port` or the path of a socket.
     pub(crate) at: String,

@@ -314,15 +314,12 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
             m = begin(m, from, shown, asked);
             false
         }
-        None => {
-            let raised = raise(&mut m, asked);
-            if is_moved {
-                // Leases may end too early by this clock, as after a handover (quarantine 11).
-                m = m.taken_over(shown, None);
-            }
-            raised
-        }
+        None => raise(&mut m, asked),
     };
+    if is_moved && begun.is_none() {
+        // Leases may end too early by this clock, as after a handover (quarantine 11).
+        m = m.taken_over(shown, None);
+    }
     m = with_window(m, asked, now);
     // Who allows evictions leaves them to those who do not, whatever process comes next
     // (quarantine 21).
