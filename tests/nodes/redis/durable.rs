@@ -13,6 +13,7 @@ use palisade::{Health, Idempotency, Outcome, Redlock, TryAcquire};
 use palisade_ops::Deployment;
 use tokio::time::sleep;
 
+use super::lineage::{evict, up};
 use super::*;
 use crate::support::marker::marker;
 use crate::support::proxy::Proxy;
@@ -221,10 +222,11 @@ async fn a_declaration_hides_neither_anothers_data_nor_evicted_keys() {
     assert_eq!(kept(), before, "nothing was written");
 
     let node = RedisNode::builder(ours.url()).durable(true).build().unwrap();
-    assert!(facts(&node, LONG).await.losses.is_empty());
-    super::lineage::evict(&ours).await;
-    let evicted = facts(&node, LONG).await;
+    assert!(up(&node).await.losses.is_empty());
+    evict(&ours).await;
+    let evicted = batch(&node, LONG, Vec::new(), PATIENCE).await.facts.expect("it is connected");
     assert_eq!(evicted.losses.last().map(|loss| loss.from), Some(0), "{evicted:?}");
     assert!(evicted.new_history && !evicted.refuted, "{evicted:?}");
-    assert_quarantined(one(&node, LONG, acquire("k", owner())).await);
+    let ops = vec![acquire("k", owner())];
+    assert_quarantined(batch(&node, LONG, ops, PATIENCE).await.items.remove(0));
 }

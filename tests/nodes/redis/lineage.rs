@@ -134,7 +134,7 @@ async fn evicted_keys_are_a_loss_to_who_does_not_allow_it_whoever_comes_first() 
     }
 }
 
-async fn up(node: &RedisNode) -> Facts {
+pub(super) async fn up(node: &RedisNode) -> Facts {
     let end = Instant::now() + PATIENCE;
     loop {
         let replies = batch(node, LONG, Vec::new(), Duration::from_secs(5)).await;

@@ -109,8 +109,9 @@ impl Fleet {
             block_in_place(|| Server::start(&args))
         });
         let begun = Instant::now();
-        while let Some(replica) = &replica
-            && !block_in_place(|| replica.cli(&["INFO", "replication"])).contains("link_status:up")
+        // The primary takes a little longer than the replica to see it.
+        while let Some(primary) = lone.first().filter(|_| replica.is_some())
+            && !block_in_place(|| primary.cli(&["INFO", "replication"])).contains("state=online")
         {
             if begun.elapsed() > STEP {
                 return Err("the replica does not follow".into());
