@@ -80,7 +80,8 @@ pub struct NodeHealth {
     /// priority 0. `None` if there is none, if it is not known, and for a lone server.
     pub no_failover: Option<&'static str>,
     /// True if the server was declared [durable](crate::node::RedisNodeBuilder::durable), and this
-    /// handle has seen that it lost data.
+    /// handle was the first to find that it lost data
+    /// ([`DurableRefuted`](crate::node::NodeEvent::DurableRefuted)).
     pub durable_refuted: bool,
 }
 

@@ -3,8 +3,6 @@
 
 use std::process::Command;
 
-use palisade_ops::Deployment;
-
 use super::*;
 use crate::support::proxy::Proxy;
 use crate::support::wait::until;
@@ -56,8 +54,7 @@ fn leads_to(host: &str) {
 
 async fn marked() -> Server {
     let server = Server::start(&["--repl-diskless-sync-delay", "0"]);
-    let done = palisade_ops::init(&Deployment::new().node(server.url()), "").await.unwrap();
-    assert!(done.is_done(), "{done}");
+    super::durable::init(&server).await;
     server
 }
 

@@ -27,9 +27,20 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 async fn marked() -> Server {
     let server = Server::start(&ALWAYS);
-    let done = palisade_ops::init(&Deployment::new().node(server.url()), "").await.unwrap();
-    assert!(done.is_done(), "{done}");
+    init(&server).await;
     server
+}
+
+/// Again as long as the machine is too busy for it.
+pub(super) async fn init(server: &Server) {
+    let begun = Instant::now();
+    loop {
+        let done = palisade_ops::init(&Deployment::new().node(server.url()), "").await.unwrap();
+        if done.is_done() {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{done}");
+    }
 }
 
 fn handle(address: &str, ttl: Duration, durable: bool) -> Redlock {
@@ -166,9 +177,7 @@ async fn a_declaration_that_the_data_refute_is_not_trusted_and_said_aloud() {
     for back in [Back::Empty, Back::Older, Back::Swapped] {
         let mut server = marked().await;
         let redlock = handle(&server.addr(), TTL, true);
-        let other = handle(&server.addr(), TTL, true);
         drop(redlock.mutex("before").build().unwrap().acquire().await.unwrap());
-        health(&other).await;
         copied(&server, "appendonlydir", "backup");
         for key in ["palisade:generation", "palisade:note"] {
             assert_eq!(server.cli(&["copy", key, key, "db", "1"]), "1");
@@ -190,6 +199,7 @@ async fn a_declaration_that_the_data_refute_is_not_trusted_and_said_aloud() {
         let events = seen(&mut events);
         assert!(events.contains(&NodeEvent::DurableRefuted), "{back:?}: {events:?}");
         assert!(events.iter().any(begins), "{back:?}: {events:?}");
+        let other = handle(&server.addr(), TTL, true);
         let refused = other.mutex("held").build().unwrap().try_acquire().await;
         assert!(refused.is_err(), "{back:?}: {refused:?}");
         assert!(held.is_valid());
