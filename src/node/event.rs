@@ -147,9 +147,9 @@ pub enum NodeEvent {
     Renamed,
     /// The server was declared [durable](super::RedisNodeBuilder::durable), and lacks data that
     /// this handle has seen: the declaration is false, or a backup was restored. Until this moment
-    /// the server may have granted what was held. A quarantine begins. Sent to the handle that finds
-    /// it first; others get [`HistoryChanged`](Self::HistoryChanged) only. Log: `durable_refuted`,
-    /// an error.
+    /// the server may have granted what was held. A quarantine begins. Sent to the handle that
+    /// finds it first; others get [`HistoryChanged`](Self::HistoryChanged) only. Log:
+    /// `durable_refuted`, an error.
     DurableRefuted,
     /// The node is in quarantine. It grants nothing for the time `remaining`, but holders may
     /// re-assert leases. Log: `quarantine_begun` with `remaining_ms`, `began`, `lost_ms` and
