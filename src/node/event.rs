@@ -271,7 +271,7 @@ impl NodeEvent {
                 say!(warn, "history_changed", "node has a new data history", cause = cause.word());
             }
             Self::Renamed => {
-                say!(info, "renamed", "server renamed its data; nothing was lost");
+                say!(info, "renamed", "the server's data have another name, and count as whole");
             }
             Self::DurableRefuted => say!(
                 error,

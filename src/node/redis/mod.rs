@@ -162,10 +162,11 @@ impl NodeBuilder<ServerSettings> {
     /// (`appendonly yes`, `appendfsync always`), and for a service that promises the same of its
     /// failovers. The library cannot check the declaration, and the doctor can only in part. **If
     /// it is false, two owners can hold one lock, and a key can run twice**, for example after a
-    /// restart from an older backup while no program runs. A running program notices data that are
-    /// older than what it remembers, and data that are gone: then a quarantine begins as without
-    /// the declaration, with the event
-    /// [`DurableRefuted`](crate::node::NodeEvent::DurableRefuted) (quarantine 23).
+    /// restart from an older backup. A running program notices data that are older than what it
+    /// remembers, unless others have written more since, and data that are gone: then a quarantine
+    /// begins as without the declaration, with the event
+    /// [`DurableRefuted`](crate::node::NodeEvent::DurableRefuted) (quarantine 23; the manual's page
+    /// on [promises](crate::manual::promises#what-durable-means)).
     pub fn durable(self, declared: bool) -> Self {
         self.set(|s| s.own.durable = declared)
     }
