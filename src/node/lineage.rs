@@ -281,9 +281,9 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
     let was_unnamed = m.vote == 0 && me.vote != 0;
     let is_renamed = m.replid != shown.replid;
     let is_moved = is_renamed && !is_continued(m.process, shown.process);
-    // In a quarantine the clock by which it ends has to be the same.
-    let is_trusted =
-        asked.durable && now >= m.quarantine_end().saturating_add(apart(&before, asked));
+    // In a quarantine, also if it is prolonged now, the clock by which it ends has to be the same.
+    let ends = Marker { quarantine: m.quarantine.max(length(asked)), ..before }.quarantine_end();
+    let is_trusted = asked.durable && now >= ends.saturating_add(apart(&before, asked));
     let put_back = !was_unnamed && is_put_back(&before, seq, asked);
     let is_older = note + apart(&before, asked) < me.note;
     let is_branch = m.history != me.history && !precedes(m.generation, me.generation);
