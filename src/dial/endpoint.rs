@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::dial::credentials::CredentialsProvider;
 use crate::dial::frames::Limits;
-use crate::dial::login::{Given, Logins, NEW, NoCredentials};
+use crate::dial::login::{Given, Logins, NoCredentials};
 #[cfg(not(feature = "tls"))]
 use crate::dial::url::WITHOUT_TLS;
 use crate::dial::url::{SERVER_PORT, Url, server_tls};
@@ -168,7 +168,7 @@ impl Endpoint {
     /// With the login of one connection. The caller has to set a time-out.
     pub(crate) async fn logged(&self, purpose: &'static str) -> Result<Self, NoCredentials> {
         let Some(logins) = &self.logins else { return Ok(self.clone()) };
-        let login = logins.ask(NEW).await?;
+        let login = logins.ask(None).await?;
         Ok(self.with(Given { login, logins: Arc::clone(logins), purpose }))
     }
 

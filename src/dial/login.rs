@@ -30,7 +30,7 @@ const FLOOR: Duration = Duration::from_millis(250);
 const GOOD: Duration = Duration::from_secs(1);
 const UNTAKEN: Duration = Duration::from_secs(30);
 /// Longest pauses after failures: for a new connection, and for one that is open.
-pub(super) const NEW: Duration = Duration::from_secs(5);
+const NEW: Duration = Duration::from_secs(5);
 const OPEN: Duration = Duration::from_secs(30);
 /// A timer stands still while the machine is suspended.
 const NAP: Duration = Duration::from_secs(60);
@@ -111,8 +111,9 @@ struct State {
 }
 
 impl State {
-    /// When the next question may be asked.
-    fn stale_at(&self, longest: Duration) -> Moment {
+    /// When the next question may be asked, on behalf of a new connection or with the patience of
+    /// an open one.
+    fn stale_at(&self, patience: Option<Duration>) -> Moment {
         match &self.last {
             None => Moment::default(),
             Some((Ok(login), came)) if !login.was_refused.load(Ordering::Acquire) => {
@@ -120,7 +121,7 @@ impl State {
                 let ends = login.credentials.ends().map_or(good, |end| end.mul_f64(0.6));
                 *came + ends.clamp(FLOOR, good)
             }
-            Some((_, came)) => *came + self.pause(longest),
+            Some((_, came)) => *came + self.pause(patience.unwrap_or(NEW)),
         }
     }
 
@@ -128,8 +129,8 @@ impl State {
         pause(self.random, self.failures.saturating_sub(1), (FLOOR, longest))
     }
 
-    fn take(&mut self, longest: Duration, now: Moment) -> Option<Answer> {
-        if now >= self.stale_at(longest) {
+    fn take(&mut self, patience: Option<Duration>, now: Moment) -> Option<Answer> {
+        if now >= self.stale_at(patience) {
             return None;
         }
         let (answer, came) = self.last.as_mut()?;
@@ -137,7 +138,7 @@ impl State {
             *came = now;
         }
         match (&*answer, &self.good) {
-            (Err(_), Some(good)) if longest == NEW && good.is_good(now) => {
+            (Err(_), Some(good)) if patience.is_none() && good.is_good(now) => {
                 Some(Ok(Arc::clone(good)))
             }
             (answer, _) => Some(answer.clone()),
@@ -171,12 +172,15 @@ impl Logins {
     }
 
     /// A dropped future leaves the question under way for the next caller.
-    pub(super) async fn ask(self: &Arc<Self>, longest: Duration) -> Answer {
+    ///
+    /// An open connection says for how long it waits after a failure; a new one says `None`, and is
+    /// given the last good login while the provider fails.
+    pub(super) async fn ask(self: &Arc<Self>, patience: Option<Duration>) -> Answer {
         loop {
             let answered = self.answered.notified();
             let asks = {
                 let mut state = self.state.lock();
-                if let Some(answer) = state.take(longest, self.env.now()) {
+                if let Some(answer) = state.take(patience, self.env.now()) {
                     return answer;
                 }
                 !std::mem::replace(&mut state.is_asking, true)
@@ -283,8 +287,8 @@ impl Given {
 
     /// `None` if it goes on as the user before; an error if the connection is over.
     async fn renewed(&self, at: &Endpoint, sends: &Sends) -> RedisResult<Option<Self>> {
-        let longest = self.login.patience(self.logins.env.now());
-        let Ok(login) = self.logins.ask(longest).await else { return Ok(None) };
+        let patience = self.login.patience(self.logins.env.now());
+        let Ok(login) = self.logins.ask(Some(patience)).await else { return Ok(None) };
         let (old, new) = (&self.login.credentials, &login.credentials);
         let is_same = (&old.user, &old.password) == (&new.user, &new.password);
         let is_known = is_same && old.session_ends.or(new.session_ends).is_none();

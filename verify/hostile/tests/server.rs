@@ -262,36 +262,48 @@ fn note(marker: &str, writes: u64, now: u128) -> String {
     format!("{history} {writes:012} {now:016} {:013}", 0)
 }
 
-/// Replies to the ops of a batch: another client holds the lock [`TAKEN`], and all other locks are
-/// granted.
+/// Replies to the ops of a batch: another client holds the lock [`TAKEN`], and everything else is
+/// done as asked.
 fn codes(ops: &[Vec<u8>], is_taken: bool) -> Vec<Vec<u8>> {
     let text = |at: usize| ops.get(at).map_or("", |w| std::str::from_utf8(w).unwrap_or(""));
     let number = |at: usize| text(at).parse::<usize>().unwrap_or(0);
     let (mut codes, mut at) = (Vec::new(), 0);
     while at < ops.len() {
-        let (code, skip) = match text(at) {
-            kind @ ("A" | "V" | "W") => {
-                // The op of a waiter also contains the waiter's place in the queue, so it has more
-                // words.
-                let size = if kind == "W" { 9 } else { 4 + 2 * number(at + 1) };
-                if is_taken {
-                    // For a lock of another client, the reply is -3 and the remaining milliseconds.
-                    codes.push(integer(-3));
-                    (9_000, size)
-                } else {
-                    (-9, size)
-                }
+        let op = text(at);
+        let (code, skip): (Option<i64>, _) = match op {
+            "A" if is_taken => {
+                codes.extend((0..number(at + 1)).flat_map(|_| held(1)));
+                (None, 4 + 2 * number(at + 1))
             }
-            "D" | "Q" => (-9, 2 + number(at + 1)),
-            "M" => (1, 2),
-            "R" => (1, 3),
-            "X" => (1, 7),
-            "I" => (-1, 2),
+            "A" => (Some(-9), 4 + 2 * number(at + 1)),
+            "D" | "Q" => (Some(-9), 2 + number(at + 1)),
+            "R" => (Some(1), 3),
+            "X" => (Some(1), 7),
+            "I" => (Some(-1), 2),
+            // A conditional write that shows no value says how many words follow.
+            write if write.len() >= 7 && !write[7..].contains('V') => {
+                let digit = |at: usize| usize::from(write.as_bytes()[at]).saturating_sub(48);
+                let is_refused = is_taken && write.starts_with('g');
+                if is_refused {
+                    codes.extend(held(digit(4)));
+                }
+                ((!is_refused).then_some(-9), 1 + digit(2) + 64 * digit(3))
+            }
             // The reply to an unknown op is a fault. The ops after the unknown op are not parsed.
-            _ => (-5, 0),
+            _ => (Some(-5), 0),
         };
-        codes.push(integer(code));
+        codes.extend(code.into_iter().map(integer));
         at = if skip == 0 { ops.len() } else { at + skip };
     }
     codes
+}
+
+/// Another client has the lock for nine seconds. Shows the parts of it that are asked for.
+fn held(extent: usize) -> Vec<Vec<u8>> {
+    let nil = || b"_\r\n".to_vec();
+    let mut shown = vec![integer(2), bulk("another client"), integer(9_000), nil()];
+    for (part, empty) in [(4, nil()), (8, nil()), (16, bulk(""))] {
+        shown.extend((extent & part != 0).then_some(empty));
+    }
+    shown
 }
