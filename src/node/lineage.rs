@@ -285,7 +285,8 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
     let ends = Marker { quarantine: m.quarantine.max(length(asked)), ..before }.quarantine_end();
     let is_trusted = asked.durable && now >= ends.saturating_add(apart(&before, asked));
     let put_back = !was_unnamed && is_put_back(&before, seq, asked);
-    let is_older = note + apart(&before, asked) < me.note;
+    // Nobody has written since a restart or a promotion, and before it by the clock of this note.
+    let is_older = if is_moved { note <= me.note } else { note + apart(&before, asked) < me.note };
     let is_branch = m.history != me.history && !precedes(m.generation, me.generation);
     let has_evicted = before.has_evicted(shown);
     let beginnings = [

@@ -107,11 +107,12 @@ impl World {
     pub async fn until(&self, path: &str, is_good: impl Fn(&Value) -> bool) -> Value {
         let end = Instant::now() + SOON;
         loop {
-            let page = self.get(path).await;
-            if is_good(&page) {
-                return page;
+            // What is asked for may not be there yet.
+            let answer = self.request("GET", path, &[], "").await;
+            if answer.status == 200 && is_good(&answer.json()) {
+                return answer.json();
             }
-            assert!(Instant::now() < end, "{path} stays {page:#}");
+            assert!(Instant::now() < end, "{path} stays {}: {}", answer.status, answer.body);
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
