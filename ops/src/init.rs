@@ -280,7 +280,7 @@ async fn look(deployment: &Deployment, master: &Master, prefix: Option<&str>) ->
         Kind::Failed => unreachable(why),
     };
     let looked = marking::look(&conn).await.map_err(refusal)?;
-    let used = used(&looked, prefix.is_none()).map_err(refusal)?;
+    let used = used(&looked, master.epoch, prefix.is_none()).map_err(refusal)?;
     let used = used.map_or_else(String::new, |began| began.to_string());
     let Some(prefix) = prefix else { return Ok(()) };
     // `{name}:fence` begins with a brace, before the prefix.
@@ -309,7 +309,7 @@ async fn look(deployment: &Deployment, master: &Master, prefix: Option<&str>) ->
 }
 
 /// `None` if it has granted nothing yet.
-fn used(looked: &Looked, is_lost: bool) -> Result<Option<u64>, Refusal> {
+fn used(looked: &Looked, epoch: Option<u64>, is_lost: bool) -> Result<Option<u64>, Refusal> {
     let refuse = |kind, why: &str| Err(Refusal { kind, why: why.to_owned() });
     let shown = &looked.shown;
     let Some(marker) = shown.marker else {
@@ -330,7 +330,13 @@ fn used(looked: &Looked, is_lost: bool) -> Result<Option<u64>, Refusal> {
     if marker.began == Began::Lost && !is_lost {
         return refuse(Kind::Lost, "a program found data gone that it saw before, or keys deleted");
     }
-    if marker.replid != shown.replid || marker.handover.is_some() || marker.since == 0 {
+    // Who returns unchanged after another was the master has its own marker, of an earlier epoch.
+    let was_replaced = epoch.is_some_and(|epoch| epoch > marker.epoch);
+    if marker.replid != shown.replid
+        || was_replaced
+        || marker.handover.is_some()
+        || marker.since == 0
+    {
         let why = "it was restarted or replaced, and no program has connected to it since: let one \
                    connect, and run this again";
         return refuse(Kind::Changed, why);
@@ -400,7 +406,7 @@ async fn mark(deployment: &Deployment, master: &Master, is_lost: bool, id: u64) 
     };
     let names = (id, rand::random());
     let written = marking::rewrite(&conn, (deployment, master), |looked| {
-        let used = used(looked, is_lost)?;
+        let used = used(looked, master.epoch, is_lost)?;
         Ok((marked(looked, used, names, master.epoch), (used, looked.shown.process)))
     });
     let ((used, process), few) = match written.await {
@@ -440,6 +446,9 @@ async fn mark(deployment: &Deployment, master: &Master, is_lost: bool, id: u64) 
 
 #[cfg(test)]
 mod tests {
+    use palisade::internal::lineage::{ReplicationId, Shown};
+    use palisade::node::spi::Loss;
+
     use super::*;
 
     #[test]
@@ -452,6 +461,31 @@ mod tests {
         }
         assert!(is_palisades(b"app:x", "app:") && is_palisades(b"{app:x}:fence", "app:"));
         assert!(!is_palisades(b"other:app:x", "app:"));
+    }
+
+    /// It returned unchanged, and no program has been here since.
+    #[test]
+    fn a_server_that_was_replaced_in_between_is_not_marked() {
+        let replid = ReplicationId::parse(&"7".repeat(40)).unwrap();
+        let mut marker = Marker::born(1, 2, 3, replid);
+        (marker.began, marker.since, marker.epoch) = (Began::Empty, 1_000, 5);
+        let loss = Loss { from: 0, began: 1_000, to: 1_000 };
+        marker.losses = Losses::default().and(loss);
+        let shown = Shown {
+            marker: Some(marker),
+            is_empty: false,
+            note: None,
+            replid,
+            process: marker.process,
+            evicted: 0,
+            micros: 90_000_000,
+        };
+        let looked = Looked { text: String::new(), shown };
+        assert_eq!(used(&looked, Some(5), false).ok(), Some(Some(1_000)));
+        for is_lost in [false, true] {
+            let refused = used(&looked, Some(6), is_lost).map_err(|refusal| refusal.kind);
+            assert_eq!(refused.err(), Some(Kind::Changed));
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 pub use self::losses::Losses;
 pub use self::lowered::Lowering;
+use self::text::CALLS;
 pub(crate) use self::text::NOTE;
 pub use self::text::ReplicationId;
 use crate::op::{Began, Facts, Lineage, Loss, QuarantineId, Remembered, next_generation, precedes};
@@ -61,7 +62,7 @@ pub struct Process {
     pub run: u64,
     /// `total_net_repl_input_bytes`; `None` where the server does not count them.
     pub inputs: Option<u64>,
-    /// Calls of `REPLICAOF`, `SLAVEOF` and `FAILOVER`.
+    /// Calls of `REPLICAOF`, `SLAVEOF` and `FAILOVER`. A marker has the last six digits.
     pub calls: u64,
     /// True if the counters were set to zero by `CONFIG RESETSTAT`.
     pub was_reset: bool,
@@ -452,7 +453,7 @@ fn apart(m: &Marker, asked: &Asked) -> u64 {
 fn is_continued(then: Process, now: Process) -> bool {
     then.run == now.run
         && now.inputs.is_some()
-        && (then.inputs, then.calls) == (now.inputs, now.calls)
+        && (then.inputs, then.calls % CALLS) == (now.inputs, now.calls % CALLS)
         && !now.was_reset
 }
 

@@ -124,8 +124,8 @@ impl Discovery {
         }
     }
 
-    /// Step 9 of Redis' guideline. Removes one whose id is a configured Sentinel's. True if there
-    /// are new ones to ask.
+    /// Step 9 of Redis' guideline. Removes one whose id is a configured Sentinel's, one that has
+    /// moved, and one that is gone. True if there are new ones to ask.
     pub(crate) fn learn(&mut self, answers: &[Answer]) -> bool {
         for a in answers {
             if let Some(id) = &a.id {
@@ -144,29 +144,45 @@ impl Discovery {
         // Otherwise one Sentinel could report many peers that do not exist or repeat its answer.
         let enough = minority(self.configured) + 1;
         let peers = named.into_values().filter(|(by, _)| by.len() >= enough).map(|(_, peer)| peer);
+        let failed = |at: &Address| {
+            let is = |a: &Answer| a.from == *at && matches!(a.reply, SentinelReply::Failed(..));
+            answers.iter().any(is)
+        };
         let (ids, learned) = (&self.ids, &self.learned);
-        let configured = |id| ids.iter().any(|(at, i)| i == id && !learned.contains(at));
+        let lives = |(at, _): &(&Address, _)| !learned.contains(*at) && !failed(at);
+        let configured = |id| ids.iter().filter(lives).any(|(_, i)| i == id);
         self.sentinels.retain(|s| !learned.contains(s) || !ids.get(s).is_some_and(configured));
-        let before = self.sentinels.len();
+        // One alone may have been reset, and know nobody yet.
+        let lists = answers.iter().filter(|a| !a.peers().is_empty()).count();
+        if lists >= 2 && lists > self.known(&voices(answers)) / 2 {
+            let listed: BTreeSet<_> =
+                answers.iter().flat_map(Answer::peers).map(|p| &p.at).collect();
+            self.sentinels.retain(|s| !learned.contains(s) || !failed(s) || listed.contains(s));
+        }
+        let mut is_new = false;
         for peer in peers {
-            let twin = |id| self.ids.iter().any(|(at, i)| i == id && self.sentinels.contains(at));
-            let known = self.sentinels.contains(&peer.at) || peer.id.as_ref().is_some_and(twin);
-            if known || self.sentinels.len() >= SENTINELS_MAX {
+            let has_its_id = |s: &Address| peer.id.is_some() && self.ids.get(s) == peer.id.as_ref();
+            let lives_elsewhere = self.sentinels.iter().any(|s| has_its_id(s) && !failed(s));
+            if self.sentinels.contains(&peer.at) || lives_elsewhere {
                 continue;
             }
+            self.sentinels.retain(|s| !has_its_id(s) || !self.learned.contains(s));
+            if self.sentinels.len() >= SENTINELS_MAX {
+                continue;
+            }
+            is_new = true;
             self.sentinels.push(peer.at.clone());
             self.learned.insert(peer.at.clone());
             if let Some(id) = &peer.id {
                 self.ids.insert(peer.at.clone(), id.clone());
             }
         }
-        // For example the old address of a Sentinel that has moved.
         let sentinels = &self.sentinels;
         self.ids.retain(|at, _| sentinels.contains(at));
         self.down_after.retain(|at, _| sentinels.contains(at));
         self.said.retain(|at, _| sentinels.contains(at));
         self.learned.retain(|at| sentinels.contains(at));
-        self.sentinels.len() > before
+        is_new
     }
 
     /// The largest of three: the configured, those that answered, and the number that they report.

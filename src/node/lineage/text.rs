@@ -10,6 +10,7 @@ use crate::op::{Began, Loss};
 pub(crate) const NOTE: usize = 53;
 /// A server that does not count its input.
 const NO_INPUTS: u64 = 9_999_999_999_999_999;
+pub(super) const CALLS: u64 = 1_000_000;
 
 /// `master_replid`: the name that a server gives to its data.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -93,6 +94,7 @@ impl fmt::Display for Marker {
             Some(Handover::Settling(till)) => ('s', till),
         };
         let Process { run, inputs, calls, was_reset: _ } = m.process;
+        let calls = calls % CALLS;
         write!(
             f,
             "p1 {:016x} {:06} {} {:016x} {:016x} {:013} {run:016x} {:016} {calls:06} {:012} \
