@@ -372,9 +372,10 @@ impl Reader {
         let one = |op: &Op| {
             let (names, owner) = (op.lock_keys().into_iter().flat_map(LockKeys::all), op.owner());
             let own = || Main::Text(owner.map_or("", OwnerToken::as_str).into());
+            let reads = matches!(op, Op::Release { mode: LockMode::Shared, .. });
             let found = names.map(|_| match self.values.next() {
                 Some(Value::Int(DONE)) => Ok(own()),
-                Some(Value::Int(ABSENT)) => {
+                Some(Value::Int(ABSENT)) if reads => {
                     let another = OwnerToken::READERS;
                     Ok(Main::Readers(1, vec![(another, u64::MAX)]))
                 }
