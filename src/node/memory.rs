@@ -261,8 +261,9 @@ impl Data {
                 reply
             }
             Op::Enlist(enlist) => {
-                hints.extend(enlist.news.then(|| NodeSignal::Changed(Arc::clone(&enlist.key))));
-                self.lists.enlist(h, enlist)
+                let (reply, tells) = self.lists.enlist(h, enlist);
+                hints.extend(tells.then(|| NodeSignal::Changed(Arc::clone(&enlist.key))));
+                reply
             }
             Op::Claim(Claim { key, .. })
             | Op::RaiseClaim { key, .. }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::planned::Planned;
 use super::record::{Shown, value};
-use super::{lock, locks, records};
+use super::{lists, lock, locks, records};
 use crate::name::LockKeys;
 use crate::op::{Op, RecordKey};
 use crate::rules::header::Header;
@@ -17,6 +17,8 @@ const MOST_BYTES: usize = 8 << 20;
 /// Readers of one lock that are written together. Lua passes at most some thousand values to a
 /// command.
 const RUN_MAX: usize = 1_000;
+/// Lists of candidates, of some 70 kB each at most.
+const LISTS: usize = 64;
 
 #[derive(Debug, Default)]
 pub(crate) struct Beliefs {
@@ -25,6 +27,8 @@ pub(crate) struct Beliefs {
     bytes: usize,
     /// For the next plan alone.
     locks: HashMap<LockKeys, Vec<lock::Shown>>,
+    /// For the next plan alone.
+    lists: HashMap<RecordKey, Vec<u8>>,
 }
 
 impl Beliefs {
@@ -33,7 +37,7 @@ impl Beliefs {
             let keys = op.lock_keys().filter(|_| !self.locks.is_empty());
             keys.is_some_and(|keys| self.locks.contains_key(keys))
         };
-        let is_planned = |op: &Op| op.record_key().is_some() || locks::is_planned(op);
+        let is_planned = |op: &Op| op.own_key().is_some() || locks::is_planned(op);
         ops.iter().any(|op| is_planned(op) || is_shown(op))
     }
 
@@ -63,6 +67,10 @@ impl Beliefs {
     /// What is planned for a record is believed to come true.
     fn plan(&mut self, h: &Header, run: &[Op]) -> Option<Planned> {
         let op = run.first()?;
+        if let Op::Enlist(enlist) = op {
+            let shown = self.lists.remove(&enlist.key);
+            return Some(Planned::List(lists::plan(h, enlist, shown)));
+        }
         let Some(key) = op.record_key() else {
             let keys = op.lock_keys().filter(|_| locks::can_be_planned(op));
             let shown = keys.and_then(|keys| self.locks.remove(keys));
@@ -80,6 +88,13 @@ impl Beliefs {
             self.locks.clear();
         }
         self.locks.insert(keys.clone(), shown);
+    }
+
+    pub(crate) fn learn_list(&mut self, key: &RecordKey, shown: Vec<u8>) {
+        if self.lists.len() >= LISTS {
+            self.lists.clear();
+        }
+        self.lists.insert(key.clone(), shown);
     }
 
     /// The server has executed nothing of this. The last plan comes first.

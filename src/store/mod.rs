@@ -3,6 +3,7 @@
 //! server shows goes to the same rule.
 
 pub(crate) mod beliefs;
+pub(crate) mod lists;
 pub(crate) mod lock;
 mod lock_steps;
 #[cfg(test)]

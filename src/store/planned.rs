@@ -3,7 +3,7 @@
 use super::beliefs::Beliefs;
 use super::lock::Shown;
 use super::write::{Answer, Write};
-use super::{locks, records};
+use super::{lists, locks, records};
 use crate::error::NodeError;
 use crate::op::{Op, Reply};
 use crate::rules::header::Header;
@@ -13,6 +13,7 @@ use crate::rules::header::Header;
 pub(crate) enum Planned {
     Record(records::Planned),
     Lock(locks::Planned),
+    List(lists::Planned),
     #[cfg(test)]
     Write(Write),
 }
@@ -31,6 +32,7 @@ impl Planned {
         match self {
             Self::Record(planned) => &planned.write,
             Self::Lock(planned) => &planned.write,
+            Self::List(planned) => &planned.write,
             #[cfg(test)]
             Self::Write(write) => write,
         }
@@ -40,7 +42,7 @@ impl Planned {
     pub(crate) fn count(&self) -> usize {
         match self {
             Self::Lock(planned) => planned.count,
-            Self::Record(_) => 1,
+            Self::Record(_) | Self::List(_) => 1,
             #[cfg(test)]
             Self::Write(_) => 1,
         }
@@ -65,6 +67,14 @@ impl Planned {
                 judged
             }
             Self::Lock(planned) => learned(op, locks::judge(h, op, planned, answer), beliefs),
+            Self::List(planned) => {
+                let Op::Enlist(enlist) = op else { unreachable!("a list: {op:?}") };
+                let (judged, shown) = lists::judge(h, enlist, planned, answer);
+                if let Some(shown) = shown {
+                    beliefs.learn_list(&enlist.key, shown);
+                }
+                judged
+            }
             #[cfg(test)]
             Self::Write(_) => Judged::Again,
         }

@@ -1,4 +1,4 @@
--- Helpers of the slow paths of permits and lists, each of which runs once for one op. Each closure
+-- Helpers of the slow paths of permits, each of which runs once for one op. Each closure
 -- and each upvalue adds a tenth of a small command's time to an op; the other functions are made
 -- anew on every call of the script, so they have none.
 -- KEYS, ARGV  keys of the op from KEYS[k + 1] on, arguments of a single op from ARGV[a + 1] on
@@ -54,23 +54,6 @@ local function look(key, longest)
   local v = read('GETRANGE', key, '0', longest)
   if v == '' and redis.call('EXISTS', key) == 0 then return false end
   return v
-end
-
--- Bytes of results and metadata in one answer, which keeps transfer time and memory small. The
--- first result is returned even if it is longer.
-local MOST = 1048576
-
--- If not, puts DEFERRED, so that the client sends the op again. Called before the op changes
--- anything.
-local function has_room(size)
-  local room = b.room or MOST
-  if room <= 0 or size > room and room < MOST then
-    b.room = 0 -- defers all later results, too, so that this op is not overtaken for ever
-    put(DEFERRED)
-    return false
-  end
-  b.room = room - size
-  return true
 end
 
 -- A server whose memory is full refuses a write that may need memory, but only as the first of a

@@ -1,22 +1,12 @@
 //! Lists of the candidates of elections, on a node in memory.
 
-use std::sync::Arc;
-
 use super::shelf::{Perish, Shelf};
-use crate::op::{Enlist, Listed, MAX_LISTED, Reply};
+use crate::op::{Enlist, Reply};
+use crate::rules::candidates::{Entry, decide};
 use crate::rules::header::Header;
-use crate::token::OwnerToken;
 
-/// In the order in which they were first written.
 #[derive(Clone, Debug, Default)]
 struct List(Vec<Entry>);
-
-#[derive(Clone, Debug)]
-struct Entry {
-    owner: OwnerToken,
-    till: u64,
-    text: Arc<[u8]>,
-}
 
 impl Perish for List {
     fn refresh(&mut self, now: u64) -> bool {
@@ -33,25 +23,14 @@ impl Lists {
         self.0.len()
     }
 
-    pub(super) fn enlist(&mut self, h: &Header, op: &Enlist) -> Reply {
-        let Enlist { key, owner, ttl, entry, .. } = op;
-        if let Some(text) = entry {
-            let list = &mut self.0.open(key, h.now).0;
-            let till = h.after(*ttl);
-            match list.iter().position(|entry| entry.owner == *owner) {
-                Some(at) => (list[at].till, list[at].text) = (till, Arc::clone(text)),
-                None if list.len() >= MAX_LISTED => {}
-                None => list.push(Entry { owner: *owner, till, text: Arc::clone(text) }),
-            }
-        } else if let Some(list) = self.0.live(key, h.now) {
-            list.0.retain(|entry| entry.owner != *owner);
+    /// Also returns whether who watches the list is to be told.
+    pub(super) fn enlist(&mut self, h: &Header, op: &Enlist) -> (Reply, bool) {
+        let old = self.0.live(&op.key, h.now).map_or(&[][..], |list| &list.0);
+        let ruling = decide(h, op, old);
+        let tells = ruling.tells(op);
+        if let Some(list) = ruling.list {
+            self.0.put(&op.key, List(list), h.now);
         }
-        let shown = |entry: &Entry| Listed {
-            owner: entry.owner,
-            remaining: h.until(entry.till),
-            entry: Arc::clone(&entry.text),
-        };
-        let list = self.0.live(key, h.now);
-        Reply::Candidates(list.map_or_else(Vec::new, |list| list.0.iter().map(shown).collect()))
+        (ruling.reply, tells)
     }
 }

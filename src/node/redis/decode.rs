@@ -17,9 +17,7 @@ use super::judging::Judging;
 use super::seen::{Noted, Seen};
 use crate::error::{NodeError, NodeFault};
 use crate::name::LockKeys;
-use crate::op::{
-    Batch, Facts, Listed, LockMode, MAX_LISTED, Op, QuarantineId, Replies, Reply, Slots,
-};
+use crate::op::{Batch, Facts, LockMode, MAX_LISTED, Op, QuarantineId, Replies, Reply, Slots};
 use crate::rules::header::Header;
 use crate::store::lock::{Main, Shown, Text};
 use crate::store::locks;
@@ -213,7 +211,6 @@ fn reply(from: &mut Reader, op: &Op, code: i64, facts: &Facts) -> Result<Reply, 
         (Op::Acquire { mode: LockMode::Slot(_), .. }, 1..) => {
             Reply::Permit { fence: code.unsigned_abs(), slot: from.slot()? }
         }
-        (Op::Enlist(_), 0..) => Reply::Candidates(from.candidates(code.unsigned_abs())?),
         (Op::Release { .. }, ABSENT) => Reply::Absent,
         (op, _) if shows(op) => return Err(garbage("an answer to another kind of question").into()),
         (Op::Release { .. } | Op::Extend { .. }, AS_ASKED) | (_, DONE) => Reply::Done,
@@ -236,9 +233,9 @@ fn in_range(reply: Reply) -> Result<Reply, NodeError> {
     Ok(reply)
 }
 
-/// A fencing token or a list, and never `DONE` or `NOT_OWNER`.
+/// A fencing token, and never `DONE` or `NOT_OWNER`.
 fn shows(op: &Op) -> bool {
-    matches!(op, Op::Acquire { .. } | Op::Enlist(_))
+    matches!(op, Op::Acquire { .. })
 }
 
 fn wrong_type(op: &Op) -> NodeError {
@@ -436,17 +433,6 @@ impl Reader {
             self.fitting::<u64>(None, "no owner where one belongs");
             OwnerToken::from_random(0)
         }))
-    }
-
-    fn candidates(&mut self, n: u64) -> Result<Vec<Listed>, NodeError> {
-        let mut all = Vec::new();
-        for _ in 0..n {
-            let owner = self.owner()?;
-            let ms = self.number()?;
-            let (remaining, entry) = (Duration::from_millis(ms), self.bytes()?.into());
-            all.push(Listed { owner, remaining, entry });
-        }
-        Ok(all)
     }
 }
 

@@ -7,7 +7,7 @@ use redis::Cmd;
 use super::script::SCRIPT;
 use super::seen::Seen;
 use crate::name::trial_key;
-use crate::op::{Batch, Enlist, LockMode, Op, Place, QuarantineId, Slots, Want};
+use crate::op::{Batch, LockMode, Op, Place, QuarantineId, Slots, Want};
 use crate::store::locks::waits;
 use crate::store::planned::Planned;
 use crate::store::write::{Ahead, Class, Extent, Key, Look, Stamped, Step, Take, Waits, Write};
@@ -460,13 +460,8 @@ fn args(cmd: &mut Cmd, op: &Op) {
         // `run_args` has added the kind, and what the ops of the run share.
         Op::Release { keys, owner, .. } => keys.all().fold(cmd, |cmd, _| cmd.arg(owner.as_str())),
         Op::Acquire { owner, proposal, .. } => cmd.arg(owner.as_str()).arg(*proposal),
-        Op::Enlist(Enlist { owner, ttl, entry, news, .. }) => cmd
-            .arg("E")
-            .arg(owner.as_str())
-            .arg(millis(*ttl))
-            .arg(entry.as_deref().unwrap_or_default())
-            .arg(u8::from(*news)),
-        Op::Raise { .. }
+        Op::Enlist(_)
+        | Op::Raise { .. }
         | Op::Extend { .. }
         | Op::Inspect { .. }
         | Op::Claim(_)

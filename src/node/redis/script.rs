@@ -25,10 +25,7 @@ const SOURCE: &str = concat!(
     "local function rare(b, kind, k, a, join)\n",
     codes!(lua_text),
     lua!("helpers" "late"),
-    "if kind ~= 'E' then\n",
     lua!("locks" "queue" "slots"),
-    "end\n",
-    lua!("candidates"),
     "end\n",
     lua!("prelude" "main"),
 );

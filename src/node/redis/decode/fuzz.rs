@@ -10,12 +10,12 @@ use self::op::op;
 use super::*;
 use crate::fuzzing::{any_number, any_value, config, corpus, mutated, text, value};
 use crate::name::LockKeys;
-use crate::op::{Ballot, Began, Claim, ClaimEnd, Enlist, Place};
+use crate::op::{Ballot, Began, Claim, ClaimEnd, Place};
 use crate::token::FencingToken;
 
 /// Letters of the kinds of ops that the tests generate (see `op`). Neighbours of the kinds `a`,
 /// `d` or `G` form a run (ops that are sent as one).
-const KINDS: &str = "EaaaddGGPYFU";
+const KINDS: &str = "aaaddGGPYFU";
 /// Of ops that are conditional writes.
 const WRITES: &str = "CrxcsuLRXDIAOSH";
 const SECOND: Duration = Duration::from_secs(1);
@@ -30,7 +30,6 @@ fn wire_values(reply: &Reply) -> Vec<Value> {
     let n = |n: u64| Value::Int(i64::try_from(n).unwrap());
     let ms = |d: Duration| Value::Int(i64::try_from(d.as_millis()).unwrap());
     let ttl = |d: Option<Duration>| d.map_or(Value::Int(-1), ms);
-    let bytes = |b: &[u8]| Value::BulkString(b.to_vec());
     match reply {
         Reply::Granted { fence } => vec![Value::Int(1), text(&fence.to_string())],
         Reply::Permit { fence, slot } => vec![n(*fence), n((*slot).into())],
@@ -41,28 +40,8 @@ fn wire_values(reply: &Reply) -> Vec<Value> {
         Reply::Done => vec![Value::Int(1)],
         Reply::NotOwner => vec![Value::Int(0)],
         Reply::Absent => vec![Value::Int(-1)],
-        Reply::Candidates(listed) => {
-            let mut all = vec![n(listed.len() as u64)];
-            for l in listed {
-                all.extend([text(l.owner.as_str()), ms(l.remaining), bytes(&l.entry)]);
-            }
-            all
-        }
-        Reply::Deferred => vec![Value::Int(-12)],
         other => unreachable!("a reply about a record: {other:?}"),
     }
-}
-
-fn candidates() -> BoxedStrategy<Reply> {
-    let owner = any::<u128>().prop_map(OwnerToken::from_random);
-    let span = (0_u64..1 << 40).prop_map(Duration::from_millis);
-    let text = proptest::collection::vec(any::<u8>(), 0..9).prop_map(Arc::<[u8]>::from);
-    let one = (owner, span, text).prop_map(|(owner, remaining, entry)| Listed {
-        owner,
-        remaining,
-        entry,
-    });
-    proptest::collection::vec(one, 0..4).prop_map(Reply::Candidates).boxed()
 }
 
 fn any_reply(kind: char) -> BoxedStrategy<Reply> {
@@ -92,8 +71,7 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
         'Y' | 'U' => prop_oneof![verdict(), quarantined()].boxed(),
         'd' => plain(&[Reply::Done]),
         'G' => plain(&[Reply::Done, Reply::Absent]),
-        'F' => plain(&[Reply::Done, Reply::NotOwner, Reply::Absent]),
-        _ => prop_oneof![3 => candidates(), 1 => plain(&[Reply::Deferred])].boxed(),
+        _ => plain(&[Reply::Done, Reply::NotOwner, Reply::Absent]),
     }
 }
 
@@ -390,12 +368,12 @@ fn a_number_out_of_range_spoils_its_own_op_only() {
         ("a", vec![Value::Int(1), text("9007199254740992")]),
     ];
     for (kind, values) in bad {
-        let kinds: Vec<char> = format!("d{kind}E").chars().collect();
-        let all = [header(), vec![Value::Nil], values.clone(), vec![Value::Int(0)]].concat();
+        let kinds: Vec<char> = format!("d{kind}d").chars().collect();
+        let all = [header(), vec![Value::Nil], values.clone(), vec![Value::Nil]].concat();
         let got = read(&kinds, Value::Array(all)).unwrap_or_else(|e| panic!("{values:?}: {e}"));
         assert_eq!(got.items[0], Ok(Reply::Absent), "{values:?}");
         let e = got.items[1].as_ref().expect_err("it cannot be right");
         assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Protocol, true), "{values:?}");
-        assert_eq!(got.items[2], Ok(Reply::Candidates(Vec::new())), "{values:?}");
+        assert_eq!(got.items[2], Ok(Reply::Absent), "{values:?}");
     }
 }

@@ -57,7 +57,6 @@ pub(super) fn op(kind: char) -> Op {
         },
         'D' | 'd' => Op::Release { mode: LockMode::Exclusive, keys, owner, meta: kind == 'D' },
         'I' => Op::Inspect { keys, wait: false },
-        'E' => Op::Enlist(Enlist { key, owner, ttl: SECOND, entry: None, news: false }),
         'C' => Op::Claim(Claim {
             key,
             owner,

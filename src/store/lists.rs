@@ -1,0 +1,235 @@
+//! Lists of candidates as conditional writes: who writes compares the whole list. One text, which
+//! begins with a byte that says whether who watches is still to be told of it. Then for each entry
+//! its owner, its end (13 digits, ms), the length of its text (4 digits), and the text.
+
+use std::sync::Arc;
+
+use super::planned::Judged;
+use super::write::{ALONE, AWAITED, Answer, Class, Key, Look, Stamped, Step, Write};
+use crate::error::NodeError;
+use crate::op::{Enlist, Reply};
+use crate::rules::candidates::{Entry, decide};
+use crate::rules::header::Header;
+use crate::token::OwnerToken;
+
+const MILLIS: u64 = 1_000_000;
+const OWNER: usize = 22;
+const HEAD: usize = OWNER + 13 + 4;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Planned {
+    believed: Option<Vec<u8>>,
+    pub(crate) write: Write,
+}
+
+pub(crate) fn plan(h: &Header, op: &Enlist, believed: Option<Vec<u8>>) -> Planned {
+    let entries = believed.as_deref().and_then(parse).unwrap_or_default();
+    let ruling = decide(h, op, &entries);
+    let mut steps = Vec::new();
+    let mut class = Class::Read;
+    if let Some(list) = &ruling.list {
+        class = if op.entry.is_some() { Class::Keep } else { Class::Undo };
+        steps.push(believed.clone().map_or(Step::Absent, Step::Is));
+        if list.is_empty() {
+            steps.push(Step::Drop);
+        } else {
+            let last = list.iter().map(|entry| entry.till).max().unwrap_or_default();
+            let life = last.saturating_sub(h.now).div_ceil(MILLIS).max(1);
+            let first = if ruling.tells(op) { AWAITED } else { ALONE };
+            steps.push(Step::Set(text(first, list, op), Some(life)));
+        }
+        steps.extend(ruling.tells(op).then_some(Step::Wake(0)));
+    }
+    let look = Look::Record { first: 1, whole_if: Some((0, ALONE)) };
+    let write = Write { class, keys: &[Key::Main], names: 1, steps, look, joins: None };
+    Planned { believed, write }
+}
+
+/// Also returns the list as the answer shows it, for the next plan. `h` has the time of the answer.
+pub(crate) fn judge(
+    h: &Header,
+    op: &Enlist,
+    planned: &Planned,
+    answer: Answer,
+) -> (Judged, Option<Vec<u8>>) {
+    let (there, ran) = match answer {
+        Answer::Late => return (Judged::Reply(Err(NodeError::past_deadline())), None),
+        Answer::Full => return (Judged::Full, None),
+        Answer::Ran(_) => (planned.believed.clone(), true),
+        Answer::Not(there) => (there, false),
+        _ => (Some(Vec::new()), false),
+    };
+    if there.as_deref() == Some(&[ALONE]) {
+        return (Judged::Reply(Ok(Reply::Deferred)), None);
+    }
+    let Some(entries) = there.as_deref().map_or_else(|| Some(Vec::new()), parse) else {
+        return (Judged::Reply(Err(NodeError::foreign(&op.key))), None);
+    };
+    let ruling = decide(h, op, &entries);
+    if ran || ruling.list.is_none() {
+        return (Judged::Reply(Ok(ruling.reply)), None);
+    }
+    (Judged::Again, there)
+}
+
+/// The end of the op's own entry is by the server's clock.
+fn text(first: u8, list: &[Entry], op: &Enlist) -> Stamped {
+    let mut value = Stamped { before: vec![first], ..Stamped::default() };
+    for Entry { owner, till, text } in list {
+        let to = if value.lease.is_some() { &mut value.after } else { &mut value.before };
+        to.extend_from_slice(owner.as_str().as_bytes());
+        if *owner == op.owner {
+            let ms = op.ttl.as_nanos().div_ceil(u128::from(MILLIS)).max(1);
+            value.lease = Some(u64::try_from(ms).unwrap_or(u64::MAX));
+        } else {
+            to.extend_from_slice(format!("{:013}", till / MILLIS).as_bytes());
+        }
+        let to = if value.lease.is_some() { &mut value.after } else { &mut value.before };
+        to.extend_from_slice(format!("{:04}", text.len()).as_bytes());
+        to.extend_from_slice(text);
+    }
+    value
+}
+
+/// `None` if it is not ours.
+fn parse(text: &[u8]) -> Option<Vec<Entry>> {
+    let mut rest = text.strip_prefix(&[ALONE])?;
+    let mut list = Vec::new();
+    while !rest.is_empty() {
+        let (head, tail) = rest.split_at_checked(HEAD)?;
+        let number = |digits: &[u8]| {
+            let digits = std::str::from_utf8(digits).ok()?;
+            digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse::<u64>().ok())?
+        };
+        let owner = OwnerToken::parse(&head[..OWNER])?;
+        let till = number(&head[OWNER..HEAD - 4])? * MILLIS;
+        let len = usize::try_from(number(&head[HEAD - 4..])?).ok()?;
+        let (entry, next) = tail.split_at_checked(len)?;
+        list.push(Entry { owner, till, text: Arc::from(entry) });
+        rest = next;
+    }
+    Some(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use super::super::twin::{Setting, Twin, Value};
+    use super::*;
+    use crate::fuzzing::Dice;
+    use crate::op::{Listed, MAX_LISTED};
+    use crate::rules::tests::{header, owner};
+
+    fn at(now: u64) -> Header {
+        let mut h = header("");
+        (h.now, h.facts.node_micros) = (now * MILLIS, now * 1_000);
+        h
+    }
+
+    fn stored(twin: &Twin) -> Vec<Entry> {
+        match twin.keys.get("key") {
+            Some((Value::Text(text), Some(_))) => parse(text).expect("ours"),
+            None => Vec::new(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn random_op(dice: &mut Dice) -> Enlist {
+        Enlist {
+            key: "key".into(),
+            owner: owner(dice.of(&["a", "b", "c"])),
+            ttl: Duration::from_millis(dice.of(&[3, 40, 500])),
+            entry: dice.of(&[None, Some("- 7"), Some("w")]).map(|text| text.as_bytes().into()),
+            news: dice.below(2) == 0,
+        }
+    }
+
+    /// The owner of an entry that has just lapsed may keep its place.
+    fn sorted(reply: Reply) -> Vec<Listed> {
+        let Reply::Candidates(mut all) = reply else { panic!("{reply:?}") };
+        all.sort_by_key(|listed| listed.owner);
+        all
+    }
+
+    /// Whatever a client believes of a list, and how long ago it looked at the clock.
+    #[test]
+    fn whatever_is_believed_reply_and_list_are_those_of_the_rule() {
+        for seed in 0..4_000 {
+            let dice = &mut Dice(seed);
+            let (mut twin, mut now) = (Twin::default(), 1_000_000);
+            let mut seen = vec![None, Some(b"-".to_vec())];
+            for _ in 0..12 {
+                now += dice.below(20);
+                let op = random_op(dice);
+                if matches!(twin.keys.get("key"), Some((_, Some(end))) if *end <= now) {
+                    twin.keys.remove("key");
+                }
+                let before = stored(&twin);
+                let of = Setting { micros: now * 1_000, ..Setting::default() };
+                let mut believed = dice.of(&seen);
+                let ago = dice.below(9);
+                let mut h = at(now - ago);
+                let told = twin.hints.len();
+                let reply = (0..3).find_map(|_| {
+                    let planned = plan(&h, &op, believed.take());
+                    h = at(now);
+                    let answer = twin.execute(of, &[("key", planned.write.clone())]).remove(0);
+                    match judge(&h, &op, &planned, answer) {
+                        (Judged::Reply(reply), _) => Some(reply.expect("ours")),
+                        (Judged::Again, there) => {
+                            believed = there;
+                            None
+                        }
+                        (Judged::Full, _) => unreachable!("there is memory"),
+                    }
+                });
+                let ruling = decide(&h, &op, &before);
+                assert_eq!(
+                    reply.map(sorted),
+                    Some(sorted(ruling.reply.clone())),
+                    "seed {seed}: {op:?}"
+                );
+                // Of an entry that has just lapsed it may be told in vain.
+                let told = twin.hints.len() - told;
+                assert!(told == usize::from(ruling.tells(&op)) || ago > 0 && told == 1, "{seed}");
+                let live = |list: Vec<Entry>| {
+                    let live = list.into_iter().filter(|entry| entry.till > h.now);
+                    live.map(|entry| (entry.owner, entry)).collect::<BTreeMap<_, _>>()
+                };
+                let after = ruling.list.unwrap_or(before);
+                assert_eq!(live(stored(&twin)), live(after), "seed {seed}: {op:?}");
+                if let Some((Value::Text(text), _)) = twin.keys.get("key") {
+                    seen.push(Some(text.clone()));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_has_not_the_form_of_a_list_is_none() {
+        let all: Vec<_> = (0..MAX_LISTED as u128)
+            .map(|n| Entry {
+                owner: OwnerToken::from_random(n),
+                till: 1_700_000_000_000 * MILLIS,
+                text: [b'-'; 1_024].into(),
+            })
+            .collect();
+        let reader = Enlist {
+            key: "key".into(),
+            owner: owner("z"),
+            ttl: Duration::ZERO,
+            entry: None,
+            news: false,
+        };
+        let long = text(ALONE, &all, &reader).before;
+        assert_eq!(parse(&long), Some(all));
+        assert_eq!(parse(b"-"), Some(Vec::new()));
+        for odd in [&b""[..], b"w", b"0", &long[..long.len() - 1], &[&long[..], b"-"].concat()] {
+            assert_eq!(parse(odd), None);
+        }
+        let signed = [&long[..=OWNER], b"+", &long[2 + OWNER..]].concat();
+        assert_eq!(parse(&signed), None);
+    }
+}
