@@ -469,17 +469,10 @@ mod tests {
         let replid = ReplicationId::parse(&"7".repeat(40)).unwrap();
         let mut marker = Marker::born(1, 2, 3, replid);
         (marker.began, marker.since, marker.epoch) = (Began::Empty, 1_000, 5);
-        let loss = Loss { from: 0, began: 1_000, to: 1_000 };
-        marker.losses = Losses::default().and(loss);
-        let shown = Shown {
-            marker: Some(marker),
-            is_empty: false,
-            note: None,
-            replid,
-            process: marker.process,
-            evicted: 0,
-            micros: 90_000_000,
-        };
+        marker.losses = Losses::default().and(Loss { from: 0, began: 1_000, to: 1_000 });
+        let (marker, process) = (Some(marker), marker.process);
+        let (is_empty, note, evicted, micros) = (false, None, 0, 90_000_000);
+        let shown = Shown { marker, is_empty, note, replid, process, evicted, micros };
         let looked = Looked { text: String::new(), shown };
         assert_eq!(used(&looked, Some(5), false).ok(), Some(Some(1_000)));
         for is_lost in [false, true] {
