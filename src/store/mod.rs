@@ -9,6 +9,9 @@ mod lock_steps;
 mod lock_tests;
 pub(crate) mod locks;
 pub(crate) mod operator;
+#[cfg(test)]
+mod permit_tests;
+mod permits;
 pub(crate) mod planned;
 pub(crate) mod record;
 pub(crate) mod records;
@@ -18,4 +21,6 @@ mod tests;
 pub(crate) mod twin;
 #[cfg(test)]
 mod twin_queue;
+#[cfg(test)]
+mod twin_slots;
 pub(crate) mod write;

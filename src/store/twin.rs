@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::lock::{self, Main, Shown};
+use super::twin_slots::{Changed, Chose};
 use super::write::{
     ALONE, AWAITED, Answer, Class, Extent, Key, LONGEST, Look, Stamped, Step, Take, Write,
 };
@@ -60,7 +61,7 @@ impl Twin {
         answers
     }
 
-    pub(super) fn text(&self, key: &str) -> Option<&[u8]> {
+    pub(crate) fn text(&self, key: &str) -> Option<&[u8]> {
         match self.keys.get(key) {
             Some((Value::Text(text), _)) => Some(text),
             _ => None,
@@ -122,6 +123,7 @@ impl Twin {
         })
     }
 
+    #[expect(clippy::too_many_lines, reason = "one kind of step after the other")]
     fn one(
         &mut self,
         of: Setting,
@@ -137,6 +139,7 @@ impl Twin {
         let mut runs = !write.steps.is_empty() && !is_moot;
         let (mut key, mut is_refused, mut is_over) = (main.to_owned(), false, false);
         let (mut seen, joins) = (None, write.joins.as_ref());
+        let mut slots = Changed::default();
         let is_outside = of.is_outside && write.steps.contains(&Step::Window);
         for step in &write.steps {
             if let Step::On(other, number) = step {
@@ -146,6 +149,22 @@ impl Twin {
             }
             if !runs {
                 break;
+            }
+            match step {
+                Step::Choose(ask) => {
+                    match self.choose(of, &key, (ask, &mut slots)) {
+                        Chose::Given(told) => shown = Some(told.into_bytes()),
+                        Chose::Held => (runs, is_refused) = (false, true),
+                        Chose::Odd => runs = false,
+                    }
+                    runs &= !is_outside;
+                    continue;
+                }
+                Step::Slot(write) => {
+                    runs = self.change(of, &key, (write, &mut slots));
+                    continue;
+                }
+                _ => {}
             }
             if let Step::AtMost(_) = step {
                 seen = self.text(&key).map(<[u8]>::to_vec);
@@ -185,6 +204,9 @@ impl Twin {
                             is_over = !runs;
                         }
                         Step::Refuse => (runs, is_over) = (false, true),
+                        Step::Slots { life, hands_on } => {
+                            self.commit(of, &key, (*life, *hands_on), &slots);
+                        }
                         Step::Keep { first, low, .. } => {
                             let digits = seen.take().map(String::from_utf8);
                             let there = digits.and_then(|text| text.ok()?.parse().ok());
@@ -295,7 +317,11 @@ impl Twin {
                     self.keys.remove(key);
                 }
             }
-            Step::Free(_) | Step::Take(_) | Step::WakeReaders | Step::Refuse => {}
+            Step::Free(_)
+            | Step::Take(_)
+            | Step::WakeReaders
+            | Step::Refuse
+            | Step::Slots { .. } => {}
             Step::Leave(own) => self.leave(key, *own),
             Step::Drop => _ = self.keys.remove(key),
             Step::Read { owners, ms, prolongs } => {
@@ -374,7 +400,7 @@ impl Twin {
             Some((_, None)) => -1,
             Some((_, Some(end))) => i64::try_from(end.saturating_sub(now)).unwrap_or(i64::MAX),
         };
-        let is_all = extent.all;
+        let is_all = extent.all || extent.slots;
         let cut = |text: &[u8], most: usize| text[..text.len().min(most)].to_vec();
         let value = match self.keys.get(main) {
             None => Main::None,
@@ -401,7 +427,7 @@ impl Twin {
             Some((Value::Text(text), _)) => lock::Text::Is(cut(text, 19)),
             Some(_) => lock::Text::Other,
         };
-        let meta = self.text(&name(main, Key::Meta)).filter(|_| is_all).map(<[u8]>::to_vec);
+        let meta = self.text(&name(main, Key::Meta)).filter(|_| extent.all).map(<[u8]>::to_vec);
         let kept = self.settled.get(main).copied();
         let kept = kept.filter(|_| extent.kept);
         let queue = self.text(&name(main, Key::Queue)).filter(|_| extent.queue);

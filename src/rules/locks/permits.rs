@@ -96,7 +96,7 @@ impl Row {
         if free.is_empty() {
             return Wake::default();
         }
-        let (mut waiters, mut number) = (Vec::new(), 0);
+        let (slots, mut waiters, mut number) = (free.clone(), Vec::new(), 0);
         while let Some(waiter) = self.queue.get(number) {
             let known = waiter.mode.slots().map_or(Slots::MAX, |slots| slots.of);
             match free.iter().rposition(|slot| *slot < usize::from(known)) {
@@ -104,7 +104,7 @@ impl Row {
                 None => number += 1,
             }
         }
-        Wake { watchers: self.was_watched(h), waiters }
+        Wake { watchers: self.was_watched(h), waiters, slots }
     }
 
     pub(super) fn permits(&self, h: &Header) -> Vec<SlotGrant> {
@@ -148,7 +148,7 @@ pub(super) fn acquire(h: &Header, ask: &Ask, slots: Slots, row: &mut Row) -> (Re
     if has == Some(at) {
         return (Reply::Permit { fence: row.slots[at].fence, slot }, Wake::default());
     }
-    let fence = h.next_fence(row.slots[at].fence, ask.proposal);
+    let fence = h.next_fence(h.honest(row.slots[at].fence), ask.proposal);
     row.occupy(h, slot, ask.owner, h.after(ask.ttl)).fence = fence;
     (Reply::Permit { fence, slot }, Wake::default())
 }
