@@ -21,6 +21,8 @@ pub(crate) struct Header {
     /// End of that time by the wall clock in ms; 0 if it is over. It names the handover.
     pub(crate) settles_till: u64,
     pub(crate) terms: Terms,
+    /// The marker was written less than a longest lease ago, so what is held may be lost.
+    pub(crate) is_young: bool,
 }
 
 impl Header {
@@ -84,21 +86,19 @@ impl Header {
         micros(self.terms.clock_error)
     }
 
-    /// Fence of a new grant. The proposal is limited to this node's clock ± E.
+    /// Fence of a new grant. The proposal is limited to this node's clock ± E, but may have been
+    /// planned a while ago.
     pub(crate) fn next_fence(&self, fence: u64, proposal: u64) -> u64 {
-        self.fence_after(fence, proposal, 0)
-    }
-
-    /// As [`next_fence`](Self::next_fence), for a claim, which may have been planned a while ago.
-    pub(crate) fn claim_fence(&self, fence: u64, proposal: u64) -> u64 {
-        self.fence_after(fence, proposal, UNDER_WAY)
-    }
-
-    fn fence_after(&self, fence: u64, proposal: u64, under_way: u64) -> u64 {
         let (now, error) = (self.facts.node_micros, self.clock_error());
-        let low = now.saturating_sub(error.saturating_add(under_way));
-        let proposal = proposal.clamp(low, now.saturating_add(error));
+        let is_low = self.last_in_range(proposal) < now;
+        let low = if is_low { now.saturating_sub(error) } else { 0 };
+        let proposal = proposal.max(low).min(now.saturating_add(error));
         fence.saturating_add(1).max(proposal).max(self.floor)
+    }
+
+    /// Last time (µs) at which the proposal is not too low for a fence.
+    pub(crate) fn last_in_range(&self, proposal: u64) -> u64 {
+        proposal.saturating_add(self.clock_error() + UNDER_WAY)
     }
 
     /// A proposal in the node's range. One that the node would raise becomes half of E before its
@@ -132,8 +132,9 @@ impl Header {
     }
 }
 
-/// In µs. For so long a claim may be under way with a ballot that was in range when it was planned
-/// (idempotency 24). Less than [`FENCE_SLACK`], for which a fence outlives what the clocks need.
+/// In µs. For so long a grant may be under way with a proposal that was in range when it was
+/// planned (idempotency 24, locks 4). Less than [`FENCE_SLACK`], for which a fence outlives what
+/// the clocks need.
 pub(crate) const UNDER_WAY: u64 = 500_000;
 
 /// Last time (µs) at which a request of this time (ms) is not too old.

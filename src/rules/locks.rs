@@ -17,6 +17,7 @@ use std::time::Duration;
 
 pub(crate) use self::permits::Slot;
 pub(crate) use self::queue::Waiter;
+pub(crate) use self::readers::READERS_MAX;
 use super::header::Header;
 use crate::op::{Holder, IfHeld, LockMode, Op, Place, QuarantineId, Reply};
 use crate::token::{FencingToken, OwnerToken};

@@ -116,6 +116,7 @@ pub(super) struct Access<'a> {
     client: Option<(Vec<u8>, Vec<u8>)>,
 }
 
+#[cfg(feature = "tls")]
 fn contents(field: &'static str, path: &Path) -> Result<Vec<u8>, ConfigError> {
     std::fs::read(path).map_err(|e| ConfigError::new(field, quoted(path), e.to_string()))
 }

@@ -29,20 +29,31 @@ pub(crate) struct Beliefs {
 
 impl Beliefs {
     pub(crate) fn needs_plans(&self, ops: &[Op]) -> bool {
+        let is_shown = |op: &Op| {
+            let keys = op.lock_keys().filter(|_| !self.locks.is_empty());
+            keys.is_some_and(|keys| self.locks.contains_key(keys))
+        };
         let is_planned = |op: &Op| op.record_key().is_some() || locks::is_planned(op);
-        !self.locks.is_empty() || ops.iter().any(is_planned)
+        ops.iter().any(|op| is_planned(op) || is_shown(op))
     }
 
     /// For the ops, each with those behind it that are written with it. `None` for one that needs
     /// no plan, or is written with another.
     pub(crate) fn plan_all(&mut self, h: &Header, ops: &[Op]) -> Vec<Option<Planned>> {
         let mut plans = Vec::with_capacity(ops.len());
+        // Before this place each op has a plan of its own.
+        let mut single = 0;
         while let Some(op) = ops.get(plans.len()) {
             let run = &ops[plans.len()..];
             let is_same = |other: &&Op| locks::are_readers(op, other);
             let count = run.iter().take(RUN_MAX).take_while(is_same).count().max(1);
-            let planned = self.plan(h, &run[..count]);
-            let end = plans.len() + planned.as_ref().map_or(1, Planned::count);
+            let many = if plans.len() < single { 1 } else { count };
+            let planned = self.plan(h, &run[..many]);
+            let together = planned.as_ref().map_or(1, Planned::count);
+            if together < many {
+                single = plans.len() + count;
+            }
+            let end = plans.len() + together;
             plans.push(planned);
             plans.resize(end, None);
         }
@@ -53,7 +64,8 @@ impl Beliefs {
     fn plan(&mut self, h: &Header, run: &[Op]) -> Option<Planned> {
         let op = run.first()?;
         let Some(key) = op.record_key() else {
-            let shown = op.lock_keys().and_then(|keys| self.locks.remove(keys));
+            let keys = op.lock_keys().filter(|_| locks::can_be_planned(op));
+            let shown = keys.and_then(|keys| self.locks.remove(keys));
             return locks::plan(h, run, shown).map(Planned::Lock);
         };
         let planned = records::plan(h, op, self.records.get(key).cloned());

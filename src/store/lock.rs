@@ -1,4 +1,4 @@
-//! An exclusive lock as a server has shown it, and the row that this is.
+//! A lock as a server has shown it, and the row that this is.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const PLACE: usize = 48;
 /// Of a slot of a semaphore.
 pub(super) const SLOT: usize = OWNER_LEN + 13 + 16;
 const SLOTS_MAX: usize = Slots::MAX as usize;
-/// Of the shortest text that another program wrote, whatever it is.
+/// From this length on another program wrote it.
 const FENCE_LEN: usize = 19;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,10 +114,10 @@ impl Shown {
                 let ends =
                     |(owner, till): &(OwnerToken, u64)| (*owner, till.saturating_mul(MILLIS));
                 row.readers = some.iter().map(ends).collect();
-                // If there are many, only one of them is shown.
-                let last = row.readers.last().copied();
+                // If there are many, only those that end last are shown, in order.
+                let first = row.readers.first().copied();
                 let missing = (*count as usize).saturating_sub(row.readers.len());
-                row.readers.extend(last.into_iter().cycle().take(missing));
+                row.readers.extend(first.into_iter().cycle().take(missing));
             }
             Main::Other => row.held = Some(held(None)),
         }

@@ -40,8 +40,8 @@ pub(super) fn grant(case: &Case<'_>, run: &[Op], reply: &Reply) -> Vec<Step> {
         steps.push(Step::On(Key::Main, i));
         steps.push(match &shown.main {
             // Free, it would have to be kept.
-            Main::Readers(..) if mode.is_shared() && h.settling => Step::IsRead,
-            Main::Readers(..) if mode.is_shared() => Step::Shareable,
+            Main::Readers(..) if mode.is_shared() && h.settling => Step::IsRead(run.len()),
+            Main::Readers(..) if mode.is_shared() => Step::Shareable(run.len()),
             main => compared_main(main, *owner),
         });
         if mode.is_shared() && *fence != old.fence {
@@ -59,7 +59,8 @@ pub(super) fn grant(case: &Case<'_>, run: &[Op], reply: &Reply) -> Vec<Step> {
     // Several names that the owner has, and does not collect, only get one fence.
     let collects = matches!(if_held, Some(IfHeld::TakeFrom(_)));
     let sets = is_one || collects || !case.old.iter().all(|old| old.is_owned_by(*owner));
-    let until = proposal.saturating_add(h.clock_error());
+    let is_read = mode.is_shared() && case.old[0].fence > 0;
+    let until = if is_read { u64::MAX } else { h.last_in_range(*proposal) };
     steps.push(Step::Clock(h.facts.node_micros, until));
     for (i, shown, old, new) in case.each().filter(|(_, _, old, new)| new != old) {
         if old.held.is_some() && is_one {
@@ -81,13 +82,19 @@ pub(super) fn grant(case: &Case<'_>, run: &[Op], reply: &Reply) -> Vec<Step> {
 
 fn keep(case: &Case<'_>) -> Vec<Step> {
     let Case { h, op, .. } = *case;
-    let changed = || case.each().filter(|(_, _, old, new)| new.kept != old.kept);
+    let changed = || case.each().filter(|(_, shown, old, new)| to_be_kept(h, shown, old, new));
     if changed().next().is_none() {
         return Vec::new();
     }
+    // A reader that has to wait for writers notes nothing.
     let is_reader = matches!(op, Op::Acquire { mode: LockMode::Shared, .. });
-    let mut steps: Vec<_> = first(h, op).filter(|_| is_reader).into_iter().flatten().collect();
-    steps.push(Step::Clock(h.facts.node_micros, h.settles_till.saturating_mul(1_000)));
+    let is_new = is_reader && changed().any(|(_, _, old, new)| new.kept != old.kept);
+    let mut steps: Vec<_> = first(h, op).filter(|_| is_new).into_iter().flatten().collect();
+    // A note that is not new may be over soon.
+    let noted = changed().filter(|(_, _, old, new)| new.kept == old.kept);
+    let ends = noted.filter_map(|(_, shown, ..)| shown.kept).chain([h.settles_till]);
+    let until = ends.min().unwrap_or(0).saturating_mul(1_000);
+    steps.push(Step::Clock(h.facts.node_micros, until));
     for (i, shown, ..) in changed() {
         steps.push(Step::On(Key::Main, i));
         match &shown.main {
@@ -99,21 +106,28 @@ fn keep(case: &Case<'_>) -> Vec<Step> {
         // Without a fence it is not kept.
         steps.extend([Step::On(Key::Fence, i), Step::Present]);
     }
-    for (i, _, _, new) in changed() {
+    for (i, _, old, new) in changed() {
         let Some((end, till)) = new.kept else { continue };
         let rest = till.saturating_sub(h.now).div_ceil(MILLIS).max(1);
         let till = till.div_ceil(MILLIS);
         let kept = OwnerToken::KEPT.as_str().as_bytes().to_vec();
-        steps.extend([Step::On(Key::Main, i), Step::Settle(till, end)]);
+        steps.push(Step::On(Key::Main, i));
+        steps.extend((new.kept != old.kept).then_some(Step::Settle(till, end)));
         steps.push(Step::Set(kept.into(), Some(rest)));
     }
     steps.push(Step::Refuse);
     steps
 }
 
+/// It is noted until when, and a mark stands in the lock's place, for clients that know no note.
+pub(super) fn to_be_kept(h: &Header, shown: &Shown, old: &Row, new: &Row) -> bool {
+    let is_free = shown.main == Main::None && !h.is_quarantined();
+    new.kept != old.kept || is_free && new.kept_lately(h).is_some()
+}
+
 pub(super) fn prolong(case: &Case<'_>) -> Vec<Step> {
     let Case { h, op, .. } = *case;
-    let Op::Extend { mode, owner, ttl, token, meta, .. } = op else { return Vec::new() };
+    let Op::Extend { mode, owner, ttl, token, .. } = op else { return Vec::new() };
     let (ttl, owners) = (millis(*ttl), vec![*owner]);
     let mut steps = Vec::from_iter(clock(h, op));
     for (i, shown, old, _) in case.each() {
@@ -126,15 +140,7 @@ pub(super) fn prolong(case: &Case<'_>) -> Vec<Step> {
     }
     for (i, shown, old, new) in case.each() {
         let is_owned = old.is_owned_by(*owner);
-        if !mode.is_shared() && case.shown.len() == 1 {
-            steps.extend([
-                Step::On(Key::Meta, i),
-                match meta {
-                    Some(meta) => Step::Publish(meta.to_vec(), ttl),
-                    None => Step::KeepMeta(ttl),
-                },
-            ]);
-        }
+        steps.extend(of_meta(case).into_iter().flatten());
         let life = life(h, new);
         steps.extend([
             Step::On(Key::Fence, i),
@@ -158,6 +164,42 @@ pub(super) fn prolong(case: &Case<'_>) -> Vec<Step> {
         }
     }
     steps
+}
+
+/// Of an extension that knows nothing of a lock that may be lost: what is lost is put back.
+pub(super) fn put_back(case: &Case<'_>) -> Vec<Step> {
+    let Case { h, op, .. } = *case;
+    let Op::Extend { mode, owner, ttl, token, .. } = op else { return Vec::new() };
+    let (own, ms) = (owner.as_str().as_bytes().to_vec(), millis(*ttl));
+    let mut steps = Vec::from_iter(clock(h, op));
+    for (i, ..) in case.each() {
+        steps.push(Step::On(Key::Main, i));
+        steps.push(if mode.is_shared() { Step::Readable } else { Step::IsOrAbsent(own.clone()) });
+        steps.extend([Step::On(Key::Fence, i), Step::AtMost(token.get())]);
+    }
+    for (i, _, _, new) in case.each() {
+        steps.extend(of_meta(case).into_iter().flatten());
+        steps.extend([Step::On(Key::Fence, i), Step::Number(token.get(), life(h, new))]);
+        steps.extend([
+            Step::On(Key::Main, i),
+            if mode.is_shared() {
+                Step::Read { owners: vec![*owner], ms, prolongs: true }
+            } else {
+                Step::Set(own.clone().into(), Some(ms))
+            },
+        ]);
+    }
+    steps
+}
+
+/// Of an extension of one exclusive lock.
+fn of_meta(case: &Case<'_>) -> Option<[Step; 2]> {
+    let Op::Extend { mode: LockMode::Exclusive, ttl, meta, .. } = case.op else { return None };
+    let step = match meta {
+        Some(meta) => Step::Publish(meta.to_vec(), millis(*ttl)),
+        None => Step::KeepMeta(millis(*ttl)),
+    };
+    (case.shown.len() == 1).then_some([Step::On(Key::Meta, 0), step])
 }
 
 pub(super) fn raise(case: &Case<'_>) -> Vec<Step> {

@@ -3,11 +3,12 @@
 //! shows to the same rule. What a write replies to is compared by it; a refusal, and a grant that
 //! changes nothing, come from what the server shows.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::lock::{Main, Shown};
-use super::lock_steps::{Case, fence_life, grant, millis, prolong, raise};
+use super::lock_steps::{Case, fence_life, grant, millis, prolong, put_back, raise, to_be_kept};
 use super::permits::{self, is_permit};
 use super::planned::Judged;
 use super::write::{Ahead, Answer, Class, Extent, Join, Key, Look, Step, Take, Waits, Write};
@@ -15,7 +16,7 @@ use crate::error::NodeError;
 use crate::name::LockKeys;
 use crate::op::{IfHeld, LockMode, MAX_LISTED, Op, Place, Reply};
 use crate::rules::header::Header;
-use crate::rules::locks::{Held, Row, Ruling, decide};
+use crate::rules::locks::{Held, READERS_MAX, Row, Ruling, decide};
 use crate::time::raise_lead;
 use crate::token::OwnerToken;
 
@@ -40,6 +41,11 @@ pub(crate) fn is_planned(op: &Op) -> bool {
     }
 }
 
+/// Others are never planned, whatever is believed.
+pub(crate) fn can_be_planned(op: &Op) -> bool {
+    is_planned(op) || matches!(op, Op::Acquire { mode: LockMode::Exclusive, if_held: None, .. })
+}
+
 /// Both are acquires of readers of one lock, which only differ in owner and proposal.
 pub(crate) fn are_readers(a: &Op, b: &Op) -> bool {
     match (a, b) {
@@ -62,7 +68,7 @@ const LEAVING: [Key; 2] = [Key::Main, Key::Queue];
 /// readers of one lock.
 pub(crate) fn plan(h: &Header, run: &[Op], shown: Option<Vec<Shown>>) -> Option<Planned> {
     let op = run.first()?;
-    if shown.is_none() && !is_planned(op) {
+    if !can_be_planned(op) || shown.is_none() && !is_planned(op) {
         return None;
     }
     if is_permit(op) {
@@ -71,11 +77,12 @@ pub(crate) fn plan(h: &Header, run: &[Op], shown: Option<Vec<Shown>>) -> Option<
     }
     let (is_shown, names) = (shown.is_some(), op.lock_keys()?.all().count());
     // The batch's window is that of the proposal as it is.
-    let in_range = is_shown.then(|| with_proposal_in_range(h, op));
-    let op = in_range.as_ref().unwrap_or(op);
+    let in_range = is_shown.then(|| as_planned(h, op));
+    let op = in_range.as_deref().unwrap_or(op);
     let shown = shown.unwrap_or_else(|| vec![Shown::held(op); names]);
     let old: Vec<Row> = shown.iter().map(|shown| row(h, op, shown)).collect();
     let Ruling { reply, rows: new, .. } = decide(h, op, old.clone());
+    let run = if is_shown { &run[..fit(run, &shown[0], &reply)] } else { run };
     let mut extent = Extent { fence: true, ..Extent::default() };
     let case = Case { h, op, shown: &shown, old: &old, new: &new };
     let is_spoiled = reply.is_grant() && shown.iter().any(|shown| shown.fence().is_none());
@@ -93,19 +100,20 @@ pub(crate) fn plan(h: &Header, run: &[Op], shown: Option<Vec<Shown>>) -> Option<
             let quarantined = h.is_quarantined();
             joins = asks.filter(|_| !quarantined).map(|place| Join { place, always });
             let keys: &[Key] = match if_held {
+                _ if is_waiting || extent.queue => &QUEUED,
                 Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }) if names == 1 => {
                     &PUBLISHING[..3]
                 }
-                _ if is_waiting || extent.queue => &QUEUED,
                 _ => &ONE,
             };
             let steps = match () {
                 () if quarantined || is_spoiled => None,
                 // What changes nothing is answered with what is there.
-                () if is_shown => (new != old).then(|| grant(&case, run, &reply)),
+                () if is_shown && reply.is_grant() && new == old => None,
+                () if is_shown => Some(grant(&case, run, &reply)),
                 () => {
                     ran = Reply::Granted { fence: *proposal };
-                    blind(&case, run, keys)
+                    blind(&case, run)
                 }
             };
             (Class::Grant, keys, steps)
@@ -119,7 +127,8 @@ pub(crate) fn plan(h: &Header, run: &[Op], shown: Option<Vec<Shown>>) -> Option<
             };
             extent.reader = mode.is_shared().then_some(*owner);
             let is_done = reply == Reply::Done && !is_spoiled;
-            (Class::Keep, keys, is_done.then(|| prolong(&case)))
+            let steps = || if is_shown || !h.is_young { prolong(&case) } else { put_back(&case) };
+            (Class::Keep, keys, is_done.then(steps))
         }
         Op::Raise { owner, .. } => {
             extent.reader = Some(*owner);
@@ -151,15 +160,24 @@ pub(crate) fn plan(h: &Header, run: &[Op], shown: Option<Vec<Shown>>) -> Option<
         _ => return None,
     };
     let (steps, look) = (steps.unwrap_or_default(), Look::Lock(extent));
-    // One of several readers that is one already changes nothing; the others do.
-    let is_repeated = is_shown && reply.is_grant() && new == old;
+    // Of several readers one is shown.
+    let is_read = is_shown && (!reply.is_grant() || new == old);
     let write = Write { class, keys, names, steps, look, joins };
-    Some(Planned { count: if is_repeated { 1 } else { run.len() }, reply: ran, write })
+    Some(Planned { count: if is_read { 1 } else { run.len() }, reply: ran, write })
+}
+
+/// Number of readers that are written together. Who changes a fence must be none yet, and only the
+/// first one may be shown.
+fn fit(run: &[Op], shown: &Shown, reply: &Reply) -> usize {
+    let Main::Readers(count, _) = shown.main else { return run.len() };
+    let free = READERS_MAX.saturating_sub(usize::try_from(count).unwrap_or(READERS_MAX));
+    let is_same = matches!(reply, Reply::Granted { fence } if shown.fence() == Some(*fence));
+    if is_same { free.clamp(1, run.len()) } else { 1 }
 }
 
 /// Of an acquire that knows nothing of the lock, in the range of the clock for which the batch was
 /// judged. `None` if it has to be read first.
-fn blind(case: &Case<'_>, run: &[Op], keys: &[Key]) -> Option<Vec<Step>> {
+fn blind(case: &Case<'_>, run: &[Op]) -> Option<Vec<Step>> {
     let Case { h, op, .. } = *case;
     let Op::Acquire { mode, owner, ttl, proposal, if_held, .. } = op else { return None };
     let (ttl, life, proposal) = (millis(*ttl), fence_life(h), *proposal);
@@ -185,21 +203,17 @@ fn blind(case: &Case<'_>, run: &[Op], keys: &[Key]) -> Option<Vec<Step>> {
     steps.push(Step::On(Key::Main, 0));
     if mode.is_shared() {
         let owners = run.iter().filter_map(Op::owner).copied().collect();
-        steps.extend([Step::Shareable, Step::On(Key::Fence, 0), most(proposal)]);
+        // Few correct clocks are farther apart.
+        let most = Step::AtMost(proposal.saturating_add(1_000_000));
+        steps.extend([Step::Shareable(run.len()), Step::On(Key::Fence, 0), most]);
         steps.push(Step::Keep { first: proposal, low: h.floor, ms: life });
         steps.extend([Step::On(Key::Main, 0), Step::Read { owners, ms: ttl, prolongs: false }]);
     } else {
-        debug_assert!(keys.contains(&Key::Queue), "others are a run");
         let place = if_held.as_ref().and_then(IfHeld::place);
         let reserved = place.map(|place| OwnerToken::reserved_for(place.waiter));
         steps.push(Step::Take(Take { owner: *owner, proposal, ttl, life, reserved }));
     }
     Some(steps)
-}
-
-/// Correct clocks bring no fence farther ahead of a proposal that is in range.
-fn most(proposal: u64) -> Step {
-    Step::AtMost(proposal.saturating_add(1_000_000))
 }
 
 /// Nobody is ahead in the queue (readers 9, fair 3).
@@ -234,27 +248,17 @@ pub(crate) fn waits(mode: LockMode, then: IfHeld) -> Option<Waits> {
     }
 }
 
-/// So the fence, which stands in the write, is right for some time after this clock.
-pub(super) fn with_proposal_in_range(h: &Header, op: &Op) -> Op {
-    let mut op = op.clone();
-    if let Op::Acquire { proposal, ttl, .. } = &mut op {
+/// With a fence that is right for some time after this clock, and a ttl in whole ms, as what is
+/// left of the lock is shown.
+pub(super) fn as_planned<'a>(h: &Header, op: &'a Op) -> Cow<'a, Op> {
+    let mut op = Cow::Borrowed(op);
+    if let Op::Acquire { .. } = *op
+        && let Op::Acquire { proposal, ttl, .. } = op.to_mut()
+    {
         *proposal = h.in_range_for_long(*proposal);
         *ttl = Duration::from_millis(millis(*ttl));
     }
     op
-}
-
-/// What is left of the lock, which a ttl is compared with, is shown in whole ms, too.
-fn with_whole_ttl(op: &Op) -> Option<Op> {
-    let Op::Acquire { if_held: Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }), .. } = op
-    else {
-        return None;
-    };
-    let mut op = op.clone();
-    if let Op::Acquire { ttl, .. } = &mut op {
-        *ttl = Duration::from_millis(millis(*ttl));
-    }
-    Some(op)
 }
 
 /// A fence of another program is above every token; but it keeps no acquire out before the acquire
@@ -300,38 +304,49 @@ pub(crate) fn judge(
     };
     let mut old: Vec<Row> = shown.iter().map(|shown| row(h, op, shown)).collect();
     let is_spoiled = shown.iter().any(|shown| shown.fence().is_none());
-    let is_unwoken = shown[0].main == Main::None && matches!(write.steps[..], [Step::Is(_), ..]);
     if let Op::Inspect { .. } = op {
+        old[0].expire(h.now);
         // It is shown as kept until it is over, though the node may have settled since.
         if let Some((owner @ OwnerToken::KEPT, till)) = old[0].reserved {
             let meta = shown[0].meta.as_deref().map(Arc::from);
             old[0].held = Some(Held { owner: Some(owner), till: Some(till), meta });
         }
     }
-    let whole = with_whole_ttl(op);
-    let Ruling { mut reply, rows, .. } = decide(h, whole.as_ref().unwrap_or(op), old.clone());
+    let Ruling { mut reply, rows, .. } = decide(h, &as_planned(h, op), old.clone());
     let is_open = match op {
         Op::Inspect { .. } => false,
         Op::Release { .. } if is_refused => false,
         // What waits for a lock that is free has to be woken.
         Op::Release { mode: LockMode::Exclusive | LockMode::Shared, owner, .. } => {
-            is_unwoken || reply == Reply::Done || old[0].is_fair_to(*owner)
+            let is_free = shown[0].main == Main::None;
+            is_free || reply == Reply::Done || old[0].is_fair_to(*owner)
         }
         // A fence is kept longer than its lock, so without one another program has deleted it.
         _ if reply == (Reply::Granted { fence: 0 }) || reply.is_grant() && is_spoiled => {
             return (Judged::Reply(Err(foreign(op))), None);
         }
-        _ if is_refused => {
-            if reply.is_grant() && rows != old {
+        // Of a run only one is shown.
+        Op::Acquire { owner, .. }
+            if matches!(reply, Reply::Held { .. } | Reply::Queued { .. })
+                && matches!(shown[0].main, Main::Readers(..))
+                && looks_for(write.look).is_some_and(|own| own != *owner) =>
+        {
+            true
+        }
+        _ if is_refused && reply.is_grant() => {
+            if rows != old {
                 reply = Reply::Held { remaining: Some(Duration::ZERO), foreign: false };
             }
             false
         }
         op if is_permit(op) => permits::is_open(&old[0], &rows[0], joined),
         // Its own reservation lapses soon.
-        Op::Acquire { .. } if joined && !reply.is_grant() => {
-            rows.iter().zip(&old).any(|(new, old)| new.kept != old.kept)
+        Op::Acquire { .. } if !reply.is_grant() => {
+            let mut each = shown.iter().zip(rows.iter().zip(&old));
+            let is_kept = each.any(|(shown, (new, old))| to_be_kept(h, shown, old, new));
+            is_kept || !joined && write.joins.is_some()
         }
+        _ if is_refused => false,
         _ if joined => rows.iter().zip(&old).any(|(new, old)| !new.is_as(old)),
         _ => rows != old,
     };
@@ -344,6 +359,13 @@ pub(crate) fn judge(
         readers.count = *count;
     }
     (Judged::Reply(Ok(reply)), None)
+}
+
+fn looks_for(look: Look) -> Option<OwnerToken> {
+    match look {
+        Look::Lock(Extent { reader, .. }) => reader,
+        Look::Record { .. } => None,
+    }
 }
 
 fn granted(op: &Op, reply: &Reply, told: Option<Vec<u8>>) -> Result<Reply, NodeError> {

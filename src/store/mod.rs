@@ -20,6 +20,8 @@ mod tests;
 #[cfg(test)]
 pub(crate) mod twin;
 #[cfg(test)]
+mod twin_look;
+#[cfg(test)]
 mod twin_queue;
 #[cfg(test)]
 mod twin_slots;

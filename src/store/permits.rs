@@ -2,7 +2,7 @@
 
 use super::lock::{Main, SLOT, Shown};
 use super::lock_steps::{clock, fence_life, life, millis};
-use super::locks::{waits, with_proposal_in_range};
+use super::locks::{as_planned, waits};
 use super::record::MILLIS;
 use super::write::{
     Choose, Class, Extent, FENCE_MAX, Join, Key, Look, SlotWrite, Stamped, Step, Write,
@@ -93,7 +93,8 @@ fn blind(h: &Header, op: &Op) -> Option<Vec<Step>> {
 
 /// What the rule makes of the slots as they were shown.
 fn known(h: &Header, op: &Op, shown: &Shown) -> (Reply, Vec<Step>) {
-    let op = &with_proposal_in_range(h, op);
+    let op = as_planned(h, op);
+    let op = &*op;
     let old = shown.row(h);
     let Ruling { reply, rows, wakes } = decide(h, op, vec![old.clone()]);
     let freed = wakes.into_iter().next().map(|wake| wake.slots).unwrap_or_default();
@@ -102,7 +103,7 @@ fn known(h: &Header, op: &Op, shown: &Shown) -> (Reply, Vec<Step>) {
     let Some(last) = changes.last().copied() else { return (reply, Vec::new()) };
     let (lease, mut steps) = match op {
         Op::Acquire { ttl, proposal, .. } if reply.is_grant() => {
-            let until = proposal.saturating_add(h.clock_error());
+            let until = h.last_in_range(*proposal);
             (Some(millis(*ttl)), vec![Step::Clock(h.facts.node_micros, until)])
         }
         Op::Extend { ttl, .. } => (Some(millis(*ttl)), Vec::from_iter(clock(h, op))),

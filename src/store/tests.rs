@@ -179,7 +179,7 @@ fn history(seed: u64) {
         assert_eq!(reply, expected.reply, "{what}");
         if let Some(fence) = fence {
             let least = row.map_or(0, |row| row.fence);
-            let in_range = h.claim_fence(0, fence) == fence || least + 1 >= fence;
+            let in_range = h.next_fence(0, fence) == fence || least + 1 >= fence;
             assert!(in_range, "{fence} is out of range, {what}");
         }
         let after = world.shown();

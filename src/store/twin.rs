@@ -3,15 +3,11 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::lock::{self, Main, Shown};
 use super::twin_slots::{Changed, Chose};
-use super::write::{
-    ALONE, AWAITED, Answer, Class, Extent, Key, LONGEST, Look, Stamped, Step, Take, Write,
-};
+use super::write::{ALONE, AWAITED, Answer, Class, Extent, Key, Look, Stamped, Step, Take, Write};
 use crate::name::LockKeys;
+use crate::rules::locks::READERS_MAX;
 use crate::token::OwnerToken;
-
-const READERS_MAX: usize = 4_096;
 
 /// Bytes of values in one answer.
 const ROOM: usize = 1 << 20;
@@ -78,6 +74,7 @@ impl Twin {
         Some(match step {
             Step::Absent => !is_there,
             Step::Is(value) => is_text && text == value,
+            Step::IsOrAbsent(value) => !is_there || is_text && text == value,
             Step::Begins(begin) => is_text && text.starts_with(begin),
             Step::AtMost(most) => {
                 let is_number =
@@ -102,19 +99,19 @@ impl Twin {
             Step::Clock(from, until) => (*from..=*until).contains(&of.micros),
             Step::Window => !of.is_full && !of.is_late,
             Step::First(ahead) => !self.places(key).iter().any(|p| p.is_ahead(of, *ahead)),
-            Step::Shareable | Step::Readable | Step::IsRead => match self.keys.get(key) {
-                None => *step != Step::IsRead,
+            Step::Shareable(_) | Step::Readable | Step::IsRead(_) => match self.keys.get(key) {
+                None => !matches!(step, Step::IsRead(_)),
                 Some((Value::Text(text), _)) => {
                     let is_reserved = text == OwnerToken::READERS.as_str().as_bytes();
-                    is_reserved && *step != Step::IsRead
+                    is_reserved && !matches!(step, Step::IsRead(_))
                 }
                 Some((Value::Readers(all), Some(_))) => {
                     let live = |(_, till): &&(OwnerToken, u64)| *till > of.micros / 1_000;
                     let count = all.iter().filter(live).count();
                     match step {
-                        Step::Readable => true,
-                        Step::IsRead => (1..READERS_MAX).contains(&count),
-                        _ => count < READERS_MAX,
+                        Step::IsRead(more) => count > 0 && count + more <= READERS_MAX,
+                        Step::Shareable(more) => count + more <= READERS_MAX,
+                        _ => true,
                     }
                 }
                 Some(_) => false,
@@ -138,7 +135,7 @@ impl Twin {
         let (mut shown, full_room) = (None, *room);
         let mut runs = !write.steps.is_empty() && !is_moot;
         let (mut key, mut is_refused, mut is_over) = (main.to_owned(), false, false);
-        let (mut seen, joins) = (None, write.joins.as_ref());
+        let (mut seen, mut taker, joins) = (None, None, write.joins.as_ref());
         let mut slots = Changed::default();
         let is_outside = of.is_outside && write.steps.contains(&Step::Window);
         for step in &write.steps {
@@ -164,6 +161,7 @@ impl Twin {
                     runs = self.change(of, &key, (write, &mut slots));
                     continue;
                 }
+                Step::Take(take) => taker = Some(take.owner),
                 _ => {}
             }
             if let Step::AtMost(_) = step {
@@ -172,9 +170,15 @@ impl Twin {
             match self.holds(of, &key, step) {
                 Some(holds) => {
                     runs = holds;
-                    let asks = matches!(step, Step::First(_) | Step::Shareable);
+                    let asks = match step {
+                        Step::First(_) => true,
+                        Step::Shareable(_) => {
+                            self.holds(of, &key, &Step::Shareable(1)) == Some(false)
+                        }
+                        _ => false,
+                    };
                     is_refused |= asks && !holds;
-                    if let Step::Shareable | Step::Readable | Step::IsRead = step
+                    if let Step::Shareable(_) | Step::Readable | Step::IsRead(_) = step
                         && !is_outside
                     {
                         self.bury(of, &key);
@@ -226,7 +230,11 @@ impl Twin {
                 }
             }
         }
-        is_refused &= (is_outside || !of.is_outside) && !of.is_full && !of.is_late;
+        let is_reader = matches!(write.look, Look::Lock(Extent { reader: Some(own), .. })
+            if self.is_read_by(of, main, own));
+        let is_holder = |own: OwnerToken| self.text(main) == Some(own.as_str().as_bytes());
+        let is_own = is_reader || taker.is_some_and(is_holder);
+        is_refused &= !is_own && (is_outside || !of.is_outside) && !of.is_full && !of.is_late;
         let found = (!runs).then(|| self.look(of, main, write.look, room));
         let answer = match found.unwrap_or(Answer::Ran(shown)) {
             Answer::Shown(shown) if is_refused || is_over => Answer::Refused(shown),
@@ -236,6 +244,12 @@ impl Twin {
             self.join(of, main, joins);
         }
         answer
+    }
+
+    fn is_read_by(&self, of: Setting, main: &str, own: OwnerToken) -> bool {
+        let is_live = |(who, till): &(OwnerToken, u64)| *who == own && till * 1_000 > of.micros;
+        let there = self.keys.get(main);
+        matches!(there, Some((Value::Readers(all), Some(_))) if all.iter().any(is_live))
     }
 
     fn bury(&mut self, of: Setting, key: &str) {
@@ -265,13 +279,17 @@ impl Twin {
             Value::Text(text) => number(text),
             _ => None,
         });
+        let p = take.proposal.to_string();
+        // A text as long as a token, and before it, is taken for one.
+        let is_before = |text: &[u8]| text.len() == p.len() && text < p.as_bytes();
         let new = match old {
             None => take.proposal,
+            Some(_) if self.text(&fence).is_some_and(is_before) => take.proposal,
             Some(Some(old)) if old < take.proposal + 1_000_000 => take.proposal.max(old + 1),
-            Some(_) => {
+            Some(old) => {
                 self.keys.remove(main);
                 if let Some((Value::Text(_), end)) = self.keys.get_mut(&fence) {
-                    *end = None;
+                    *end = old.map(|_| of.micros / 1_000 + take.life);
                 }
                 return Took::Odd;
             }
@@ -392,77 +410,6 @@ impl Twin {
         text.resize(text.len().max(end), 0);
         text[at..end].copy_from_slice(bytes);
     }
-
-    pub(crate) fn lock(&self, of: Setting, main: &str, extent: Extent) -> Shown {
-        let now = of.micros / 1_000;
-        let left = match self.keys.get(main) {
-            None => -2,
-            Some((_, None)) => -1,
-            Some((_, Some(end))) => i64::try_from(end.saturating_sub(now)).unwrap_or(i64::MAX),
-        };
-        let is_all = extent.all || extent.slots;
-        let cut = |text: &[u8], most: usize| text[..text.len().min(most)].to_vec();
-        let value = match self.keys.get(main) {
-            None => Main::None,
-            Some((Value::Text(text), _)) => {
-                let is_long = is_all && text.get(22).is_some_and(u8::is_ascii_digit);
-                Main::Text(cut(text, if is_long { 13_057 } else { 23 }))
-            }
-            Some((Value::Readers(all), Some(_))) => {
-                let mut some = all.clone();
-                some.sort_by_key(|(who, till)| (*till, who.as_str().to_owned()));
-                let is_own = |(who, _): &&(OwnerToken, u64)| extent.reader == Some(*who);
-                if let Some(own) = all.iter().find(is_own) {
-                    some = vec![*own];
-                } else if !is_all {
-                    some = some.pop().into_iter().collect();
-                }
-                Main::Readers(u32::try_from(all.len()).unwrap_or(u32::MAX), some)
-            }
-            Some(_) => Main::Other,
-        };
-        let fence = match self.keys.get(&name(main, Key::Fence)) {
-            _ if !extent.fence => lock::Text::None,
-            None => lock::Text::None,
-            Some((Value::Text(text), _)) => lock::Text::Is(cut(text, 19)),
-            Some(_) => lock::Text::Other,
-        };
-        let meta = self.text(&name(main, Key::Meta)).filter(|_| extent.all).map(<[u8]>::to_vec);
-        let kept = self.settled.get(main).copied();
-        let kept = kept.filter(|_| extent.kept);
-        let queue = self.text(&name(main, Key::Queue)).filter(|_| extent.queue);
-        let queue = queue.unwrap_or_default().to_vec();
-        Shown { main: value, left, fence, meta, kept, queue }
-    }
-
-    fn look(&self, of: Setting, key: &str, look: Look, room: &mut usize) -> Answer {
-        let (first, whole_if) = match look {
-            Look::Lock(extent) => return Answer::Shown(vec![self.lock(of, key, extent)]),
-            Look::Record { first, whole_if } => (first, whole_if),
-        };
-        let text = match self.keys.get(key) {
-            None => return Answer::Not(None),
-            Some((Value::Text(text), _)) => text,
-            Some(_) => return Answer::Foreign,
-        };
-        let begin = &text[..first.min(text.len())];
-        let (at, byte) = match whole_if {
-            Some(condition) if begin.len() == first => condition,
-            _ => return Answer::Not(Some(begin.to_vec())),
-        };
-        if begin.get(at) != Some(&byte) {
-            return Answer::Not(Some(begin.to_vec()));
-        }
-        if text.len() > LONGEST {
-            return Answer::Foreign;
-        }
-        if !fits(text.len(), *room) {
-            *room = 0;
-            return Answer::Not(Some(begin.to_vec()));
-        }
-        *room = room.saturating_sub(text.len());
-        Answer::Not(Some(text.clone()))
-    }
 }
 
 enum Took {
@@ -484,6 +431,6 @@ pub(super) fn name(main: &str, key: Key) -> String {
 }
 
 /// The first value is shown even if it is longer.
-fn fits(len: usize, room: usize) -> bool {
+pub(super) fn fits(len: usize, room: usize) -> bool {
     room > 0 && len <= room || room == ROOM
 }

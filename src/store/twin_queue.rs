@@ -43,7 +43,7 @@ impl Twin {
             for p in &mut all {
                 p.till = p.till.min(now + FRESH_MS);
             }
-            let waited = place.micros().min(3_600_000_000);
+            let waited = place.micros();
             let since = ticket.map_or(of.micros - waited, |ticket| ticket.unwrap_or(next));
             let needs = u64::try_from(place.needs.as_millis()).unwrap_or(99).min(50);
             let till = match joins.place {

@@ -23,7 +23,10 @@ impl Write {
     pub(crate) fn len(&self) -> usize {
         let value = |Stamped { before, after, .. }: &Stamped| before.len() + after.len();
         let steps = self.steps.iter().map(|step| match step {
-            Step::Begins(text) | Step::Is(text) | Step::Publish(text, _) => text.len(),
+            Step::Begins(text)
+            | Step::Is(text)
+            | Step::IsOrAbsent(text)
+            | Step::Publish(text, _) => text.len(),
             Step::Set(text, _) | Step::Part(_, text) => value(text),
             Step::Slot(SlotWrite { begins, .. }) => begins.len(),
             _ => 0,
@@ -79,6 +82,8 @@ pub(crate) enum Step {
     Absent,
     /// Condition: this is the value.
     Is(Vec<u8>),
+    /// Condition: there is no key, or this is the value.
+    IsOrAbsent(Vec<u8>),
     /// Condition: there is no key, or a whole number of at most this.
     AtMost(u64),
     /// Condition: the key expires within this time (ms).
@@ -98,13 +103,13 @@ pub(crate) enum Step {
     Window,
     /// Condition: in this queue no fresh place is ahead. Else somebody else has the lock.
     First(Ahead),
-    /// Condition: of a set of readers with a free place, absent, or reserved for readers. Else
-    /// somebody else has the lock.
-    Shareable,
+    /// Condition: of a set of readers with so many free places, absent, or reserved for readers. If
+    /// there is no free one, somebody else has the lock.
+    Shareable(usize),
     /// Condition: the same, but the set may be full, and nobody else is said to have the lock.
     Readable,
-    /// Condition: of a set of readers, one at least, with a free place.
-    IsRead,
+    /// Condition: of a set of readers, one at least, with so many free places.
+    IsRead(usize),
     /// Condition: the server's clock is in this range (µs, both ends included).
     Clock(u64, u64),
     /// Condition: the answer has room for the value, and shows it.

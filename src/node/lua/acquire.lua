@@ -19,14 +19,16 @@ local function acquire(k, a, count, reserved)
       got = call('SET', lock, owner, 'PX', ttl)
     end
     local old = got and try('SET', fence, p, 'PX', life, 'GET')
-    -- Tokens with equally many digits compare as strings. The length of an error reply is 0.
+    -- Tokens with equally many digits compare as strings. So another program's text of this length
+    -- may count as one. The length of an error reply is 0.
     if not got then
       is = 2
     elseif old and (#old ~= #p or old >= p) then
       local n = not old.err and #old < 19 and find(old, '^%d+$') and tonumber(old)
-      -- Correct clocks bring no fence farther ahead of one that is in range.
+      -- Few correct clocks are so far apart.
       if not n or n >= p + 1000000 then
-        if not old.err then call('SET', fence, old) end
+        if n then call('SET', fence, old, 'PX', life)
+        elseif not old.err then call('SET', fence, old) end
         call('DEL', lock)
         is = 0
       elseif n >= tonumber(p) then

@@ -11,6 +11,7 @@
 --          A               the key is absent
 --          E value         it begins with this value
 --          I value         it has this value
+--          i value         it is absent, or has this value
 --          B number        it is absent, or a whole number of at most this
 --          L ms            it expires within this time
 --          p               there is a key
@@ -25,10 +26,10 @@
 --                          since. Tickets farther ahead of the clock than lead (µs) do not count
 --          G kind 1 ttl life owner p reserved  acquire.lua; reserved: '' or a value in the owner's
 --                          place. Shows a fence that is not p
---          R               somebody else has the lock if it is no set of readers with a free place,
---                          absent or reserved for readers
+--          R n             it is a set of readers with n free places, absent or reserved for
+--                          readers. If it is none or is full, somebody else has the lock
 --          s               the same, but the set may be full; else the condition does not hold
---          o               it is a set of readers with a free place
+--          o n             it is a set of readers with n free places
 --          Y flag ms n m…  adds readers, or (XX, CH) prolongs them
 --          C p low ms      prolongs the number that B saw, raises it to low, or writes p if there
 --                          is none. Shows a number that is not p
@@ -85,11 +86,18 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
   elseif b and b.late then
     return -10
   end
+  local taker -- owner of G
   while ok and i < last do
     local kind, key = byte(shape, i, i + 1)
     i, key = i + 2, KEYS[k + key - 48]
+    if kind == 71 then taker = ARGV[s + 5] end -- G
     if kind == 73 then -- I
       ok, s = try('GETRANGE', key, '0', #ARGV[s + 1]) == ARGV[s + 1], s + 1
+    elseif kind == 105 then -- i
+      call('PTTL', key) -- who lacks the right changes nothing
+      value = try('GETRANGE', key, '0', #ARGV[s + 1])
+      ok = value == ARGV[s + 1] or value == '' and call('EXISTS', key) == 0
+      value, s = nil, s + 1
     elseif kind == 65 then -- A
       ok = call('EXISTS', key) == 0
     elseif kind == 112 then -- p
@@ -137,7 +145,7 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
       end
       ok, s = not refused, s + 4
     elseif kind == 82 or kind == 115 or kind == 111 then -- R, s, o
-      local first = try('ZRANGE', key, '0', '0', 'WITHSCORES')
+      local first, free = try('ZRANGE', key, '0', '0', 'WITHSCORES'), nil
       if first.err then
         if not find(first.err, 'WRONGTYPE', 1, true) then call('ZRANGE', key, '0', '0') end
         ok = try('GETRANGE', key, '0', '22') == '------r---------------'
@@ -151,15 +159,18 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
           call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', math.floor(now_us / 1000)))
         end
         local card = ok and call('ZCARD', key)
-        ok = ok and (kind == 115 or card < 4096 or ended and outside) and (kind ~= 111 or card > 0)
+        free = ok and card < 4096
+        ok = ok and (kind == 115 or card + ARGV[s + 1] <= 4096 or ended and outside)
+          and (kind ~= 111 or card > 0)
       end
+      if kind ~= 115 then s = s + 1 end
       ok = ok and not (kind == 111 and (reserved or empty))
       if ok and not outside and (reserved or empty) then
         -- Who lacks one of the rights changes nothing.
         call('ZADD', 'palisade:none', 'XX', '0', '')
         call('PEXPIREAT', 'palisade:none', '1')
       end
-      refused = not ok and kind == 82
+      refused = not ok and not free and kind == 82
     elseif kind == 86 then -- V
       local size = call('STRLEN', key)
       ok = room > 0 and size <= room or room == 1048576
@@ -185,8 +196,8 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
         for m = 1, n do members[2 * m - 1], members[2 * m] = till, ARGV[s + 3 + m] end
         if reserved then call('DEL', key) end
         local latest = (reserved or empty) and {} or call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
-        call('ZADD', key, flag, unpack(members))
-        if not latest[1] or latest[2] + 0 < till + 0 then
+        local changed = call('ZADD', key, flag, unpack(members)) > 0
+        if not latest[1] or changed and latest[2] + 0 < till + 0 then
           latest[2] = till
         elseif latest[1] == ARGV[s + 4] then
           latest = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
@@ -324,7 +335,10 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
         all[#all + 1] = not queue.err and queue or ''
       end
     end
-    return (is_over or refused and (expected or outside)) and 2 or 0, all, room
+    -- Who has it already does not join.
+    local is_own = all[1] and all[1] == taker
+      or shows(2) and all[3] == ARGV[stop] and all[4] * 1000 > now_us
+    return (is_over or refused and not is_own and (expected or outside)) and 2 or 0, all, room
   end
   local key, to, at, letter = KEYS[k + 1], ARGV[stop - 2], ARGV[stop - 1], ARGV[stop]
   value = try('GETRANGE', key, '0', to)

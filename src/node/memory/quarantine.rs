@@ -110,7 +110,7 @@ pub(super) fn open(
     facts.quarantine_asked = batch.terms.max_ttl.saturating_add(nature.windows.read);
     let (settling, settles_till) = (settles.is_some(), settles.unwrap_or(0));
     let (now, floor) = (clock.now, m.floor);
-    Ok(Header { facts, now, floor, late, settling, settles_till, terms })
+    Ok(Header { facts, now, floor, late, settling, settles_till, terms, is_young: false })
 }
 
 #[cfg(test)]

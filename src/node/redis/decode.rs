@@ -340,10 +340,9 @@ impl Reader {
         let kept = if extent.kept { self.maybe_bytes()? } else { None };
         let kept = kept.and_then(|digits| String::from_utf8(digits).ok()?.parse().ok());
         let queue = if extent.queue { self.bytes()? } else { Vec::new() };
-        match self.spoiled.take() {
-            Some(e) => Err(e),
-            None => Ok(Shown { main, left, fence, meta, kept, queue }),
-        }
+        // Members or ends that none of ours has.
+        let main = if self.spoiled.take().is_some() { Main::Other } else { main };
+        Ok(Shown { main, left, fence, meta, kept, queue })
     }
 
     /// Readers, each with the end of its grant in ms.

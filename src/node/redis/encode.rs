@@ -174,9 +174,7 @@ fn write(cmd: &mut Cmd, Write { class, keys, names, steps, look, joins }: &Write
         Step::Present => (b'p', 0),
         Step::Refuse => (b'f', 0),
         Step::Readable => (b's', 0),
-        Step::IsRead => (b'o', 0),
         Step::Window => (b'n', 0),
-        Step::Shareable => (b'R', 0),
         Step::DropMeta => (b'D', 0),
         Step::Drop => (b'J', 0),
         Step::WakeReaders => (b'w', 0),
@@ -184,11 +182,14 @@ fn write(cmd: &mut Cmd, Write { class, keys, names, steps, look, joins }: &Write
         Step::Choose(_) => (b'c', 7),
         Step::Slot(_) => (b'y', 5),
         Step::Slots { .. } => (b'e', 2),
+        Step::IsRead(_) => (b'o', 1),
+        Step::Shareable(_) => (b'R', 1),
         Step::Free(_) => (b'U', 1),
         Step::Leave(_) => (b'l', 1),
         Step::Settled(_) => (b'Q', 1),
         Step::Begins(_) => (b'E', 1),
         Step::Is(_) => (b'I', 1),
+        Step::IsOrAbsent(_) => (b'i', 1),
         Step::AtMost(_) => (b'B', 1),
         Step::Member(_) => (b'Z', 1),
         Step::NoMember(_) => (b'z', 1),
@@ -261,14 +262,12 @@ fn step_args<'c>(cmd: &'c mut Cmd, step: &Step) -> &'c mut Cmd {
         | Step::Present
         | Step::Refuse
         | Step::Readable
-        | Step::IsRead
         | Step::Window
-        | Step::Shareable
         | Step::DropMeta
         | Step::Drop
         | Step::WakeReaders
         | Step::Show => cmd,
-        Step::Begins(bytes) | Step::Is(bytes) => cmd.arg(&bytes[..]),
+        Step::Begins(bytes) | Step::Is(bytes) | Step::IsOrAbsent(bytes) => cmd.arg(&bytes[..]),
         Step::Settled(till) => number(cmd, *till),
         Step::AtMost(number)
         | Step::KeepFor(number)
@@ -277,7 +276,7 @@ fn step_args<'c>(cmd: &'c mut Cmd, step: &Step) -> &'c mut Cmd {
         | Step::KeepMeta(number) => cmd.arg(*number),
         Step::Member(owner) | Step::NoMember(owner) | Step::Free(owner) => cmd.arg(owner.as_str()),
         Step::Leave(owner) => cmd.arg(&owner.as_str()[6..]),
-        Step::Wake(at) => cmd.arg(*at),
+        Step::Wake(at) | Step::IsRead(at) | Step::Shareable(at) => cmd.arg(*at),
         Step::Clock(from, until) | Step::Settle(from, until) | Step::Number(from, until) => {
             cmd.arg(*from).arg(*until)
         }

@@ -325,7 +325,8 @@ pub(super) enum Begun {
 }
 
 fn overtaken() -> NodeError {
-    let detail = "a later request of its owner came first, because the record was another one";
+    let detail =
+        "a later request of its owner came first, because the record or lock was another one";
     NodeError::not_executed(NodeFault::Contended, detail)
 }
 

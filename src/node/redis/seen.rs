@@ -111,9 +111,11 @@ impl Seen {
 
     /// For the rules.
     pub(super) fn header(&self, facts: Facts, max_ttl: Duration) -> Header {
+        let young_till = u128::from(self.marker.written) + max_ttl.as_millis();
         let settles = self.marker.settles(facts.node_micros / 1_000);
         Header {
             now: facts.node_micros.saturating_mul(1_000),
+            is_young: u128::from(facts.node_micros / 1_000) < young_till,
             facts,
             floor: self.marker.floor,
             late: false,

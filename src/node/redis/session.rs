@@ -263,7 +263,7 @@ impl Sent {
 }
 
 pub(super) fn out_of_plans() -> NodeError {
-    NodeError::not_executed(NodeFault::Contended, "the record was another one each time")
+    NodeError::not_executed(NodeFault::Contended, "the record or lock was another one each time")
 }
 
 /// The master may have been replaced and promoted again, and only the Sentinels can tell

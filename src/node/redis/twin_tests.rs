@@ -114,7 +114,9 @@ impl Dice {
 
     fn condition(&mut self, there: Option<&Value>) -> Step {
         match there {
-            Some(Value::Text(text)) if self.below(5) > 0 => Step::Is(text.clone()),
+            Some(Value::Text(text)) if self.below(5) > 0 => {
+                self.of(&[Step::Is(text.clone()), Step::IsOrAbsent(text.clone())])
+            }
             Some(Value::Text(text)) if self.below(2) == 0 => {
                 let number = String::from_utf8_lossy(text).parse().unwrap_or(9_u64);
                 Step::AtMost((number + 1).saturating_sub(self.below(3)))
@@ -126,7 +128,13 @@ impl Dice {
             Some(Value::Readers(_)) if self.below(4) > 0 => Step::Member(self.owner()),
             None if self.below(5) > 0 => Step::Absent,
             Some(_) if self.below(2) == 0 => Step::Present,
-            _ => self.of(&[Step::Absent, Step::Present, Step::Is(b"7".to_vec()), Step::AtMost(9)]),
+            _ => self.of(&[
+                Step::Absent,
+                Step::Present,
+                Step::Is(b"7".to_vec()),
+                Step::IsOrAbsent(b"7".to_vec()),
+                Step::AtMost(9),
+            ]),
         }
     }
 
@@ -211,10 +219,10 @@ impl Dice {
         let proposal = self.of(&[3, 50, 2_000_000]);
         steps.extend([Step::Window, Step::On(Key::Main, 0)]);
         if self.below(2) == 0 {
-            let prolongs = self.below(3) == 0;
-            let more = if prolongs { 0 } else { self.below(3) };
-            let owners = (0..=more).map(|_| self.owner()).collect();
-            let shareable = [Step::Shareable, Step::Shareable, Step::Readable, Step::IsRead];
+            let owners: Vec<_> = (0..=self.below(3)).map(|_| self.owner()).collect();
+            let prolongs = self.below(3) == 0 && owners.len() == 1;
+            let shareable =
+                [Step::Shareable(1), Step::Shareable(2), Step::Readable, Step::IsRead(1)];
             steps.extend([self.of(&shareable), Step::On(Key::Fence, 0), Step::AtMost(proposal)]);
             steps.extend([Step::On(Key::Main, 0), Step::Read { owners, ms: ttl, prolongs }]);
             let keep = Step::Keep { first: proposal, low: self.of(&[0, 9]), ms: life };
@@ -409,7 +417,8 @@ impl Lab {
                 None => assert_eq!(left, -1, "{key}, {what}"),
                 Some(end) => {
                     let there = now + u64::try_from(left).expect("it expires");
-                    assert!(there.abs_diff(*end) < APART_MS, "{key}, {what}: {left}");
+                    let twin = &self.twin.keys[&key];
+                    assert!(there.abs_diff(*end) < APART_MS, "{key}, {what}: {left}, {twin:?}");
                 }
             }
         }

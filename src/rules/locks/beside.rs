@@ -119,7 +119,7 @@ impl Row {
             // An extension never makes a reader the writer. Only an acquire can do that.
             LockMode::Exclusive => !self.is_free() && !self.is_owned_by(owner),
             LockMode::Shared => is_held || !self.slots.is_empty(),
-            LockMode::Slot(_) => self.held.is_some() || !self.readers.is_empty(),
+            LockMode::Slot(_) => self.is_lock(),
         }
     }
 
@@ -160,7 +160,7 @@ impl Row {
     }
 
     /// Of a lock that an acquire has found kept after this handover.
-    pub(super) fn kept_lately(&self, h: &Header) -> Option<Duration> {
+    pub(crate) fn kept_lately(&self, h: &Header) -> Option<Duration> {
         let found = self.kept.filter(|(handover, _)| *handover == h.settles_till);
         found.and_then(|_| self.kept_till(h)).map(|till| h.until(till))
     }

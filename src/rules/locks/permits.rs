@@ -139,10 +139,10 @@ pub(super) fn acquire(h: &Header, ask: &Ask, slots: Slots, row: &mut Row) -> (Re
     let Some(slot) = row.choose(h, ask, slots) else {
         let taken = slots.order().map(|i| row.slots[usize::from(i)].taken_till(h)).min();
         let remaining = taken.map(|till| h.until(till));
-        let reply = row.refuse(h, ask, Busy { remaining, foreign: false });
         // Who asks for exactly one slot needs no other.
         let free = if slots.slot().is_some() { row.leave(ask.owner) } else { Vec::new() };
-        return (reply, row.hand_on(h, free));
+        let wake = row.hand_on(h, free);
+        return (row.refuse(h, ask, Busy { remaining, foreign: false }), wake);
     };
     let at = usize::from(slot);
     if has == Some(at) {

@@ -9,8 +9,6 @@ use crate::token::OwnerToken;
 
 /// Further handles have no place, and ask again from time to time.
 const PLACES: usize = 64;
-/// Longest wait that counts.
-const WAITED_MAX: Duration = Duration::from_secs(3600);
 /// Time after a waiter's last request in which it keeps others out: a writer later readers, a fair
 /// caller those with larger tickets (readers 9, fair 3).
 const FRESH: Duration = Duration::from_secs(3);
@@ -140,5 +138,5 @@ impl Row {
 
 /// Start of the wait, in µs by the node's wall clock.
 pub(super) fn since(h: &Header, place: &Place) -> u64 {
-    h.facts.node_micros.saturating_sub(place.waited.min(WAITED_MAX).as_micros() as u64)
+    h.facts.node_micros.saturating_sub(place.micros())
 }

@@ -8,7 +8,7 @@ use crate::op::{MAX_LISTED, Readers, Reply, SharedGrant};
 use crate::rules::header::Header;
 use crate::token::OwnerToken;
 
-const READERS_MAX: usize = 4_096;
+pub(crate) const READERS_MAX: usize = 4_096;
 
 impl Row {
     pub(crate) fn is_read_by(&self, owner: OwnerToken, now: u64) -> bool {
