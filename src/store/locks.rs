@@ -327,7 +327,7 @@ pub(crate) fn judge(
         }
         // Of a run only one is shown.
         Op::Acquire { owner, .. }
-            if matches!(reply, Reply::Held { .. } | Reply::Queued { .. })
+            if !h.is_quarantined()
                 && matches!(shown[0].main, Main::Readers(..))
                 && looks_for(write.look).is_some_and(|own| own != *owner) =>
         {
