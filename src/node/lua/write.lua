@@ -237,7 +237,7 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
         s = s + 2
       elseif kind == 101 then -- e
         if slots then
-          if waiting and ARGV[s + 2] == '1' and freed[1] then
+          if waiting and ARGV[s + 2] == '1' and freed and freed[1] then
             slots = hand_on(slots, freed, key, KEYS[k + byte(shape, 2) - 48], now_us)
           end
           local ms = ARGV[s + 1]
