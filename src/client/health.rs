@@ -29,6 +29,7 @@ pub(crate) struct NodeReport {
     pub(crate) forgets: Result<(Duration, Vec<Loss>), NodeError>,
     pub(crate) losses: Arc<[Loss]>,
     pub(crate) no_failover: Option<&'static str>,
+    pub(crate) durable_refuted: bool,
 }
 
 impl Core {
@@ -39,6 +40,7 @@ impl Core {
             forgets,
             losses: [].into(),
             no_failover: None,
+            durable_refuted: false,
         };
         let Some(_operation) = self.closing.enter() else {
             let closed = handle_closed();
@@ -90,7 +92,8 @@ impl Core {
             let queue = &self.queues[node];
             let (losses, no_failover) = (queue.losses(), queue.node().no_failover());
             let report = report(&self.names[node], lock, forgets);
-            reports.push(NodeReport { losses, no_failover, ..report });
+            let durable_refuted = queue.durable_refuted();
+            reports.push(NodeReport { losses, no_failover, durable_refuted, ..report });
         }
         reports
     }

@@ -18,6 +18,7 @@ pub(crate) mod sentinel;
 pub mod spi;
 
 pub use self::builder::NodeBuilder;
+pub(crate) use self::event::DURABLE_REFUTED;
 pub(crate) use self::event::NodeSignal;
 pub use self::event::{HistoryCause, NamedEvent, NodeEvent, NodeEvents};
 pub use self::failover_times::FailoverTimes;

@@ -43,6 +43,7 @@ pub(crate) fn header(words: &str) -> Header {
         quarantine_raised: false,
         new_history: false,
         renamed: false,
+        refuted: false,
         marker_missing: false,
         began: Began::Known,
         losses: Arc::from([]),

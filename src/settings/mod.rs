@@ -174,7 +174,7 @@ impl Redlock {
     /// in a login as `%2F`, `%3F`, `%40` and so on, and a `%` as `%25`. The address may end with a
     /// `?` and settings of the node's builder, separated by `&`: `trust_fresh`, `allow_eviction`,
     /// `failover_window`, `min_replicas` and `max_lag` for a server or a group; `name`,
-    /// `connect_timeout` and `replicas` only for a server; `sentinel_username`,
+    /// `connect_timeout`, `replicas` and `durable` only for a server; `sentinel_username`,
     /// `sentinel_password`, `tls`, `sentinel_tls`, `sentinel_deadline`, `poll_every` and
     /// `trust_unconfirmed_master` only for a group. The login of a socket is `user` and `pass`, its
     /// database `db`, as options.

@@ -90,7 +90,6 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
   while ok and i < last do
     local kind, key = byte(shape, i, i + 1)
     i, key = i + 2, KEYS[k + key - 48]
-    if kind == 71 then taker = ARGV[s + 5] end -- G
     if kind == 73 then -- I
       ok, s = try('GETRANGE', key, '0', #ARGV[s + 1]) == ARGV[s + 1], s + 1
     elseif kind == 105 then -- i
@@ -180,14 +179,15 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
       slots, value, refused = permits(kind, key, s, now_us, slots, freed)
       ok, s = slots ~= nil and not outside, s + (kind == 99 and 7 or 5)
     elseif outside then
-      ok, refused = false, kind == 71 and call('EXISTS', key) == 1 -- G
+      taker = kind == 71 and ARGV[s + 5] -- G
+      ok, refused = false, taker and call('EXISTS', key) == 1
         and not (ARGV[s + 7] ~= '' and try('GETRANGE', key, '0', '22') == ARGV[s + 7])
     elseif full and class == 103 then -- g
       return -16
     else
       if kind == 71 then -- G
         local odd = acquire(k, s, 1, ARGV[s + 7] ~= '' and ARGV[s + 7])
-        odd = odd and odd[1]
+        odd, taker = odd and odd[1], ARGV[s + 5]
         refused, ok, s = odd == 2, not odd or type(odd) == 'string', s + 7
         value = ok and odd
       elseif kind == 89 then -- Y

@@ -45,6 +45,7 @@ pub(super) struct Nature {
     pub(super) evicted: u64,
     pub(super) windows: Windows,
     pub(super) epoch: Option<u64>,
+    pub(super) durable: bool,
     pub(super) name: u64,
 }
 
@@ -77,6 +78,7 @@ pub(super) fn open(
         longest_window: nature.windows.longest,
         trust_fresh: false,
         allow_eviction: false,
+        durable: nature.durable,
         epoch: nature.epoch,
         remembers: batch.remembers,
         name: nature.name,

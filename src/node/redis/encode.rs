@@ -41,6 +41,7 @@ pub(crate) struct GroupTerms {
     /// seconds.
     pub(crate) good_replicas: (u32, u64),
     pub(crate) allow_eviction: bool,
+    pub(crate) durable: bool,
     /// Number of a trial, which has a marker and a note of its own.
     pub(crate) trial: Option<u64>,
     /// The Sentinels' last word on the master of the group.
@@ -63,6 +64,7 @@ impl GroupTerms {
         trust_fresh: false,
         good_replicas: (0, 0),
         allow_eviction: false,
+        durable: false,
         trial: None,
         named: None,
     };

@@ -56,6 +56,7 @@ impl Judging {
             longest_window: group_terms.failover_window.max(group_terms.unread_window),
             trust_fresh: group_terms.trust_fresh,
             allow_eviction: group_terms.allow_eviction,
+            durable: group_terms.durable,
             epoch: group_terms.named.and_then(|named| named.epoch),
             remembers: batch.remembers,
             name: 0,

@@ -148,6 +148,7 @@ mod tests {
             longest_window: Duration::ZERO,
             trust_fresh: false,
             allow_eviction: false,
+            durable: false,
             epoch: Some(3),
             remembers: Remembered::default(),
             name: 1,

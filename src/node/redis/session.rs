@@ -253,6 +253,7 @@ impl Sent {
             let first = session.first_facts().map(|first| first.facts);
             if let Some(first) = first.filter(|first| first.history_id == facts.history_id) {
                 facts.new_history |= first.new_history;
+                facts.refuted |= first.refuted;
                 facts.renamed |= first.renamed;
                 facts.marker_missing |= first.marker_missing;
                 facts.quarantine_raised |= first.quarantine_raised;

@@ -283,6 +283,7 @@ impl Lab {
             longest_window: Duration::ZERO,
             trust_fresh: false,
             allow_eviction: true,
+            durable: false,
             epoch: None,
             remembers: Remembered::default(),
             name: 1,

@@ -3,7 +3,6 @@
 use super::*;
 use crate::store::beliefs::Beliefs;
 
-/// Readers of one lock that are written together.
 fn readers(seed: u64) {
     let mut dice = Dice(seed);
     let h = header(dice.of(&["since=900", "settling"]));

@@ -36,6 +36,7 @@ pub(super) fn known(since: u64, quarantine: u64) -> (Judging, Arc<Seen>) {
         longest_window: Duration::ZERO,
         trust_fresh: false,
         allow_eviction: false,
+        durable: false,
         epoch: None,
         remembers: Remembered::default(),
         name: 1,
