@@ -115,8 +115,11 @@ fn known(h: &Header, op: &Op, shown: &Shown) -> (Reply, Vec<Step>) {
         _ => &[],
     };
     if last >= old.slots.len() {
+        let life = life(h, &rows[0]);
         steps.push(if text.is_empty() { Step::Absent } else { Step::Is(text.to_vec()) });
-        steps.push(Step::Set(whole(op, new, lease), Some(life(h, &rows[0]))));
+        // Somebody may have prolonged them since.
+        steps.extend((shown.left >= 0).then_some(Step::EndsWithin(life)));
+        steps.push(Step::Set(whole(op, new, lease), Some(life)));
         return (reply, steps);
     }
     let part = |i: usize| (u16::try_from(i).ok(), text[SLOT * i..SLOT * (i + 1)].to_vec());
