@@ -369,7 +369,8 @@ fn looks_for(look: Look) -> Option<OwnerToken> {
 }
 
 fn granted(op: &Op, reply: &Reply, told: Option<Vec<u8>>) -> Result<Reply, NodeError> {
-    let Some(told) = told else { return Ok(reply.clone()) };
+    let is_acquire = matches!(op, Op::Acquire { .. });
+    let Some(told) = told.filter(|_| is_acquire) else { return Ok(reply.clone()) };
     let told = std::str::from_utf8(&told).unwrap_or_default();
     let fence = told.parse().map(|fence| Reply::Granted { fence });
     fence.ok().or_else(|| permits::given(told)).ok_or_else(|| foreign(op))

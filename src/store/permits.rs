@@ -1,20 +1,15 @@
 //! Permits as conditional writes of the slots of a semaphore.
 
 use super::lock::{Main, SLOT, Shown};
-use super::lock_steps::{clock, fence_life, life, millis};
+use super::lock_steps::{clock, fence_life, millis};
 use super::locks::{as_planned, waits};
-use super::record::MILLIS;
-use super::write::{
-    Choose, Class, Extent, FENCE_MAX, Join, Key, Look, SlotWrite, Stamped, Step, Write,
-};
+use super::write::{Choose, Class, Extent, FENCE_MAX, Join, Key, Look, SlotWrite, Step, Write};
 use crate::op::{IfHeld, Op, Reply, Slots};
 use crate::rules::header::Header;
 use crate::rules::locks::{Row, Ruling, Slot, decide};
 use crate::token::OwnerToken;
 
 const KEYS: [Key; 2] = [Key::Main, Key::Queue];
-/// Of a slot, in the place of an owner.
-const RELEASED: &str = "......................";
 
 pub(super) fn is_permit(op: &Op) -> bool {
     match op {
@@ -114,31 +109,32 @@ fn known(h: &Header, op: &Op, shown: &Shown) -> (Reply, Vec<Step>) {
         Main::Text(text) => &text[..],
         _ => &[],
     };
-    if last >= old.slots.len() {
-        let life = life(h, &rows[0]);
-        steps.push(if text.is_empty() { Step::Absent } else { Step::Is(text.to_vec()) });
-        // Somebody may have prolonged them since.
-        steps.extend((shown.left >= 0).then_some(Step::EndsWithin(life)));
-        steps.push(Step::Set(whole(op, new, lease), Some(life)));
-        return (reply, steps);
-    }
-    let part = |i: usize| (u16::try_from(i).ok(), text[SLOT * i..SLOT * (i + 1)].to_vec());
+    let grows = last >= old.slots.len();
+    let number = |i: usize| u16::try_from(i).unwrap_or(Slots::MAX);
+    let part = |i: usize| (Some(number(i)), text[SLOT * i..SLOT * (i + 1)].to_vec());
     match named(op).map(usize::from) {
         // Which one is the first that is free, and whether the caller has one, says the whole.
-        None => steps.push(Step::Is(text.to_vec())),
-        Some(i) if changes.contains(&i) => {}
-        Some(i) => {
+        _ if text.is_empty() => steps.push(Step::Absent),
+        at if at.is_none() || grows => steps.push(Step::Is(text.to_vec())),
+        Some(i) if !changes.contains(&i) => {
             let (slot, begins) = part(i);
             let owner = old.slots[i].owner;
             steps.push(Step::Slot(SlotWrite { slot, begins, owner, ms: None, fence: None }));
         }
+        _ => {}
     }
     // Those that become free come first, because an owner has one slot at most.
     let is_own = |i: &usize| is_of(op, &new[*i]) && !freed.contains(i);
     let (given, free): (Vec<_>, Vec<_>) = changes.into_iter().partition(is_own);
     for i in free.into_iter().chain(given) {
-        let (slot, begins) = part(i);
         let holder = new[i].owner.filter(|_| is_own(&i));
+        if let (true, Some(owner)) = (i >= old.slots.len(), holder) {
+            let slots = Slots::any(number(new.len())).exactly(number(i));
+            let (proposal, ttl) = (new[i].fence.min(FENCE_MAX), lease.unwrap_or_default());
+            steps.push(Step::Choose(Choose { slots, owner, proposal, ttl, reserved: None }));
+            continue;
+        }
+        let (slot, begins) = part(i);
         let (ms, fence) = (lease.filter(|_| holder.is_some()), holder.map(|_| new[i].fence));
         steps.push(Step::Slot(SlotWrite { slot, begins, owner: holder, ms, fence }));
     }
@@ -158,21 +154,6 @@ fn named(op: &Op) -> Option<u16> {
 
 fn is_of(op: &Op, slot: &Slot) -> bool {
     op.owner().is_some_and(|owner| slot.owner == Some(*owner))
-}
-
-/// All slots, of which the caller's ends with its lease.
-fn whole(op: &Op, slots: &[Slot], lease: Option<u64>) -> Stamped {
-    let (mut all, mut part) = (Stamped { lease, ..Stamped::default() }, Vec::new());
-    for slot in slots {
-        part.extend(slot.owner.as_ref().map_or(RELEASED, OwnerToken::as_str).bytes());
-        if is_of(op, slot) {
-            all.before = std::mem::take(&mut part);
-        } else {
-            part.extend(format!("{:013}", slot.till / MILLIS).bytes());
-        }
-        part.extend(format!("{:016}", slot.fence.min(FENCE_MAX)).bytes());
-    }
-    Stamped { after: part, ..all }
 }
 
 /// Whether the rule has changed anything but the number of free slots at the end, and the place of

@@ -61,7 +61,8 @@ impl Twin {
         key: &str,
         (ask, changed): (&Choose, &mut Changed),
     ) -> Chose {
-        let Some(mut all) = self.slots(key, true) else { return Chose::Held };
+        let there = changed.all.take().or_else(|| self.slots(key, true));
+        let Some(mut all) = there else { return Chose::Held };
         let now = of.micros / 1_000;
         all.resize(all.len().max(ask.slots.of.into()), FREE);
         changed.all = Some(all.clone());

@@ -70,7 +70,11 @@ impl Row {
     /// | fair callers with smaller tickets | fair callers |
     pub(super) fn bar(&mut self, h: &Header, ask: &Ask) -> Option<Busy> {
         if ask.mode.slots().is_some() {
-            let till = self.held.as_ref().and_then(|held| held.till);
+            let others = self.readers.iter().copied().chain(self.reserved);
+            let till = match &self.held {
+                Some(held) => held.till,
+                None => others.map(|(_, till)| till).max(),
+            };
             let lock = Busy { remaining: till.map(|till| h.until(till)), foreign: true };
             return self.is_lock().then_some(lock);
         }

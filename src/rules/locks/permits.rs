@@ -215,8 +215,6 @@ pub(super) fn release(h: &Header, owner: OwnerToken, slots: Slots, row: &mut Row
         }
         let mut known = row.slots.iter().take(slots.of.into());
         free.extend(known.position(|slot| slot.is_free(h)));
-    } else {
-        row.keep_fence(h);
     }
     (reply, row.hand_on(h, free))
 }

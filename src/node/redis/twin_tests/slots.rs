@@ -64,7 +64,12 @@ impl Dice {
             let reserved = self.of(&[None, Some(OwnerToken::READERS)]);
             let (owner, proposal, ttl) = (self.owner(), self.of(&[3, 50]), HOUR_MS);
             let choose = Choose { slots, owner, proposal, ttl, reserved };
-            vec![Step::Window, Step::Choose(choose), end]
+            let there = twin.text(SEMAPHORE).unwrap_or_default();
+            let first = (self.below(3) == 0).then(|| Step::Slot(self.slot(there)));
+            [Some(Step::Window), first, Some(Step::Choose(choose)), Some(end)]
+                .into_iter()
+                .flatten()
+                .collect()
         } else {
             let there = twin.text(SEMAPHORE).unwrap_or_default();
             let some = (0..=self.below(2)).map(|_| Step::Slot(self.slot(there)));
