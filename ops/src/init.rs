@@ -332,11 +332,12 @@ fn used(looked: &Looked, epoch: Option<u64>, is_lost: bool) -> Result<Option<u64
     }
     // Who returns unchanged after another was the master has its own marker, of an earlier epoch.
     let was_replaced = epoch.is_some_and(|epoch| epoch > marker.epoch);
-    if marker.replid != shown.replid
-        || was_replaced
-        || marker.handover.is_some()
-        || marker.since == 0
-    {
+    if was_replaced {
+        let why = "the Sentinels have promoted a server since its marker was written: let a \
+                   program connect that may read their epoch (SENTINEL MASTER), and run this again";
+        return refuse(Kind::Changed, why);
+    }
+    if marker.replid != shown.replid || marker.handover.is_some() || marker.since == 0 {
         let why = "it was restarted or replaced, and no program has connected to it since: let one \
                    connect, and run this again";
         return refuse(Kind::Changed, why);

@@ -280,7 +280,7 @@ impl Data {
     }
 }
 
-fn wake_up(hints: &mut Vec<NodeSignal>, keys: &LockKeys, Wake { watchers, waiters }: Wake) {
+fn wake_up(hints: &mut Vec<NodeSignal>, keys: &LockKeys, Wake { watchers, waiters, .. }: Wake) {
     let key = || Arc::from(keys.lock());
     hints.extend(waiters.into_iter().map(|waiter| NodeSignal::Turn { key: key(), waiter }));
     hints.extend(watchers.then(|| NodeSignal::Changed(key())));

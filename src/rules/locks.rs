@@ -76,6 +76,8 @@ pub(crate) struct Wake {
     pub(crate) watchers: bool,
     /// Handles whose turn it is.
     pub(crate) waiters: Vec<u64>,
+    /// Free slots of a semaphore that are for those who wait, the lowest first.
+    pub(crate) slots: Vec<usize>,
 }
 
 /// An acquire, but for its names.
@@ -372,7 +374,7 @@ impl Row {
         self.fence_till = self.fence_till.max(h.fence_till());
     }
 
-    fn watch(&mut self, h: &Header) {
+    pub(crate) fn watch(&mut self, h: &Header) {
         self.watched_till = self.watched_till.max(h.fence_till());
     }
 

@@ -87,7 +87,7 @@ impl Asker {
         self.events.keep(sentinels);
         let failed = answers.iter().filter(|a| matches!(a.reply, SentinelReply::Failed(..)));
         self.silent = failed.map(|a| a.from.clone()).collect();
-        let known = sentinels.len();
+        let known = self.machine.count();
         Round {
             decision: self.machine.decide(&answers),
             known,
@@ -119,7 +119,7 @@ impl Asker {
                 None => drop(open.remove(&at)),
             }
         }
-        let known = machine.sentinels().len();
+        let known = machine.count();
         let none_fits = 2 * lists.len() > known
             && lists.iter().any(|list| !list.at.is_empty())
             && lists.iter().all(|list| !list.can_promote);

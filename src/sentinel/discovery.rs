@@ -117,6 +117,17 @@ impl Discovery {
         &self.sentinels
     }
 
+    /// A configured Sentinel that is asked at the address to which it may have moved counts once.
+    pub(crate) fn count(&self) -> usize {
+        let learned = |s: &Address| self.learned.contains(s);
+        let is_of = |id, s: &&Address| !learned(s) && self.ids.get(*s) == Some(id);
+        let is_other = |s: &&Address| match self.ids.get(*s) {
+            Some(id) if learned(s) => !self.sentinels.iter().any(|other| is_of(id, &other)),
+            _ => true,
+        };
+        self.sentinels.iter().filter(is_other).count()
+    }
+
     /// Step 1 of Redis' guideline for Sentinel clients.
     pub(crate) fn first_replier(&mut self, at: &Address) {
         if let Some(i) = self.sentinels.iter().position(|s| s == at) {
@@ -125,7 +136,7 @@ impl Discovery {
     }
 
     /// Step 9 of Redis' guideline. Removes one whose id is a configured Sentinel's, one that has
-    /// moved, and one that is gone. True if there are new ones to ask.
+    /// moved, and, where there is no place, one that is gone. True if there are new ones to ask.
     pub(crate) fn learn(&mut self, answers: &[Answer]) -> bool {
         for a in answers {
             if let Some(id) = &a.id {
@@ -152,13 +163,7 @@ impl Discovery {
         let lives = |(at, _): &(&Address, _)| !learned.contains(*at) && !failed(at);
         let configured = |id| ids.iter().filter(lives).any(|(_, i)| i == id);
         self.sentinels.retain(|s| !learned.contains(s) || !ids.get(s).is_some_and(configured));
-        // One alone may have been reset, and know nobody yet.
-        let lists = answers.iter().filter(|a| !a.peers().is_empty()).count();
-        if lists >= 2 && lists > self.known(&voices(answers)) / 2 {
-            let listed: BTreeSet<_> =
-                answers.iter().flat_map(Answer::peers).map(|p| &p.at).collect();
-            self.sentinels.retain(|s| !learned.contains(s) || !failed(s) || listed.contains(s));
-        }
+        let listed: BTreeSet<_> = answers.iter().flat_map(Answer::peers).map(|p| &p.at).collect();
         let mut is_new = false;
         for peer in peers {
             let has_its_id = |s: &Address| peer.id.is_some() && self.ids.get(s) == peer.id.as_ref();
@@ -168,7 +173,10 @@ impl Discovery {
             }
             self.sentinels.retain(|s| !has_its_id(s) || !self.learned.contains(s));
             if self.sentinels.len() >= SENTINELS_MAX {
-                continue;
+                let is_gone =
+                    |s: &&Address| self.learned.contains(*s) && failed(s) && !listed.contains(s);
+                let Some(gone) = self.sentinels.iter().find(is_gone).cloned() else { continue };
+                self.sentinels.retain(|s| *s != gone);
             }
             is_new = true;
             self.sentinels.push(peer.at.clone());
@@ -192,7 +200,7 @@ impl Discovery {
     fn known(&self, voices: &[Voice<'_>]) -> usize {
         let mut reported: Vec<usize> = voices.iter().filter_map(|v| v.sentinels).collect();
         reported.sort_unstable_by(|a, b| b.cmp(a));
-        let count = self.sentinels.len();
+        let count = self.count();
         let lies = minority(count).min(reported.len().saturating_sub(count / 2 + 1));
         let reported = reported.get(lies).copied().unwrap_or(0);
         reported.max(self.configured).max(voices.len()).max(1)

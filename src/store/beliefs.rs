@@ -27,8 +27,7 @@ pub(crate) struct Beliefs {
     bytes: usize,
     /// For the next plan alone.
     locks: HashMap<LockKeys, Vec<lock::Shown>>,
-    /// For the next plan alone.
-    lists: HashMap<RecordKey, Vec<u8>>,
+    lists: HashMap<RecordKey, lists::Believed>,
 }
 
 impl Beliefs {
@@ -68,8 +67,8 @@ impl Beliefs {
     fn plan(&mut self, h: &Header, run: &[Op]) -> Option<Planned> {
         let op = run.first()?;
         if let Op::Enlist(enlist) = op {
-            let shown = self.lists.remove(&enlist.key);
-            return Some(Planned::List(lists::plan(h, enlist, shown)));
+            let believed = self.lists.remove(&enlist.key).unwrap_or_default();
+            return Some(Planned::List(lists::plan(h, enlist, believed)));
         }
         let Some(key) = op.record_key() else {
             let keys = op.lock_keys().filter(|_| locks::can_be_planned(op));
@@ -90,7 +89,7 @@ impl Beliefs {
         self.locks.insert(keys.clone(), shown);
     }
 
-    pub(crate) fn learn_list(&mut self, key: &RecordKey, shown: Vec<u8>) {
+    pub(crate) fn learn_list(&mut self, key: &RecordKey, shown: lists::Believed) {
         if self.lists.len() >= LISTS {
             self.lists.clear();
         }

@@ -15,61 +15,97 @@ use crate::token::OwnerToken;
 const MILLIS: u64 = 1_000_000;
 const OWNER: usize = 22;
 const HEAD: usize = OWNER + 13 + 4;
+/// Bytes that an answer without room shows; a list is longer.
+const CUT: usize = 2;
+
+/// A list as a server showed it last.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Believed {
+    /// `None` if there is none.
+    pub(crate) text: Option<Vec<u8>>,
+    /// Plans by it that others came before.
+    tries: u8,
+}
+
+/// After so many plans in vain the reply is the list as it is, and the next one writes the entry:
+/// many candidates that write at once would compare in vain as often as there are candidates.
+const TRIES: u8 = 3;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Planned {
-    believed: Option<Vec<u8>>,
+    believed: Believed,
+    /// What is written, if anything is; `None` in it deletes the list.
+    becomes: Option<Option<Stamped>>,
     pub(crate) write: Write,
 }
 
-pub(crate) fn plan(h: &Header, op: &Enlist, believed: Option<Vec<u8>>) -> Planned {
-    let entries = believed.as_deref().and_then(parse).unwrap_or_default();
+pub(crate) fn plan(h: &Header, op: &Enlist, believed: Believed) -> Planned {
+    let entries = believed.text.as_deref().and_then(parse).unwrap_or_default();
     let ruling = decide(h, op, &entries);
-    let mut steps = Vec::new();
+    let (mut steps, mut becomes) = (Vec::new(), None);
     let mut class = Class::Read;
-    if let Some(list) = &ruling.list {
-        class = if op.entry.is_some() { Class::Keep } else { Class::Undo };
-        steps.push(believed.clone().map_or(Step::Absent, Step::Is));
+    if let Some(list) = ruling.list.as_ref().filter(|_| believed.tries < TRIES) {
+        let is_own = |entry: &Entry| entry.owner == op.owner;
+        class = match op.entry {
+            None => Class::Undo,
+            Some(_) if entries.iter().any(is_own) => Class::Keep,
+            Some(_) => Class::Grant,
+        };
+        steps.push(believed.text.clone().map_or(Step::Absent, Step::Is));
+        becomes = Some(None);
         if list.is_empty() {
             steps.push(Step::Drop);
         } else {
             let last = list.iter().map(|entry| entry.till).max().unwrap_or_default();
             let life = last.saturating_sub(h.now).div_ceil(MILLIS).max(1);
+            // Who may not tell writes nothing either.
+            steps.extend(ruling.tells(op).then(|| Step::Part(0, Stamped::default())));
             let first = if ruling.tells(op) { AWAITED } else { ALONE };
             steps.push(Step::Set(text(first, list, op), Some(life)));
+            becomes = Some(Some(text(ALONE, list, op)));
         }
         steps.extend(ruling.tells(op).then_some(Step::Wake(0)));
     }
-    let look = Look::Record { first: 1, whole_if: Some((0, ALONE)) };
+    let look = Look::Record { first: CUT, whole_if: Some((0, ALONE)) };
     let write = Write { class, keys: &[Key::Main], names: 1, steps, look, joins: None };
-    Planned { believed, write }
+    Planned { believed, becomes, write }
 }
 
-/// Also returns the list as the answer shows it, for the next plan. `h` has the time of the answer.
+/// Also returns the list as it is now, as far as the answer shows it. `h` has the time of the
+/// answer.
 pub(crate) fn judge(
     h: &Header,
     op: &Enlist,
     planned: &Planned,
     answer: Answer,
-) -> (Judged, Option<Vec<u8>>) {
+) -> (Judged, Option<Believed>) {
+    let is_full = answer == Answer::Full;
     let (there, ran) = match answer {
         Answer::Late => return (Judged::Reply(Err(NodeError::past_deadline())), None),
-        Answer::Full => return (Judged::Full, None),
-        Answer::Ran(_) => (planned.believed.clone(), true),
+        Answer::Ran(_) | Answer::Full => (planned.believed.text.clone(), true),
         Answer::Not(there) => (there, false),
         _ => (Some(Vec::new()), false),
     };
-    if there.as_deref() == Some(&[ALONE]) {
+    if there.as_ref().is_some_and(|there| there.len() == CUT && there[0] == ALONE) {
         return (Judged::Reply(Ok(Reply::Deferred)), None);
     }
     let Some(entries) = there.as_deref().map_or_else(|| Some(Vec::new()), parse) else {
         return (Judged::Reply(Err(NodeError::foreign(&op.key))), None);
     };
-    let ruling = decide(h, op, &entries);
-    if ran || ruling.list.is_none() {
-        return (Judged::Reply(Ok(ruling.reply)), None);
+    let tries = planned.believed.tries;
+    // Where there is no memory, or no end of others' writes, the entry is left out.
+    if is_full || !ran && tries >= TRIES {
+        let ruling = decide(h, &Enlist { entry: None, ..op.clone() }, &entries);
+        return (Judged::Reply(Ok(ruling.reply)), Some(Believed { text: there, tries: 0 }));
     }
-    (Judged::Again, there)
+    let ruling = decide(h, op, &entries);
+    if !ran && ruling.list.is_some() {
+        return (Judged::Again, Some(Believed { text: there, tries: tries + 1 }));
+    }
+    let now = h.facts.node_micros / 1_000;
+    let written = planned.becomes.as_ref().filter(|_| ran);
+    let text = written.map_or(there, |text| text.as_ref().map(|text| text.at(now)));
+    (Judged::Reply(Ok(ruling.reply)), Some(Believed { text, tries: 0 }))
 }
 
 /// The end of the op's own entry is by the server's clock.
@@ -91,9 +127,9 @@ fn text(first: u8, list: &[Entry], op: &Enlist) -> Stamped {
     value
 }
 
-/// `None` if it is not ours.
+/// `None` if it is not ours. A list has an entry.
 fn parse(text: &[u8]) -> Option<Vec<Entry>> {
-    let mut rest = text.strip_prefix(&[ALONE])?;
+    let mut rest = text.strip_prefix(&[ALONE]).filter(|rest| !rest.is_empty())?;
     let mut list = Vec::new();
     while !rest.is_empty() {
         let (head, tail) = rest.split_at_checked(HEAD)?;
@@ -159,7 +195,7 @@ mod tests {
         for seed in 0..4_000 {
             let dice = &mut Dice(seed);
             let (mut twin, mut now) = (Twin::default(), 1_000_000);
-            let mut seen = vec![None, Some(b"-".to_vec())];
+            let mut seen = vec![None];
             for _ in 0..12 {
                 now += dice.below(20);
                 let op = random_op(dice);
@@ -168,18 +204,25 @@ mod tests {
                 }
                 let before = stored(&twin);
                 let of = Setting { micros: now * 1_000, ..Setting::default() };
-                let mut believed = dice.of(&seen);
+                let mut believed = Believed { text: dice.of(&seen), tries: 0 };
                 let ago = dice.below(9);
                 let mut h = at(now - ago);
                 let told = twin.hints.len();
                 let reply = (0..3).find_map(|_| {
-                    let planned = plan(&h, &op, believed.take());
+                    let planned = plan(&h, &op, std::mem::take(&mut believed));
                     h = at(now);
                     let answer = twin.execute(of, &[("key", planned.write.clone())]).remove(0);
                     match judge(&h, &op, &planned, answer) {
-                        (Judged::Reply(reply), _) => Some(reply.expect("ours")),
+                        (Judged::Reply(reply), there) => {
+                            let text = twin.keys.get("key").map(|(value, _)| match value {
+                                Value::Text(text) => text.clone(),
+                                other => panic!("{other:?}"),
+                            });
+                            assert_eq!(there.expect("shown").text, text, "seed {seed}: {op:?}");
+                            Some(reply.expect("ours"))
+                        }
                         (Judged::Again, there) => {
-                            believed = there;
+                            believed = there.expect("shown");
                             None
                         }
                         (Judged::Full, _) => unreachable!("there is memory"),
@@ -225,8 +268,9 @@ mod tests {
         };
         let long = text(ALONE, &all, &reader).before;
         assert_eq!(parse(&long), Some(all));
-        assert_eq!(parse(b"-"), Some(Vec::new()));
-        for odd in [&b""[..], b"w", b"0", &long[..long.len() - 1], &[&long[..], b"-"].concat()] {
+        for odd in
+            [&b""[..], b"w", b"0", b"-", &long[..long.len() - 1], &[&long[..], b"-"].concat()]
+        {
             assert_eq!(parse(odd), None);
         }
         let signed = [&long[..=OWNER], b"+", &long[2 + OWNER..]].concat();

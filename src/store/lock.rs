@@ -12,7 +12,8 @@ use crate::token::OwnerToken;
 const OWNER_LEN: usize = 22;
 /// Of a place in the queue.
 const PLACE: usize = 48;
-const SLOT: usize = OWNER_LEN + 13 + 16;
+/// Of a slot of a semaphore.
+pub(super) const SLOT: usize = OWNER_LEN + 13 + 16;
 const SLOTS_MAX: usize = Slots::MAX as usize;
 /// From this length on another program wrote it.
 const FENCE_LEN: usize = 19;
@@ -121,8 +122,12 @@ impl Shown {
             Main::Other => row.held = Some(held(None)),
         }
         let places = self.queue.get(1..).unwrap_or_default().as_chunks::<PLACE>().0;
-        for waiter in places.iter().filter_map(Waiter::parse) {
+        let of_slots = !row.slots.is_empty();
+        for waiter in places.iter().filter_map(|place| Waiter::parse(place, of_slots)) {
             row.wait(waiter);
+        }
+        if of_slots && self.queue.first() == Some(&b'1') {
+            row.watch(h);
         }
         row
     }
@@ -130,7 +135,7 @@ impl Shown {
 
 impl Waiter {
     /// As `src/node/lua/wake.lua` describes it.
-    fn parse(text: &[u8; PLACE]) -> Option<Self> {
+    fn parse(text: &[u8; PLACE], of_slots: bool) -> Option<Self> {
         let is_number = |part: &[u8]| part.iter().all(u8::is_ascii_digit);
         if !text.is_ascii() || !is_number(&text[..16]) || !is_number(&text[33..]) {
             return None;
@@ -140,18 +145,24 @@ impl Waiter {
         let needs = Duration::from_millis(text[33..35].parse().ok()?);
         let waiter = u64::from_str_radix(&text[17..33], 16).ok()?;
         let place = Place { waiter, waited: Duration::ZERO, needs };
-        let mode = if &text[16..17] == "s" { LockMode::Shared } else { LockMode::Exclusive };
+        let mode = match &text[16..17] {
+            _ if of_slots => LockMode::Slot(Slots::any(u16::try_from(fresh).unwrap_or(u16::MAX))),
+            "s" => LockMode::Shared,
+            _ => LockMode::Exclusive,
+        };
         let (is_fair, fresh_till) = (&text[16..17] == "X", fresh.saturating_mul(MILLIS));
         Some(Self { mode, place, since, is_fair, fresh_till })
     }
 }
 
 /// Of a semaphore: for each slot 22 characters of its owner, 13 digits of the end in ms, and 16 of
-/// the fence (`src/node/lua/slots.lua`).
+/// the fence (`src/node/lua/permits.lua`).
 fn slots(text: &[u8]) -> Option<Vec<Slot>> {
     let (slots, rest) = text.as_chunks::<SLOT>();
+    let (owner, numbers) = slots.first()?.split_at(OWNER_LEN);
     let is_ours = |c: &u8| c.is_ascii_alphanumeric() || b"_.-".contains(c);
-    if !rest.is_empty() || !slots.first()?.iter().all(is_ours) || slots.len() > SLOTS_MAX {
+    let is_semaphore = owner.iter().all(is_ours) && numbers.iter().all(u8::is_ascii_digit);
+    if !is_semaphore || !rest.is_empty() || slots.len() > SLOTS_MAX {
         return None;
     }
     let number = |text: &[u8]| std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());

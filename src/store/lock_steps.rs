@@ -218,7 +218,7 @@ pub(super) fn raise(case: &Case<'_>) -> Vec<Step> {
 
 /// By a clock that has stepped back, by 2E at most, the quarantine may be ahead again, and the
 /// token too far.
-fn clock(h: &Header, op: &Op) -> Option<Step> {
+pub(super) fn clock(h: &Header, op: &Op) -> Option<Step> {
     let depends = match op {
         Op::Extend { reassert, .. } => *reassert != Some(h.id()) && h.ended_lately(),
         _ => true,
@@ -247,7 +247,7 @@ fn compared(text: &Text) -> Step {
 }
 
 /// Of the fence, in ms.
-fn life(h: &Header, new: &Row) -> u64 {
+pub(super) fn life(h: &Header, new: &Row) -> u64 {
     new.fence_till.saturating_sub(h.now).div_ceil(MILLIS).max(1)
 }
 

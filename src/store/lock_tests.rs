@@ -24,17 +24,17 @@ mod readers;
 const QUEUE: &[u8] = b"1";
 
 fn all(kept: bool) -> Extent {
-    Extent { fence: true, all: true, kept, queue: true, reader: None }
+    Extent { fence: true, all: true, kept, queue: true, ..Extent::default() }
 }
 
-struct World {
-    twin: Twin,
-    h: Header,
+pub(super) struct World {
+    pub(super) twin: Twin,
+    pub(super) h: Header,
     /// In ms.
-    now: u64,
+    pub(super) now: u64,
 }
 
-fn named(key: Key) -> String {
+pub(super) fn named(key: Key) -> String {
     let keys = LockKeys::new("k");
     match key {
         Key::Main => keys.lock(),
@@ -46,7 +46,7 @@ fn named(key: Key) -> String {
 }
 
 impl World {
-    fn header(&self, ago: u64) -> Header {
+    pub(super) fn header(&self, ago: u64) -> Header {
         let now = self.now - ago;
         let mut h = self.h.clone();
         (h.now, h.facts.node_micros) = (now * 1_000_000, now * 1_000);
@@ -66,7 +66,7 @@ impl World {
     }
 
     /// All of it, with its metadata and whether it is watched.
-    fn shown(&self) -> (Shown, Option<Arc<[u8]>>) {
+    pub(super) fn shown(&self) -> (Shown, Option<Arc<[u8]>>) {
         let shown = self.twin.lock(self.setting(), "k", all(self.h.settling));
         let meta = match self.twin.keys.get(&named(Key::Meta)) {
             Some((Value::Text(text), Some(_))) => Some(Arc::from(&text[..])),
@@ -86,7 +86,7 @@ impl World {
     }
 
     /// As a client does that has believed this. Returns the number of trips, too.
-    fn ask(
+    pub(super) fn ask(
         &mut self,
         op: &Op,
         believed: Option<Shown>,

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::lock::{Main, Shown};
 use super::lock_steps::{Case, fence_life, grant, millis, prolong, put_back, raise, to_be_kept};
+use super::permits::{self, is_permit};
 use super::planned::Judged;
 use super::write::{Ahead, Answer, Class, Extent, Join, Key, Look, Step, Take, Waits, Write};
 use crate::error::NodeError;
@@ -32,10 +33,8 @@ pub(crate) struct Planned {
 /// their own, and need a plan only if the server has shown what is in their way.
 pub(crate) fn is_planned(op: &Op) -> bool {
     match op {
-        Op::Acquire { mode: LockMode::Slot(_), .. }
-        | Op::Extend { mode: LockMode::Slot(_), .. }
-        | Op::Release { mode: LockMode::Slot(_) | LockMode::Shared, .. }
-        | Op::Raise { slot: Some(_), .. } => false,
+        op if is_permit(op) => true,
+        Op::Release { mode: LockMode::Shared, .. } => false,
         Op::Acquire { mode: LockMode::Exclusive, keys, if_held: None, .. } => keys.is_many(),
         Op::Release { keys, meta, .. } => *meta && !keys.is_many(),
         op => op.lock_keys().is_some(),
@@ -62,8 +61,7 @@ const ONE: [Key; 2] = [Key::Main, Key::Fence];
 const QUEUED: [Key; 3] = [Key::Main, Key::Fence, Key::Queue];
 const PUBLISHING: [Key; 4] = [Key::Main, Key::Fence, Key::Meta, Key::Queue];
 const RELEASING: [Key; 3] = [Key::Main, Key::Queue, Key::Meta];
-/// The third one is shown.
-const LEAVING: [Key; 3] = [Key::Main, Key::Queue, Key::Queue];
+const LEAVING: [Key; 2] = [Key::Main, Key::Queue];
 
 /// `shown` is what the server showed of the lock just now, if it was not as assumed. `h` has a time
 /// that the node's clock has reached. `None` if no plan is needed. Several ops are acquires of
@@ -72,6 +70,10 @@ pub(crate) fn plan(h: &Header, run: &[Op], shown: Option<Vec<Shown>>) -> Option<
     let op = run.first()?;
     if !can_be_planned(op) || shown.is_none() && !is_planned(op) {
         return None;
+    }
+    if is_permit(op) {
+        let (reply, write) = permits::plan(h, op, shown.as_ref().and_then(|shown| shown.first()));
+        return Some(Planned { count: 1, reply, write });
     }
     let (is_shown, names) = (shown.is_some(), op.lock_keys()?.all().count());
     // The batch's window is that of the proposal as it is.
@@ -147,7 +149,7 @@ pub(crate) fn plan(h: &Header, run: &[Op], shown: Option<Vec<Shown>>) -> Option<
                 let meta = [Step::On(Key::Meta, 0), Step::DropMeta, Step::On(Key::Main, 0)];
                 [&[own][..], &meta, &[free]].concat()
             };
-            let keys = if owner.is_ownerless() { &LEAVING } else { &RELEASING };
+            let keys: &[Key] = if owner.is_ownerless() { &LEAVING } else { &RELEASING };
             (Class::Undo, keys, Some(steps))
         }
         Op::Inspect { wait, .. } => {
@@ -237,17 +239,18 @@ pub(crate) fn waits(mode: LockMode, then: IfHeld) -> Option<Waits> {
         IfHeld::Fair { place, ticket } if mode == LockMode::Exclusive => {
             Some(Waits::Fair(place, ticket))
         }
-        IfHeld::Queue(place) | IfHeld::Fair { place, .. } if mode.is_shared() => {
-            Some(Waits::Reader(place))
-        }
-        IfHeld::Queue(place) | IfHeld::Fair { place, .. } => Some(Waits::Writer(place)),
+        IfHeld::Queue(place) | IfHeld::Fair { place, .. } => Some(match mode {
+            LockMode::Exclusive => Waits::Writer(place),
+            LockMode::Shared => Waits::Reader(place),
+            LockMode::Slot(slots) => Waits::Permit(place, slots.of),
+        }),
         IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. } => None,
     }
 }
 
 /// With a fence that is right for some time after this clock, and a ttl in whole ms, as what is
 /// left of the lock is shown.
-fn as_planned<'a>(h: &Header, op: &'a Op) -> Cow<'a, Op> {
+pub(super) fn as_planned<'a>(h: &Header, op: &'a Op) -> Cow<'a, Op> {
     let mut op = Cow::Borrowed(op);
     if let Op::Acquire { .. } = *op
         && let Op::Acquire { proposal, ttl, .. } = op.to_mut()
@@ -314,7 +317,7 @@ pub(crate) fn judge(
         Op::Inspect { .. } => false,
         Op::Release { .. } if is_refused => false,
         // What waits for a lock that is free has to be woken.
-        Op::Release { owner, .. } => {
+        Op::Release { mode: LockMode::Exclusive | LockMode::Shared, owner, .. } => {
             let is_free = shown[0].main == Main::None;
             is_free || reply == Reply::Done || old[0].is_fair_to(*owner)
         }
@@ -336,6 +339,7 @@ pub(crate) fn judge(
             }
             false
         }
+        op if is_permit(op) => permits::is_open(&old[0], &rows[0], joined),
         // Its own reservation lapses soon.
         Op::Acquire { .. } if !reply.is_grant() => {
             let mut each = shown.iter().zip(rows.iter().zip(&old));
@@ -365,9 +369,11 @@ fn looks_for(look: Look) -> Option<OwnerToken> {
 }
 
 fn granted(op: &Op, reply: &Reply, told: Option<Vec<u8>>) -> Result<Reply, NodeError> {
-    let Some(told) = told else { return Ok(reply.clone()) };
-    let fence = std::str::from_utf8(&told).ok().and_then(|digits| digits.parse().ok());
-    fence.map(|fence| Reply::Granted { fence }).ok_or_else(|| foreign(op))
+    let is_acquire = matches!(op, Op::Acquire { .. });
+    let Some(told) = told.filter(|_| is_acquire) else { return Ok(reply.clone()) };
+    let told = std::str::from_utf8(&told).unwrap_or_default();
+    let fence = told.parse().map(|fence| Reply::Granted { fence });
+    fence.ok().or_else(|| permits::given(told)).ok_or_else(|| foreign(op))
 }
 
 /// Of a release of these names, which found this.

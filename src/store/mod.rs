@@ -10,6 +10,9 @@ mod lock_steps;
 mod lock_tests;
 pub(crate) mod locks;
 pub(crate) mod operator;
+#[cfg(test)]
+mod permit_tests;
+mod permits;
 pub(crate) mod planned;
 pub(crate) mod record;
 pub(crate) mod records;
@@ -18,5 +21,9 @@ mod tests;
 #[cfg(test)]
 pub(crate) mod twin;
 #[cfg(test)]
+mod twin_look;
+#[cfg(test)]
 mod twin_queue;
+#[cfg(test)]
+mod twin_slots;
 pub(crate) mod write;

@@ -3,10 +3,8 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::lock::{self, Main, Shown};
-use super::write::{
-    ALONE, AWAITED, Answer, Class, Extent, Key, LONGEST, Look, Stamped, Step, Take, Write,
-};
+use super::twin_slots::{Changed, Chose};
+use super::write::{ALONE, AWAITED, Answer, Class, Extent, Key, Look, Stamped, Step, Take, Write};
 use crate::name::LockKeys;
 use crate::rules::locks::READERS_MAX;
 use crate::token::OwnerToken;
@@ -59,7 +57,7 @@ impl Twin {
         answers
     }
 
-    pub(super) fn text(&self, key: &str) -> Option<&[u8]> {
+    pub(crate) fn text(&self, key: &str) -> Option<&[u8]> {
         match self.keys.get(key) {
             Some((Value::Text(text), _)) => Some(text),
             _ => None,
@@ -122,6 +120,7 @@ impl Twin {
         })
     }
 
+    #[expect(clippy::too_many_lines, reason = "one kind of step after the other")]
     fn one(
         &mut self,
         of: Setting,
@@ -137,6 +136,7 @@ impl Twin {
         let mut runs = !write.steps.is_empty() && !is_moot;
         let (mut key, mut is_refused, mut is_over) = (main.to_owned(), false, false);
         let (mut seen, mut taker, joins) = (None, None, write.joins.as_ref());
+        let mut slots = Changed::default();
         let is_outside = of.is_outside && write.steps.contains(&Step::Window);
         for step in &write.steps {
             if let Step::On(other, number) = step {
@@ -147,8 +147,22 @@ impl Twin {
             if !runs {
                 break;
             }
-            if let Step::Take(take) = step {
-                taker = Some(take.owner);
+            match step {
+                Step::Choose(ask) => {
+                    match self.choose(of, &key, (ask, &mut slots)) {
+                        Chose::Given(told) => shown = Some(told.into_bytes()),
+                        Chose::Held => (runs, is_refused) = (false, true),
+                        Chose::Odd => runs = false,
+                    }
+                    runs &= !is_outside;
+                    continue;
+                }
+                Step::Slot(write) => {
+                    runs = self.change(of, &key, (write, &mut slots));
+                    continue;
+                }
+                Step::Take(take) => taker = Some(take.owner),
+                _ => {}
             }
             if let Step::AtMost(_) = step {
                 seen = self.text(&key).map(<[u8]>::to_vec);
@@ -194,6 +208,9 @@ impl Twin {
                             is_over = !runs;
                         }
                         Step::Refuse => (runs, is_over) = (false, true),
+                        Step::Slots { life, hands_on } => {
+                            self.commit(of, &key, (*life, *hands_on), &slots);
+                        }
                         Step::Keep { first, low, .. } => {
                             let digits = seen.take().map(String::from_utf8);
                             let there = digits.and_then(|text| text.ok()?.parse().ok());
@@ -318,7 +335,11 @@ impl Twin {
                     self.keys.remove(key);
                 }
             }
-            Step::Free(_) | Step::Take(_) | Step::WakeReaders | Step::Refuse => {}
+            Step::Free(_)
+            | Step::Take(_)
+            | Step::WakeReaders
+            | Step::Refuse
+            | Step::Slots { .. } => {}
             Step::Leave(own) => self.leave(key, *own),
             Step::Drop => _ = self.keys.remove(key),
             Step::Read { owners, ms, prolongs } => {
@@ -389,77 +410,6 @@ impl Twin {
         text.resize(text.len().max(end), 0);
         text[at..end].copy_from_slice(bytes);
     }
-
-    pub(crate) fn lock(&self, of: Setting, main: &str, extent: Extent) -> Shown {
-        let now = of.micros / 1_000;
-        let left = match self.keys.get(main) {
-            None => -2,
-            Some((_, None)) => -1,
-            Some((_, Some(end))) => i64::try_from(end.saturating_sub(now)).unwrap_or(i64::MAX),
-        };
-        let is_all = extent.all;
-        let cut = |text: &[u8], most: usize| text[..text.len().min(most)].to_vec();
-        let value = match self.keys.get(main) {
-            None => Main::None,
-            Some((Value::Text(text), _)) => {
-                let is_long = is_all && text.get(22).is_some_and(u8::is_ascii_digit);
-                Main::Text(cut(text, if is_long { 13_057 } else { 23 }))
-            }
-            Some((Value::Readers(all), Some(_))) => {
-                let mut some = all.clone();
-                some.sort_by_key(|(who, till)| (*till, who.as_str().to_owned()));
-                let is_own = |(who, _): &&(OwnerToken, u64)| extent.reader == Some(*who);
-                if let Some(own) = all.iter().find(is_own) {
-                    some = vec![*own];
-                } else if !is_all {
-                    some = some.pop().into_iter().collect();
-                }
-                Main::Readers(u32::try_from(all.len()).unwrap_or(u32::MAX), some)
-            }
-            Some(_) => Main::Other,
-        };
-        let fence = match self.keys.get(&name(main, Key::Fence)) {
-            _ if !extent.fence => lock::Text::None,
-            None => lock::Text::None,
-            Some((Value::Text(text), _)) => lock::Text::Is(cut(text, 19)),
-            Some(_) => lock::Text::Other,
-        };
-        let meta = self.text(&name(main, Key::Meta)).filter(|_| is_all).map(<[u8]>::to_vec);
-        let kept = self.settled.get(main).copied();
-        let kept = kept.filter(|_| extent.kept);
-        let queue = self.text(&name(main, Key::Queue)).filter(|_| extent.queue);
-        let queue = queue.unwrap_or_default().to_vec();
-        Shown { main: value, left, fence, meta, kept, queue }
-    }
-
-    fn look(&self, of: Setting, key: &str, look: Look, room: &mut usize) -> Answer {
-        let (first, whole_if) = match look {
-            Look::Lock(extent) => return Answer::Shown(vec![self.lock(of, key, extent)]),
-            Look::Record { first, whole_if } => (first, whole_if),
-        };
-        let text = match self.keys.get(key) {
-            None => return Answer::Not(None),
-            Some((Value::Text(text), _)) => text,
-            Some(_) => return Answer::Foreign,
-        };
-        let begin = &text[..first.min(text.len())];
-        let (at, byte) = match whole_if {
-            Some(condition) if begin.len() == first => condition,
-            _ => return Answer::Not(Some(begin.to_vec())),
-        };
-        if begin.get(at) != Some(&byte) {
-            return Answer::Not(Some(begin.to_vec()));
-        }
-        if text.len() > LONGEST {
-            return Answer::Foreign;
-        }
-        if !fits(text.len(), *room) {
-            *room = 0;
-            return Answer::Not(Some(begin.to_vec()));
-        }
-        *room = room.saturating_sub(text.len());
-        Answer::Not(Some(text.clone()))
-    }
 }
 
 enum Took {
@@ -481,6 +431,6 @@ pub(super) fn name(main: &str, key: Key) -> String {
 }
 
 /// The first value is shown even if it is longer.
-fn fits(len: usize, room: usize) -> bool {
+pub(super) fn fits(len: usize, room: usize) -> bool {
     room > 0 && len <= room || room == ROOM
 }

@@ -29,7 +29,7 @@ impl Twin {
                 text[0] = b'1';
                 (b'v', None, None)
             }
-            Waits::Writer(place) => (b'x', Some(place), None),
+            Waits::Writer(place) | Waits::Permit(place, _) => (b'x', Some(place), None),
             Waits::Reader(place) => (b's', Some(place), None),
             Waits::Fair(place, ticket) => (b'X', Some(place), Some(ticket)),
         };
@@ -46,7 +46,11 @@ impl Twin {
             let waited = place.micros();
             let since = ticket.map_or(of.micros - waited, |ticket| ticket.unwrap_or(next));
             let needs = u64::try_from(place.needs.as_millis()).unwrap_or(99).min(50);
-            let own = Waiting { since, mode, waiter: place.waiter, needs, till: now + FRESH_MS };
+            let till = match joins.place {
+                Waits::Permit(_, slots) => slots.into(),
+                _ => now + FRESH_MS,
+            };
+            let own = Waiting { since, mode, waiter: place.waiter, needs, till };
             let is_before = |p: &Waiting| {
                 let is_tie = p.since == since;
                 p.since < since || is_tie && (mode != b'X' || p.waiter < place.waiter)

@@ -2,7 +2,7 @@
 //! be written then. `src/node/lua/write.lua` executes it on a server.
 
 use super::lock::Shown;
-use crate::op::Place;
+use crate::op::{Place, Slots};
 use crate::token::OwnerToken;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +28,7 @@ impl Write {
             | Step::IsOrAbsent(text)
             | Step::Publish(text, _) => text.len(),
             Step::Set(text, _) | Step::Part(_, text) => value(text),
+            Step::Slot(SlotWrite { begins, .. }) => begins.len(),
             _ => 0,
         });
         steps.sum()
@@ -46,6 +47,8 @@ pub(crate) struct Join {
 pub(crate) enum Waits {
     Watcher,
     Writer(Place),
+    /// For a permit. It knows this number of slots.
+    Permit(Place, u16),
     Reader(Place),
     Fair(Place, Option<u64>),
 }
@@ -130,6 +133,15 @@ pub(crate) enum Step {
     /// Behind [`AtMost`](Self::AtMost): keeps the number for at least this time, raises it to
     /// `low`, or writes `first` if there is none. Shows a number that is not `first`.
     Keep { first: u64, low: u64, ms: u64 },
+    /// Of the slots of a semaphore, gives the caller one that is free, or reserved for it. Shows
+    /// its fence and its number. Condition: there is one. Else somebody else has them, or the fence
+    /// is one that the rule has to judge.
+    Choose(Choose),
+    /// Changes one slot. Condition: it is as assumed.
+    Slot(SlotWrite),
+    /// Behind these: writes the slots, to be kept for at least this time (ms), or for as long as
+    /// the last ones. If told so, wakes a waiter for each slot that became free.
+    Slots { life: Option<u64>, hands_on: bool },
     /// Deletes the key.
     Drop,
     /// Wakes the readers that wait in this queue.
@@ -176,6 +188,34 @@ pub(crate) struct Take {
     pub(crate) reserved: Option<OwnerToken>,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Choose {
+    pub(crate) slots: Slots,
+    pub(crate) owner: OwnerToken,
+    pub(crate) proposal: u64,
+    /// In ms.
+    pub(crate) ttl: u64,
+    pub(crate) reserved: Option<OwnerToken>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SlotWrite {
+    /// `None` for that of the owner with which it begins.
+    pub(crate) slot: Option<u16>,
+    /// An owner, and then its end is ahead if the time stays, and its fence at most the new one; or
+    /// the whole slot, and then the new owner has no other one.
+    pub(crate) begins: Vec<u8>,
+    /// `None` if it becomes free.
+    pub(crate) owner: Option<OwnerToken>,
+    /// Time (ms) for which the owner has it; `None` if its end stays.
+    pub(crate) ms: Option<u64>,
+    /// `None` if it stays.
+    pub(crate) fence: Option<u64>,
+}
+
+/// Largest fence of a slot, which has 16 digits.
+pub(crate) const FENCE_MAX: u64 = 9_999_999_999_999_999;
+
 pub(crate) const AWAITED: u8 = b'w';
 pub(crate) const ALONE: u8 = b'-';
 
@@ -187,6 +227,14 @@ pub(crate) struct Stamped {
     pub(crate) lease: Option<u64>,
     /// Empty without a lease.
     pub(crate) after: Vec<u8>,
+}
+
+impl Stamped {
+    /// What is written when the server's clock is `now` (ms).
+    pub(crate) fn at(&self, now: u64) -> Vec<u8> {
+        let end = self.lease.map(|lease| format!("{:013}", now + lease)).unwrap_or_default();
+        [&self.before[..], end.as_bytes(), &self.after].concat()
+    }
 }
 
 impl From<Vec<u8>> for Stamped {
@@ -216,16 +264,18 @@ pub(crate) struct Extent {
     pub(crate) reader: Option<OwnerToken>,
     /// All readers, or all permits; and the metadata.
     pub(crate) all: bool,
+    /// All permits.
+    pub(crate) slots: bool,
     /// The time until which the lock is kept after a handover.
     pub(crate) kept: bool,
-    /// The queue, which is the third key.
+    /// The queue, which is the last key.
     pub(crate) queue: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// Every step was executed. With the value, if [`Step::Show`] was one of them, or the fence if
-    /// it is not the proposal.
+    /// it is not the proposal, or the fence and the number of a slot.
     Ran(Option<Vec<u8>>),
     /// Nothing was written. With what is there; `None` if there is no key.
     Not(Option<Vec<u8>>),

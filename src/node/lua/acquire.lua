@@ -1,6 +1,6 @@
 -- Takes locks that are free, each with a fence above the last one. The clock is in the window for
 -- which the client has judged: no proposal is out of range, nothing is kept. No upvalues
--- (helpers.lua).
+-- (batch.lua).
 -- KEYS     per op: 1 lock   2 fence
 -- ARGV     1 kind  2 number of ops  3 ttl ms  4 fence kept for ms, then per op: 1 owner  2 proposal
 --          (proposed fencing token). Parameter `reserved`: value of a lock that is free, but

@@ -1,7 +1,7 @@
 -- Registers a client for a hint that a lock is free: a waiter, or a watcher. A waiter gets a place
 -- (wake.lua) in place of any other that it has, if one of the 64 is free; others ask again. Also
 -- records in the note, if there is one, until when a client waits here: later than needed, so that
--- it is seldom written. No upvalues (helpers.lua).
+-- it is seldom written. No upvalues (batch.lua).
 -- ARGV     behind `a`: 1 mode of the place, or v of a watcher  2 its handle, in 16 hex digits
 --          3 µs for which it has waited; of a fair waiter its ticket, or '' if it asks for one
 --          4 ms, at most 50, for which a released lock is reserved for it  5 number of slots that a

@@ -1,5 +1,5 @@
 -- Takes readers from a lock. The key ends with the last one that is left; if none is, or nothing
--- was there, wakes who waits (wake.lua). No upvalues (helpers.lua).
+-- was there, wakes who waits (wake.lua). No upvalues (batch.lua).
 -- KEYS     1 lock   2 queue
 -- ARGV     1 kind (G)  2 number of ops, then per op: 1 owner
 --          Parameter `waits`: the note says that a client waits

@@ -5,7 +5,6 @@
 -- ARGV     from 7: for each run or single op its kind (a letter), then
 --          A (acquires), D, Q, G (releases): as in acquire.lua, release.lua, leave.lua
 --          those of several letters: as in write.lua
---          all other kinds: the arguments of the op, as in its file
 -- Returns  only the note, or the clock in µs if the script has not written the note, if every op
 --          was executed as requested. Then each acquire has its proposal as its fence.
 --          Else, or if an op shows something, a list:
@@ -14,8 +13,7 @@
 --          - for each run or single op its result: a code (redis/codes.rs), and what the op's file
 --            documents. -9 stands for one that was executed as requested; -17 for one that was not
 --            executed, because an op on one of its keys waits for its next plan
--- `b` is the state of the slow paths (batch.lua), `out` the list of results. Each is created when
--- it is needed.
+-- `b` is batch.lua's state, `out` the list of results. Each is created when it is needed.
 local waited = tonumber(sub(note, 55, 67)) or 0
 local function as_asked(now_us, note, whole)
   local out = {now_us, note}
@@ -25,29 +23,21 @@ end
 local b, out
 if not expected then
   out = {now_us, note}
-  b = batch(now_us, note, out)
-  b.full = full
+  b = batch(now_us, note, out, full)
 end
--- Each kind of single op, with the number of its KEYS and of its ARGV after the kind: one character
--- each; a semicolon is eleven.
-local sizes = 'P2; Y26 F23 U13'
 local k, a, last, byte = 2, 6, #ARGV, string.byte
 local whole = 0 -- number of runs executed as requested, while there is no list of results
-local life -- ms for which a fence is kept, when it is first needed
 local moot, room -- keys with an op that waits for its next plan; as in write.lua
 while a < last do
-  local kind, rest, count, keys, args, found, slot, names = ARGV[a + 1]
+  local kind, count, keys, args, found, slot, names = ARGV[a + 1]
   local class, own, low, high, _, joins, n = byte(kind, 1, 7)
   local writes = class > 96 -- a small letter
   if writes then
     keys, args, names = own - 48, low - 47 + 64 * (high - 48), n - 48
-  elseif kind == 'A' or kind == 'D' or kind == 'Q' or kind == 'G' then
+  else
     count = tonumber(ARGV[a + 2])
     keys = kind == 'D' and count or kind == 'G' and 2 or 2 * count
     args = kind == 'A' and 4 + 2 * count or 2 + count
-  else
-    local size = find(sizes, kind, 1, true)
-    keys, args = byte(sizes, size + 1) - 48, byte(sizes, size + 2) - 47
   end
   local behind, waits = nil, (b and b.waited or waited) * 1000 > now_us
   if moot then
@@ -58,7 +48,7 @@ while a < last do
   elseif writes then
     local left
     found, slot, left = write(k, a, now_us, b, full, counted, expected, behind, room or 1048576,
-      waits, show, acquire, release, wake)
+      waits, show, acquire, release, wake, permits, hand_on)
     room = left or room
     behind = found == 0 and class ~= 114 -- r
     if joins ~= 45 and (found == 2 or joins == 97 and (not found or found >= 0)) then -- -, a
@@ -95,26 +85,18 @@ while a < last do
     end
   elseif kind == 'D' or kind == 'Q' then
     slot = release(k, a, count, kind == 'D' and 1 or 2, waits, wake, now_us)
-  elseif kind == 'G' then
-    slot = leave(k, a, count, waits, release, wake, now_us)
-  elseif expected and (find('PY', kind, 1, true) or kind == 'F' and not waits) then
-    life = life or string.match(ARGV[4], '^%d+ %d+ %d+ (%d+)')
-    rest, found, slot = fast(kind, k, a, now_us, life, time[1])
   else
-    rest = 0
+    slot = leave(k, a, count, waits, release, wake, now_us)
   end
   if behind then
     moot = moot or {}
     for i = k + 1, k + (names or keys) do moot[KEYS[i]] = true end
   end
-  if (rest or found or slot) and not out then
+  if (found or slot) and not out then
     out = as_asked(now_us, note, whole)
     if b then b.out = out end
   end
-  if rest then
-    b = b or batch(now_us, note, out)
-    rare(b, kind, k, a, join)
-  elseif found or slot then -- of a write or a run; or the fence and the slot of a permit
+  if found or slot then
     out[#out + 1] = found
     if type(slot) == 'table' then
       for i = 1, #slot do out[#out + 1] = slot[i] end

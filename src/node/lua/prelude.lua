@@ -6,8 +6,8 @@
 --          counts (from 25, 12 digits), its time in µs (38, 16 digits), and until when a client may
 --          wait for a hint, in ms (55, 13 digits)
 -- ARGV     1 the marker that has to be there; '' if the client expects none
---          2, 3 first and last time of a range of this server's clock, in µs, in which the fast
---          paths hold: no quarantine runs, the batch is not late, each proposal is in range
+--          2, 3 first and last time of a range of this server's clock, in µs: there no quarantine
+--          runs, the batch is not late, each proposal is in range
 --          4 numbers, separated by one space; batch.lua names each of them
 --          5 '', or the marker to write in the place of ARGV[1]; ARGV[6] is then the data history
 --          (master_replid) in which the client judged
@@ -18,8 +18,7 @@
 -- leave a waiter as it was.) If the server refuses writes (NOREPLICAS, READONLY, MISCONF), the
 -- first write fails, so the server refuses the whole batch and nothing takes effect. Reads catch
 -- the error of a key of another program (WRONGTYPE), which fails one op and not the batch, and no
--- other error (`read` in helpers.lua; the fast paths leave the op to the slow ones). The SET … GET
--- with which an acquire sets the fence uses `try`, too: the server has
+-- other error. The SET … GET with which an acquire sets the fence uses `try`, too: the server has
 -- accepted the write of the lock before it, and if it fails, the op undoes the grant.
 -- These names are local, because Lua looks up a global by its name at each use.
 local KEYS, ARGV, call, find, sub = KEYS, ARGV, redis.call, string.find, string.sub
@@ -96,7 +95,7 @@ end
 local in_range = now_us >= tonumber(ARGV[2]) and now_us <= tonumber(ARGV[3])
 if ARGV[5] ~= '' or counts == '2' or is_old then
   -- A note of a late batch would say that this server was the master until now (quarantine 16).
-  local limit = in_range and 0 or tonumber(string.match(ARGV[4], '^%d+ %d+ %d+ %d+ (%d+)'))
+  local limit = in_range and 0 or tonumber(string.match(ARGV[4], '^%d+ %d+ %d+ (%d+)'))
   if limit == 0 or now_us <= limit then
     note = string.format('%s %012.0f %016.0f %s', id,
       (is_own and tonumber(sub(note, 25, 36)) or 0) + 1, now_us,

@@ -2,7 +2,7 @@
 -- if there was nothing to delete (wake.lua). D deletes the locks of a run in two commands, without
 -- a look at the queues; Q is for a server on which a client may wait. A handle that does not need a
 -- reserved lock any more releases it as if its value, six dashes and the handle, were the owner. No
--- upvalues (helpers.lua).
+-- upvalues (batch.lua).
 -- KEYS     per op: 1 lock   2 queue (Q only: each key costs as much as a small command)
 -- ARGV     1 kind  2 number of ops, then per op: 1 owner
 --          Parameters: `each`: number of KEYS per op; `awaited`: true if the note says that a

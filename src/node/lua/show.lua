@@ -1,4 +1,4 @@
--- Shows what is there of a lock. No upvalues (helpers.lua).
+-- Shows what is there of a lock. No upvalues (batch.lua).
 -- KEYS, ARGV  not read. Parameters: `all`: list to which it is added; `key`, `fence`: keys, the
 --          latter false if it is not to be shown; `first`: of readers and permits all are to be
 --          shown, from this place on; `own`: the reader to be shown, or nil

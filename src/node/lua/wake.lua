@@ -1,14 +1,14 @@
 -- Wakes the first waiter of a lock that is free now, takes it out of the queue, and reserves the
 -- lock for it; if it is a reader, also all readers before the first fresh exclusive waiter
 -- (readers 10). A fair waiter stays in the queue until it has the lock or stops waiting (fair 4,
--- 5). No upvalues (helpers.lua). The value of the queue begins with 1 if a client watches the lock,
+-- 5). No upvalues (batch.lua). The value of the queue begins with 1 if a client watches the lock,
 -- else with 0. 48 characters follow for each waiter, the longest wait first:
 --   16 digits      start of the wait by this clock, in µs; the ticket of a fair waiter
 --   1 letter       x: exclusive waiter, s: shared waiter (reader), X: fair waiter
 --   16 hex digits  handle of the waiter, which is the client to wake
 --   2 digits       ms for which the lock is reserved for the waiter
 --   13 digits      time in ms until which the waiter keeps out waiters that come later; for a
---                  permit, the number of slots that the waiter knows (slots.lua)
+--                  permit, the number of slots that the waiter knows (permits.lua)
 -- A waiter without a connection is skipped. If the user lacks the permission to publish to a
 -- handle, the op does not fail, because a hint may be lost. In this case all waiters are woken on
 -- the common channel `palisade:changed`, and nothing is reserved.

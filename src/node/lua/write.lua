@@ -1,5 +1,5 @@
 -- Executes a conditional write (src/store/write.rs): what the client assumes of a record or of the
--- keys of locks, and what is to be written then. No rule is here. No upvalues (helpers.lua).
+-- keys of locks, and what is to be written then. No rule is here. No upvalues (batch.lua).
 -- KEYS     all of one kind before those of the next: of n names n locks, then as many fences, then
 --          their metadata; a queue
 -- ARGV     1 its form: one character each, for numbers the one at 48 + n: class (g grant: refused
@@ -36,6 +36,15 @@
 --          X ms            keeps the key for at least this time
 --          P ms            keeps it for this time
 --          M ms            keeps it for this time, if it has metadata
+--          c of start step owner p ttl reserved  of a semaphore's slots, start, start + step, …
+--                          modulo of, the first that is free, or one that is reserved, becomes the
+--                          owner's for ttl ms; that at start, with step 0. If none does, somebody
+--                          else has the lock. Shows fence and slot
+--          y slot is own ms fence  this slot begins with this, or the one that does if slot is '':
+--                          22 bytes or all 51. It becomes own's for ms, '' as long as now, if its
+--                          end is ahead; or free. Of 22 bytes the fence is at most this
+--          e ms hands      writes the slots, to be kept for at least this time, '' as long as now;
+--                          if hands is 1, wakes a waiter for each that y freed
 --          f               refused: no step behind it runs
 --          H till end      notes until when the lock is kept; the note ends with settling (ms)
 --          D               deletes it, if it has metadata
@@ -53,8 +62,8 @@
 --          Of a record (r, with three ARGV) the first bytes, to the last that is given; or all, if
 --          the byte at this position has this value, or '' twice. Of each lock its value and the
 --          ms left, and the sum of: 1 its fence; 2 of readers the one of the last ARGV;
---          4 all readers or
---          permits, and the metadata; 8 until when it is kept; 16 its queue, the third key
+--          4 all readers or permits, and the metadata; 8 until when it is kept; 16 its queue, the
+--          last key; 32 all permits
 --          Parameters: `b`: state of the batch, if there is one; `full`, `counted`, `expected`: as
 --          in prelude.lua; `moot`: an earlier op on these keys waits for its next plan; `room`:
 --          bytes that the answer still takes; `waiting`: the note says that a client waits
@@ -64,13 +73,13 @@
 --          steps behind n somebody else has it; -5 another program's value; -10 late; -12 no room;
 --          -16 the memory is full
 local function write(k, a, now_us, b, full, counted, expected, moot, room, waiting, show,
-  acquire, release, wake)
+  acquire, release, wake, permits, hand_on)
   local KEYS, ARGV, call, try = KEYS, ARGV, redis.call, redis.pcall
   local sub, byte, find = string.sub, string.byte, string.find
   local shape, s, i = ARGV[a + 1], a + 1, 8
   local class, last = byte(shape), #shape
   local ok, refused, is_over, reserved, empty, value, number = last > 7 and not moot
-  local outside -- a flag of n
+  local outside, slots, freed -- a flag of n; of c and y
   if class == 117 then -- u
     -- Where the memory is full a server refuses only the first write of a script.
     if not counted then call('DEL', 'palisade:none') end
@@ -165,6 +174,10 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
       local size = call('STRLEN', key)
       ok = room > 0 and size <= room or room == 1048576
       if ok then value, room = call('GETRANGE', key, '0', '-1'), room - size end
+    elseif kind == 99 or kind == 121 then -- c, y
+      if kind == 121 then freed = freed or {} end
+      slots, value, refused = permits(kind, key, s, now_us, slots, freed)
+      ok, s = slots ~= nil and not outside, s + (kind == 99 and 7 or 5)
     elseif outside then
       taker = kind == 71 and ARGV[s + 5] -- G
       ok, refused = false, taker and call('EXISTS', key) == 1
@@ -221,6 +234,16 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
         call('HSET', 'palisade:settled', key, ARGV[s + 1])
         local rest = ARGV[s + 2] - math.floor(now_us / 1000)
         call('PEXPIRE', 'palisade:settled', string.format('%.0f', rest))
+        s = s + 2
+      elseif kind == 101 then -- e
+        if slots then
+          if waiting and ARGV[s + 2] == '1' and freed and freed[1] then
+            slots = hand_on(slots, freed, key, KEYS[k + byte(shape, 2) - 48], now_us)
+          end
+          local ms = ARGV[s + 1]
+          if ms == '' then call('SET', key, slots, 'KEEPTTL')
+          else call('SET', key, slots, 'PX', math.max(ms, call('PTTL', key))) end
+        end
         s = s + 2
       elseif kind == 102 then -- f
         ok, is_over = false, true
@@ -286,14 +309,14 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
   local what, n = byte(shape, 5) - 48, byte(shape, 7) - 48
   local stop = a + byte(shape, 3) - 47 + 64 * (byte(shape, 4) - 48)
   if byte(shape, 6) ~= 45 then stop = stop - 5 end -- -
-  if what < 32 then
+  if what < 64 then
     local all = {}
     local function shows(part)
       return math.floor(what / part) % 2 == 1
     end
     for at = k + 1, k + n do
       local own = shows(2) and ARGV[stop]
-      show(all, KEYS[at], shows(1) and KEYS[at + n], shows(4) and '-64', own)
+      show(all, KEYS[at], shows(1) and KEYS[at + n], (shows(4) or shows(32)) and '-64', own)
       if shows(4) then
         local key = KEYS[at + 2 * n]
         local meta = try('GETRANGE', key, '0', '67584')
@@ -307,7 +330,8 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
         all[#all + 1] = not kept.err and kept[1]
       end
       if shows(16) then
-        local queue = waiting and try('GETRANGE', KEYS[at + 2 * n], '0', '3120') or ''
+        local queue = KEYS[at + byte(shape, 2) - 48 - n]
+        queue = waiting and try('GETRANGE', queue, '0', '3120') or ''
         all[#all + 1] = not queue.err and queue or ''
       end
     end

@@ -3,13 +3,11 @@
 
 use std::cell::LazyCell;
 use std::sync::Arc;
-use std::time::Duration;
 
 use redis::Value;
 
 use super::codes::{
-    ABSENT, AS_ASKED, BEHIND, DEFERRED, DONE, FOREIGN, FULL, HELD, LATE, NOT_OWNER, NOT_RUN,
-    QUARANTINED, RAN, REFUSED, WRONG_TYPE,
+    ABSENT, AS_ASKED, BEHIND, DEFERRED, DONE, FULL, LATE, NOT_RUN, RAN, REFUSED, WRONG_TYPE,
 };
 use super::encode::runs;
 use super::faults;
@@ -17,7 +15,7 @@ use super::judging::Judging;
 use super::seen::{Noted, Seen};
 use crate::error::{NodeError, NodeFault};
 use crate::name::LockKeys;
-use crate::op::{Batch, Facts, LockMode, MAX_LISTED, Op, QuarantineId, Replies, Reply, Slots};
+use crate::op::{Batch, Facts, LockMode, MAX_LISTED, Op, Replies, Reply};
 use crate::rules::header::Header;
 use crate::store::lock::{Main, Shown, Text};
 use crate::store::locks;
@@ -134,18 +132,10 @@ pub(super) fn replies(
                 let judge = |(op, answer)| judge_one(&header, op, answer, &mut beliefs);
                 run.iter().zip(answers).map(judge).collect()
             }
-            (None, Op::Release { mode, .. }) if mode.slots().is_none() => {
+            (None, Op::Release { .. }) => {
                 from.released(&header, run)?.into_iter().map(|r| Judged::Reply(Ok(r))).collect()
             }
-            (None, op) => {
-                let code = from.code()?;
-                let reply = match reply(&mut from, op, code, &facts) {
-                    Ok(reply) => Ok(reply),
-                    Err(Trouble::Op(e)) => Err(e),
-                    Err(Trouble::Answer(e)) => return Err(e),
-                };
-                vec![Judged::Reply(reply)]
-            }
+            (None, op) => unreachable!("a conditional write: {op:?}"),
         };
         for (op, judged) in run.iter().zip(judged) {
             items.push(match judged {
@@ -182,47 +172,6 @@ fn noted(note: Vec<u8>) -> Result<(Noted, u64), NodeError> {
     Ok((noted, note.micros))
 }
 
-/// Fails one op only, or the whole answer.
-enum Trouble {
-    Op(NodeError),
-    Answer(NodeError),
-}
-
-impl From<NodeError> for Trouble {
-    fn from(e: NodeError) -> Self {
-        Self::Answer(e)
-    }
-}
-
-fn reply(from: &mut Reader, op: &Op, code: i64, facts: &Facts) -> Result<Reply, Trouble> {
-    let reply = match (op, code) {
-        (_, WRONG_TYPE) => return Err(Trouble::Op(wrong_type(op))),
-        (_, FULL) => return Err(Trouble::Op(faults::no_memory())),
-        (_, LATE) if !op.is_undo() => return Err(Trouble::Op(NodeError::past_deadline())),
-        (Op::Acquire { .. } | Op::Raise { .. } | Op::Extend { .. }, QUARANTINED) => {
-            let id = QuarantineId { history: facts.history_id, since: facts.since };
-            let began = facts.began;
-            Reply::Quarantined { remaining: facts.quarantine, id, began }
-        }
-        (Op::Acquire { .. }, HELD | FOREIGN) => {
-            Reply::Held { remaining: from.ttl()?, foreign: code == FOREIGN }
-        }
-        (_, DEFERRED) if op.shows_result() => Reply::Deferred,
-        (Op::Acquire { mode: LockMode::Slot(_), .. }, 1..) => {
-            Reply::Permit { fence: code.unsigned_abs(), slot: from.slot()? }
-        }
-        (Op::Release { .. }, ABSENT) => Reply::Absent,
-        (op, _) if shows(op) => return Err(garbage("an answer to another kind of question").into()),
-        (Op::Release { .. } | Op::Extend { .. }, AS_ASKED) | (_, DONE) => Reply::Done,
-        (_, NOT_OWNER) => Reply::NotOwner,
-        _ => return Err(garbage("an answer to another kind of question").into()),
-    };
-    if let Some(e) = from.spoiled.take() {
-        return Err(Trouble::Op(e));
-    }
-    in_range(reply).map_err(Trouble::Op)
-}
-
 fn in_range(reply: Reply) -> Result<Reply, NodeError> {
     if largest_token(&reply) >= EXACT_END {
         // From 2^53 on doubles do not represent every whole number, so the next holder's token
@@ -231,15 +180,6 @@ fn in_range(reply: Reply) -> Result<Reply, NodeError> {
         return Err(NodeError::maybe_executed(NodeFault::Protocol, detail));
     }
     Ok(reply)
-}
-
-/// A fencing token, and never `DONE` or `NOT_OWNER`.
-fn shows(op: &Op) -> bool {
-    matches!(op, Op::Acquire { .. })
-}
-
-fn wrong_type(op: &Op) -> NodeError {
-    NodeError::foreign(op.own_key().or(op.lock_keys().map(LockKeys::lock)).unwrap_or_default())
 }
 
 /// 0 if there is none. Those of a stored result are in range.
@@ -301,15 +241,6 @@ impl Reader {
         Ok(self.unsigned(n))
     }
 
-    /// In ms: `None` for -1 (no expiry), and zero for -2 (just expired).
-    fn ttl(&mut self) -> Result<Option<Duration>, NodeError> {
-        Ok(match self.integer()? {
-            -1 => None,
-            -2 => Some(Duration::ZERO),
-            ms => Some(Duration::from_millis(self.unsigned(ms))),
-        })
-    }
-
     fn maybe_bytes(&mut self) -> Result<Option<Vec<u8>>, NodeError> {
         match self.values.next() {
             Some(Value::BulkString(b)) => Ok(Some(b)),
@@ -325,10 +256,12 @@ impl Reader {
     /// To a conditional write.
     fn answer(&mut self, write: &Write) -> Result<Answer, NodeError> {
         let Write { class, names, steps, look, .. } = write;
-        let told = |step: &Step| matches!(step, Step::Take(_) | Step::Keep { .. });
+        let told =
+            |step: &Step| matches!(step, Step::Take(_) | Step::Keep { .. } | Step::Choose(_));
+        let chooses = steps.iter().any(|step| matches!(step, Step::Choose(_)));
         let (shows, tells) = (steps.contains(&Step::Show), steps.iter().any(told));
         Ok(match (self.code()?, look) {
-            (AS_ASKED, _) if !steps.is_empty() && !shows => Answer::Ran(None),
+            (AS_ASKED, _) if !steps.is_empty() && !shows && !chooses => Answer::Ran(None),
             (RAN, _) if shows || tells => Answer::Ran(Some(self.bytes()?)),
             (NOT_RUN, Look::Record { .. }) => Answer::Not(self.maybe_bytes()?),
             (NOT_RUN, Look::Lock(extent)) => Answer::Shown(self.locks(*names, *extent)?),
@@ -419,12 +352,6 @@ impl Reader {
             all.push((self.owner()?, self.number()?));
         }
         Ok(all)
-    }
-
-    fn slot(&mut self) -> Result<u16, NodeError> {
-        let n = self.integer()?;
-        let slot = u16::try_from(n).ok().filter(|slot| *slot < Slots::MAX);
-        Ok(self.fitting(slot, "no slot where one belongs"))
     }
 
     fn owner(&mut self) -> Result<OwnerToken, NodeError> {

@@ -7,10 +7,12 @@ use redis::Cmd;
 use super::script::SCRIPT;
 use super::seen::Seen;
 use crate::name::trial_key;
-use crate::op::{Batch, LockMode, Op, Place, QuarantineId, Slots, Want};
-use crate::store::locks::waits;
+use crate::op::{Batch, LockMode, Op, Slots, Want};
 use crate::store::planned::Planned;
-use crate::store::write::{Ahead, Class, Extent, Key, Look, Stamped, Step, Take, Waits, Write};
+use crate::store::write::{
+    Ahead, Choose, Class, Extent, FENCE_MAX, Key, Look, SlotWrite, Stamped, Step, Take, Waits,
+    Write,
+};
 use crate::time::{FENCE_SLACK, Moment, token_lead};
 use crate::token::OwnerToken;
 
@@ -124,9 +126,9 @@ pub(crate) fn batch(
     let fence_life = millis(terms.max_ttl.saturating_add(lead));
     let (needed, age) = group_terms.good_replicas;
     cmd.arg(format!(
-        "{needed} {age} {error} {fence_life} {} {} {:012} {}",
+        "{needed} {age} {error} {} {} {:012} {}",
         not_after.unwrap_or(0),
-        seen.map_or(String::from("0 0 0 -"), Seen::limits),
+        seen.map_or(0, |seen| seen.marker.quarantine_end()),
         seen.map_or(0, |seen| seen.least_seq(&batch.remembers)),
         counts(&batch.ops),
     ));
@@ -179,6 +181,9 @@ fn write(cmd: &mut Cmd, Write { class, keys, names, steps, look, joins }: &Write
         Step::Drop => (b'J', 0),
         Step::WakeReaders => (b'w', 0),
         Step::Show => (b'V', 0),
+        Step::Choose(_) => (b'c', 7),
+        Step::Slot(_) => (b'y', 5),
+        Step::Slots { .. } => (b'e', 2),
         Step::IsRead(_) => (b'o', 1),
         Step::Shareable(_) => (b'R', 1),
         Step::Free(_) => (b'U', 1),
@@ -219,8 +224,8 @@ fn write(cmd: &mut Cmd, Write { class, keys, names, steps, look, joins }: &Write
     }
     let (shows, more) = match look {
         Look::Record { .. } => (b'r', 3),
-        Look::Lock(Extent { fence, reader, all, kept, queue }) => {
-            let parts = [*fence, reader.is_some(), *all, *kept, *queue];
+        Look::Lock(Extent { fence, reader, all, kept, queue, slots }) => {
+            let parts = [*fence, reader.is_some(), *all, *kept, *queue, *slots];
             let sum = parts.iter().rev().fold(0, |sum, shown| 2 * sum + usize::from(*shown));
             (code(sum), usize::from(reader.is_some()))
         }
@@ -248,7 +253,7 @@ fn write(cmd: &mut Cmd, Write { class, keys, names, steps, look, joins }: &Write
         Look::Lock(_) => cmd,
     };
     if let Some(joins) = joins {
-        place(cmd, Some(joins.place), None);
+        place(cmd, joins.place);
     }
 }
 
@@ -295,26 +300,38 @@ fn step_args<'c>(cmd: &'c mut Cmd, step: &Step) -> &'c mut Cmd {
             let cmd = cmd.arg(owner.as_str()).arg(*proposal);
             cmd.arg(reserved.as_ref().map_or("", OwnerToken::as_str))
         }
+        Step::Choose(Choose { slots: Slots { of, want }, owner, proposal, ttl, reserved }) => {
+            let (start, step) = match *want {
+                Want::First { start, step } => (start % of, step.max(1)),
+                Want::Exactly(slot) => (slot, 0),
+            };
+            let cmd = cmd.arg(*of).arg(start).arg(step).arg(owner.as_str());
+            let cmd = cmd.arg(format!("{proposal:016}")).arg(*ttl);
+            cmd.arg(reserved.as_ref().map_or("", OwnerToken::as_str))
+        }
+        Step::Slot(SlotWrite { slot, begins, owner, ms, fence }) => {
+            let cmd = number(cmd, slot.map(u64::from)).arg(&begins[..]);
+            let cmd = number(cmd.arg(owner.as_ref().map_or("", OwnerToken::as_str)), *ms);
+            cmd.arg(fence.map_or(String::new(), |fence| format!("{:016}", fence.min(FENCE_MAX))))
+        }
+        Step::Slots { life, hands_on } => number(cmd, *life).arg(u8::from(*hands_on)),
         Step::Set(value, life) => stamped(number(cmd, *life), value),
         Step::Part(at, value) => stamped(cmd.arg(*at), value),
     }
 }
 
-/// As `lua/join.lua` reads it. A waiter for a permit knows this number of slots.
-fn place(cmd: &mut Cmd, waits: Option<Waits>, slots: Option<u16>) -> &mut Cmd {
-    let (mode, place, ticket) = match waits {
-        None => ("", None, None),
-        Some(Waits::Watcher) => ("v", None, None),
-        Some(Waits::Writer(place)) => ("x", Some(place), None),
-        Some(Waits::Reader(place)) => ("s", Some(place), None),
-        Some(Waits::Fair(place, ticket)) => ("X", Some(place), Some(ticket)),
+/// As `lua/join.lua` reads it.
+fn place(cmd: &mut Cmd, waits: Waits) -> &mut Cmd {
+    let (mode, place, ticket, slots) = match waits {
+        Waits::Watcher => return cmd.arg("v").arg("").arg("").arg("").arg(""),
+        Waits::Writer(place) => ("x", place, None, None),
+        Waits::Permit(place, slots) => ("x", place, None, Some(u64::from(slots))),
+        Waits::Reader(place) => ("s", place, None, None),
+        Waits::Fair(place, ticket) => ("X", place, Some(ticket), None),
     };
-    let Some(Place { waiter, needs, .. }) = place else {
-        return cmd.arg(mode).arg("").arg("").arg("").arg("");
-    };
-    let since = ticket.unwrap_or_else(|| place.as_ref().map(Place::micros));
-    let cmd = number(cmd.arg(mode).arg(format!("{waiter:016x}")), since);
-    number(cmd.arg(whole_millis(needs)), slots.map(u64::from))
+    let since = ticket.unwrap_or_else(|| Some(place.micros()));
+    let cmd = number(cmd.arg(mode).arg(format!("{:016x}", place.waiter)), since);
+    number(cmd.arg(whole_millis(place.needs)), slots)
 }
 
 fn stamped<'c>(cmd: &'c mut Cmd, Stamped { before, lease, after }: &Stamped) -> &'c mut Cmd {
@@ -389,7 +406,13 @@ fn run_args(cmd: &mut Cmd, run: &[Op], fence_life: u64, awaited: bool) {
         _ => {}
     }
     for op in run {
-        args(cmd, op);
+        match op {
+            Op::Release { keys, owner, .. } => {
+                keys.all().for_each(|_| _ = cmd.arg(owner.as_str()));
+            }
+            Op::Acquire { owner, proposal, .. } => _ = cmd.arg(owner.as_str()).arg(*proposal),
+            _ => unreachable!("a conditional write: {op:?}"),
+        }
     }
 }
 
@@ -406,23 +429,15 @@ pub(super) fn whole_millis(d: Duration) -> u64 {
 
 /// Of an op without a plan, in the order in which the script expects them.
 fn keys(op: &Op, awaited: bool, mut each: impl FnMut(&str)) {
-    let Some(names) = op.lock_keys() else { return each(op.own_key().unwrap_or_default()) };
+    let Some(names) = op.lock_keys() else { return };
     for keys in names.all() {
         each(keys.lock());
         match op {
             Op::Acquire { mode: LockMode::Exclusive, .. } => each(keys.fence()),
-            Op::Raise { .. } => {}
             // Each key costs time, so the queue's is sent only if there may be one.
             Op::Release { mode: LockMode::Exclusive, .. } if !awaited => {}
             _ => each(keys.queue()),
         }
-    }
-}
-
-fn named(cmd: &mut Cmd, reassert: Option<QuarantineId>) -> &mut Cmd {
-    match reassert {
-        Some(QuarantineId { history, since }) => cmd.arg(format!("{history:016x}:{since}")),
-        None => cmd.arg(""),
     }
 }
 
@@ -431,45 +446,4 @@ fn number(cmd: &mut Cmd, number: Option<u64>) -> &mut Cmd {
         Some(number) => cmd.arg(number),
         None => cmd.arg(""),
     }
-}
-
-fn args(cmd: &mut Cmd, op: &Op) {
-    match op {
-        Op::Acquire { mode: LockMode::Slot(slots), owner, ttl, proposal, if_held, .. } => {
-            let Slots { of, want } = *slots;
-            let (start, step) = match want {
-                Want::First { start, step } => (start % of.max(1), step.max(1)),
-                Want::Exactly(slot) => (slot, 0),
-            };
-            let cmd = cmd.arg("P").arg(owner.as_str()).arg(millis(*ttl));
-            let cmd = cmd.arg(of).arg(start).arg(step).arg(*proposal);
-            let waits = if_held.and_then(|then| waits(LockMode::Slot(*slots), then));
-            place(cmd, waits, Some(of))
-        }
-        Op::Extend { mode: LockMode::Slot(slots), owner, ttl, token, reassert, .. } => {
-            let cmd = cmd.arg("Y").arg(owner.as_str()).arg(millis(*ttl)).arg(token.get());
-            named(cmd.arg(slots.slot().unwrap_or(0)).arg(slots.of), *reassert)
-        }
-        Op::Release { mode: LockMode::Slot(slots), owner, .. } => {
-            let cmd = cmd.arg("F").arg(owner.as_str()).arg(slots.of);
-            number(cmd, slots.slot().map(u64::from))
-        }
-        Op::Raise { owner, token, slot: Some(slot), .. } => {
-            cmd.arg("U").arg(owner.as_str()).arg(token.get()).arg(*slot)
-        }
-        // `run_args` has added the kind, and what the ops of the run share.
-        Op::Release { keys, owner, .. } => keys.all().fold(cmd, |cmd, _| cmd.arg(owner.as_str())),
-        Op::Acquire { owner, proposal, .. } => cmd.arg(owner.as_str()).arg(*proposal),
-        Op::Enlist(_)
-        | Op::Raise { .. }
-        | Op::Extend { .. }
-        | Op::Inspect { .. }
-        | Op::Claim(_)
-        | Op::RaiseClaim { .. }
-        | Op::ExtendClaim { .. }
-        | Op::Complete { .. }
-        | Op::Steps { .. }
-        | Op::Unclaim { .. }
-        | Op::Lookup { .. } => unreachable!("a conditional write: {op:?}"),
-    };
 }

@@ -353,11 +353,11 @@ mod tests {
         Arc::new(Batch { terms, not_after: None, remembers: Remembered::default(), ops })
     }
 
-    /// Number 5 of `lua/batch.lua`.
+    /// Number 4 of `lua/batch.lua`.
     fn limit(packed: &[u8]) -> u64 {
         let text = String::from_utf8_lossy(packed);
-        let numbers = text.split("\r\n").find(|part| part.split(' ').count() == 11);
-        let limit = numbers.expect("eleven numbers").split(' ').nth(4);
+        let numbers = text.split("\r\n").find(|part| part.split(' ').count() == 7);
+        let limit = numbers.expect("seven numbers").split(' ').nth(3);
         limit.and_then(|digits| digits.parse().ok()).expect("a number")
     }
 

@@ -5,29 +5,14 @@ use std::sync::LazyLock;
 
 use redis::Script;
 
-use super::codes::{codes, lua_text};
-
 macro_rules! lua {
     ($($file:literal)*) => { concat!($(include_str!(concat!("../lua/", $file, ".lua")), "\n"),*) };
 }
 
-/// The functions of the fast paths, those of the slow paths, and the loop. Functions come first, so
-/// that the loop's variables are no upvalues of theirs. Closures inside the slow paths are created
-/// only when an op needs them.
-const SOURCE: &str = concat!(
-    lua!("acquire" "wake" "release" "leave" "show" "join" "write"),
-    "local function fast(kind, k, a, now_us, life, second)\n",
-    lua!("slots_fast"),
-    "end\n",
-    "local function batch(now_us, note, out)\n",
-    lua!("batch"),
-    "end\n",
-    "local function rare(b, kind, k, a, join)\n",
-    codes!(lua_text),
-    lua!("helpers" "late"),
-    lua!("locks" "queue" "slots"),
-    "end\n",
-    lua!("prelude" "main"),
+/// Functions come first, so that the loop's variables are no upvalues of theirs.
+const SOURCE: &str = lua!(
+    "acquire" "wake" "release" "leave" "show" "join" "permits" "write" "batch" "prelude"
+    "main"
 );
 
 static TEXT: LazyLock<String> = LazyLock::new(|| stripped(SOURCE));
@@ -108,7 +93,7 @@ mod tests {
             |line: &&str| line.trim() != *line || line.is_empty() || code_len(line) != line.len();
         assert_eq!(TEXT.lines().find(strange), None);
         assert!(!SOURCE.contains("[[") && !SOURCE.contains("[=") && TEXT.is_ascii());
-        assert!(TEXT.len() < 60_000, "{}", TEXT.len());
+        assert!(TEXT.len() < 35_000, "{}", TEXT.len());
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl Seen {
             && is_named
     }
 
-    /// In µs, both ends included: there the script's fast paths are valid for this batch.
+    /// In µs, both ends included: there its ops are executed as asked.
     pub(super) fn window(&self, batch: &Batch, not_after: Option<u64>) -> Option<(u64, u64)> {
         let m = &self.marker;
         let settled = match m.handover {
@@ -94,17 +94,6 @@ impl Seen {
             }
         }
         (from <= until).then_some((from, until))
-    }
-
-    /// Numbers 6 to 9 of `lua/batch.lua`.
-    pub(super) fn limits(&self) -> String {
-        let m = &self.marker;
-        let settles = match m.handover {
-            Some(Handover::Settling(till)) => till,
-            _ => 0,
-        };
-        let (end, id) = (m.quarantine_end(), m.id());
-        format!("{} {end} {settles} {:016x}:{}", m.floor, id.history, id.since)
     }
 
     /// The number that the note must have reached if these are the data that the client used; 0

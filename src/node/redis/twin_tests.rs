@@ -6,6 +6,7 @@
 mod server;
 
 mod answers;
+mod slots;
 
 use std::time::Duration;
 
@@ -33,6 +34,7 @@ const LOCKS: [&str; 2] = ["l", "m"];
 /// Of a lock, in the order in which they are sent.
 const KEYS: [Key; 4] = [Key::Main, Key::Fence, Key::Meta, Key::Queue];
 const QUEUED: [Key; 3] = [Key::Main, Key::Fence, Key::Queue];
+const SEMAPHORE: &str = "s";
 const RELEASING: [Key; 4] = [Key::Main, Key::Queue, Key::Meta, Key::Fence];
 /// In ms.
 const AGE: u64 = 9_000_000_000_000;
@@ -167,8 +169,7 @@ impl Dice {
             fence: self.below(2) == 0,
             reader: (self.below(3) == 0).then_some(own),
             all: self.below(3) == 0,
-            kept: false,
-            queue: false,
+            ..Extent::default()
         };
         if self.below(2) == 0 {
             return self.acquire(steps, Extent { all: false, queue: true, ..extent });
@@ -330,11 +331,12 @@ impl Lab {
 
     /// Another program writes a key, or another op of a lock.
     fn intrude(&mut self, dice: &mut Dice) {
-        let main = dice.of(&LOCKS);
+        let main = dice.of(&[LOCKS[0], LOCKS[1], SEMAPHORE, SEMAPHORE]);
         let mut all = RECORDS.map(str::to_owned).to_vec();
         all.extend(KEYS.map(|key| key_of(main, key)));
         let key = dice.of(&all);
-        let end = self.micros() / 1_000 + 5 * HOUR_MS;
+        let now = self.micros() / 1_000;
+        let end = now + 5 * HOUR_MS;
         self.server.cli(&["del", &key]);
         self.twin.keys.remove(&key);
         let (value, end) = match dice.below(6) {
@@ -343,7 +345,7 @@ impl Lab {
                 self.server.cli(&["hset", &key, "f", "v"]);
                 (Value::Other, None)
             }
-            2 if key == main => {
+            2 if key == main && key != SEMAPHORE => {
                 let ends = [end - HOUR_MS, 1_000, end];
                 let readers: Vec<_> = ends.map(|till| (dice.owner(), till)).to_vec();
                 let mut all = Vec::new();
@@ -356,10 +358,14 @@ impl Lab {
                 (Value::Readers(all), Some(end))
             }
             _ => {
-                let waiter = "0".repeat(48);
+                let waiter = format!("{}{:013}", "0".repeat(35), dice.of(&[0, 2]));
                 let texts =
-                    ["", "7", "11", "1", &format!("1{waiter}"), &format!("0{waiter}"), "1x"];
-                let text = dice.of(&texts);
+                    ["", "7", "11", "1", &format!("1{waiter}"), &format!("0{waiter}"), "1xx"];
+                let mut text = dice.of(&texts).to_owned();
+                if key == SEMAPHORE && dice.below(6) > 0 {
+                    text = String::from_utf8(dice.slots(now)).expect("a text");
+                }
+                let text = &text[..];
                 self.server.cli(&["set", &key, text]);
                 let end = (dice.below(2) == 0).then_some(end);
                 if let Some(end) = end {
@@ -389,7 +395,8 @@ impl Lab {
 
     fn keys_are_equal(&mut self, what: &str) {
         let now = self.micros() / 1_000;
-        let of_locks = LOCKS.iter().flat_map(|main| KEYS.map(|key| key_of(main, key)));
+        let of_locks =
+            LOCKS.iter().chain(&[SEMAPHORE]).flat_map(|main| KEYS.map(|key| key_of(main, key)));
         for key in RECORDS.map(str::to_owned).into_iter().chain(of_locks) {
             let get = redis::cmd("GET").arg(&key).query::<Option<Vec<u8>>>(&mut self.con);
             let left: i64 = redis::cmd("PTTL").arg(&key).query(&mut self.con).expect("a time");
@@ -434,9 +441,13 @@ fn a_server_executes_conditional_writes_as_their_twin_does() {
         let micros = lab.micros();
         let batch: Vec<(&str, Write)> = (0..=dice.below(6))
             .map(|_| {
-                if dice.below(2) == 0 {
-                    let main = dice.of(&LOCKS);
-                    return (main, dice.write_of_lock(&lab.twin, main));
+                match dice.below(4) {
+                    0 => return (SEMAPHORE, dice.write_of_slots(&lab.twin)),
+                    1 => {
+                        let main = dice.of(&LOCKS);
+                        return (main, dice.write_of_lock(&lab.twin, main));
+                    }
+                    _ => {}
                 }
                 let key = dice.of(&RECORDS);
                 let there = lab.twin.keys.get(key).map(|(value, _)| value.clone());

@@ -70,7 +70,11 @@ impl Row {
     /// | fair callers with smaller tickets | fair callers |
     pub(super) fn bar(&mut self, h: &Header, ask: &Ask) -> Option<Busy> {
         if ask.mode.slots().is_some() {
-            let till = self.held.as_ref().and_then(|held| held.till);
+            let others = self.readers.iter().copied().chain(self.reserved);
+            let till = match &self.held {
+                Some(held) => held.till,
+                None => others.map(|(_, till)| till).max(),
+            };
             let lock = Busy { remaining: till.map(|till| h.until(till)), foreign: true };
             return self.is_lock().then_some(lock);
         }
@@ -119,7 +123,7 @@ impl Row {
             // An extension never makes a reader the writer. Only an acquire can do that.
             LockMode::Exclusive => !self.is_free() && !self.is_owned_by(owner),
             LockMode::Shared => is_held || !self.slots.is_empty(),
-            LockMode::Slot(_) => self.held.is_some() || !self.readers.is_empty(),
+            LockMode::Slot(_) => self.is_lock(),
         }
     }
 

@@ -96,7 +96,7 @@ impl Row {
         if free.is_empty() {
             return Wake::default();
         }
-        let (mut waiters, mut number) = (Vec::new(), 0);
+        let (slots, mut waiters, mut number) = (free.clone(), Vec::new(), 0);
         while let Some(waiter) = self.queue.get(number) {
             let known = waiter.mode.slots().map_or(Slots::MAX, |slots| slots.of);
             match free.iter().rposition(|slot| *slot < usize::from(known)) {
@@ -104,7 +104,7 @@ impl Row {
                 None => number += 1,
             }
         }
-        Wake { watchers: self.was_watched(h), waiters }
+        Wake { watchers: self.was_watched(h), waiters, slots }
     }
 
     pub(super) fn permits(&self, h: &Header) -> Vec<SlotGrant> {
@@ -139,16 +139,16 @@ pub(super) fn acquire(h: &Header, ask: &Ask, slots: Slots, row: &mut Row) -> (Re
     let Some(slot) = row.choose(h, ask, slots) else {
         let taken = slots.order().map(|i| row.slots[usize::from(i)].taken_till(h)).min();
         let remaining = taken.map(|till| h.until(till));
-        let reply = row.refuse(h, ask, Busy { remaining, foreign: false });
         // Who asks for exactly one slot needs no other.
         let free = if slots.slot().is_some() { row.leave(ask.owner) } else { Vec::new() };
-        return (reply, row.hand_on(h, free));
+        let wake = row.hand_on(h, free);
+        return (row.refuse(h, ask, Busy { remaining, foreign: false }), wake);
     };
     let at = usize::from(slot);
     if has == Some(at) {
         return (Reply::Permit { fence: row.slots[at].fence, slot }, Wake::default());
     }
-    let fence = h.next_fence(row.slots[at].fence, ask.proposal);
+    let fence = h.next_fence(h.honest(row.slots[at].fence), ask.proposal);
     row.occupy(h, slot, ask.owner, h.after(ask.ttl)).fence = fence;
     (Reply::Permit { fence, slot }, Wake::default())
 }
@@ -215,8 +215,6 @@ pub(super) fn release(h: &Header, owner: OwnerToken, slots: Slots, row: &mut Row
         }
         let mut known = row.slots.iter().take(slots.of.into());
         free.extend(known.position(|slot| slot.is_free(h)));
-    } else {
-        row.keep_fence(h);
     }
     (reply, row.hand_on(h, free))
 }

@@ -92,7 +92,8 @@ impl Row {
             };
             (value, h.after(needs))
         });
-        Wake { watchers, waiters: woken.iter().map(Waiter::number).collect() }
+        let waiters = woken.iter().map(Waiter::number).collect();
+        Wake { watchers, waiters, slots: Vec::new() }
     }
 
     /// Takes all readers before the first fresh writer out of the queue.

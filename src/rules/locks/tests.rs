@@ -213,7 +213,7 @@ fn wakes_shown(wakes: &[Wake]) -> String {
         words.extend(wake.watchers.then(|| "tells".to_owned()));
         if words.is_empty() { "-".to_owned() } else { words.join(" ") }
     };
-    if wakes.iter().all(|wake| *wake == Wake::default()) {
+    if wakes.iter().all(|wake| !wake.watchers && wake.waiters.is_empty()) {
         return String::new();
     }
     let all: Vec<String> = wakes.iter().map(shown).collect();

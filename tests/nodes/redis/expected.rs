@@ -124,7 +124,7 @@ async fn a_free_name_costs_few_commands_for_every_kind_of_lock() {
         (LockMode::Shared, &k, &owners[..1], &one),
         // Consecutive ops of readers in a batch share all commands except ZREM, one per reader.
         (LockMode::Shared, &k, &owners, &three),
-        (slots, &p, &owners[..1], &[("getrange", 2), ("pttl", 1), ("set", 2)]),
+        (slots, &p, &owners[..1], &[("del", 1), ("getrange", 2), ("pttl", 1), ("set", 2)]),
         (
             LockMode::Exclusive,
             &several,

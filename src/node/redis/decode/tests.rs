@@ -1,5 +1,7 @@
 //! Tests of decoding the answers of the Lua script that nodes run for each batch.
 
+use std::time::Duration;
+
 use super::*;
 use crate::env::SystemEnv;
 use crate::name::LockKeys;

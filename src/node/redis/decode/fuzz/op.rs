@@ -1,7 +1,7 @@
 //! An op of each kind, for the tests of decoding.
 
 use super::*;
-use crate::op::IfHeld;
+use crate::op::{IfHeld, Slots};
 
 const SLOTS: Slots = Slots::any(8);
 
