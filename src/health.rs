@@ -78,6 +78,9 @@ pub struct NodeHealth {
     /// Sentinels are in tilt, or they know no replica, or each that they know is down or has
     /// priority 0. `None` if there is none, if it is not known, and for a lone server.
     pub no_failover: Option<&'static str>,
+    /// Hash slots of a cluster that cannot be used now, and why. Names in other slots can: `outcome`,
+    /// `locks` and `new_keys` are those of one slot. `None` if all can, or it is not known.
+    pub troubles: Option<Arc<str>>,
 }
 
 /// Time until something is possible: now, later, or unknown.
@@ -181,6 +184,9 @@ impl fmt::Display for Health {
             if let Some(why) = node.no_failover {
                 write!(f, ", nobody can fail it over: {why}")?;
             }
+            if let Some(why) = &node.troubles {
+                write!(f, ", {why}")?;
+            }
         }
         if self.nodes.iter().any(|node| node.outcome.is_empty()) {
             write!(f, "; {}", self.commands.first_step())?;
@@ -251,6 +257,7 @@ pub(crate) async fn health(
             new_keys,
             losses: report.losses,
             no_failover: report.no_failover,
+            troubles: report.troubles,
         }
     };
     let nodes: Vec<_> = reports.into_iter().map(node).collect();

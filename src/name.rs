@@ -3,8 +3,11 @@
 //! label after the prefix, which no lock's name or prefix may contain: two resources never share a
 //! key.
 
+mod slots;
+
 use std::sync::Arc;
 
+pub(crate) use self::slots::{SLOTS, slot_key, slot_of};
 use crate::error::ConfigError;
 use crate::error::Resource;
 use crate::safe_text::Quoted;
@@ -193,7 +196,9 @@ pub fn of_record<'a>(prefix: &str, key: &'a str) -> Option<(&'a str, &'a str)> {
 /// Refuses a side key of another lock, a key with the same side keys, or one that nodes use for all
 /// locks together.
 fn check_key(field: &'static str, key: &str) -> Result<(), ConfigError> {
-    if [MARKER, NOTE, BARRIER, SETTLED].contains(&key) {
+    // In a cluster each slot has its own.
+    let whole = key.split_once(":{").map_or(key, |(whole, _)| whole);
+    if [MARKER, NOTE, BARRIER, SETTLED].contains(&whole) {
         let rule = "is a key that servers keep for all locks together; use another name or prefix";
         return Err(ConfigError::new(field, Quoted(key).to_string(), rule));
     }

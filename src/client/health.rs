@@ -29,6 +29,7 @@ pub(crate) struct NodeReport {
     pub(crate) forgets: Result<(Duration, Vec<Loss>), NodeError>,
     pub(crate) losses: Arc<[Loss]>,
     pub(crate) no_failover: Option<&'static str>,
+    pub(crate) troubles: Option<Arc<str>>,
 }
 
 impl Core {
@@ -39,6 +40,7 @@ impl Core {
             forgets,
             losses: [].into(),
             no_failover: None,
+            troubles: None,
         };
         let Some(_operation) = self.closing.enter() else {
             let closed = handle_closed();
@@ -89,8 +91,9 @@ impl Core {
             let lock = lock.as_ref().map_or_else(NodeOutcome::no_answer, NodeOutcome::of);
             let queue = &self.queues[node];
             let (losses, no_failover) = (queue.losses(), queue.node().no_failover());
+            let troubles = queue.node().troubles();
             let report = report(&self.names[node], lock, forgets);
-            reports.push(NodeReport { losses, no_failover, ..report });
+            reports.push(NodeReport { losses, no_failover, troubles, ..report });
         }
         reports
     }

@@ -89,6 +89,7 @@ impl Judge {
             allow_eviction: false,
             trial: None,
             named: None,
+            slot: None,
             good_replicas: good_replicas(&self.rule, last.facts.as_ref()),
         }
     }

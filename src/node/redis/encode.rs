@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use redis::Cmd;
 
-use super::script::SCRIPT;
+use super::script::{IN_SLOT, SCRIPT};
 use super::seen::Seen;
-use crate::name::trial_key;
+use crate::name::{slot_key, trial_key};
 use crate::op::{Batch, Enlist, IfHeld, LockMode, Op, Place, QuarantineId, Slots, Want};
 use crate::store::records::Planned;
 use crate::store::write::{Class, Look, Stamped, Step, Write};
@@ -15,6 +15,8 @@ use crate::token::OwnerToken;
 
 pub(crate) const MARKER: &str = crate::name::MARKER;
 pub(crate) const NOTE: &str = crate::name::NOTE;
+/// Never there. The last key of each batch in a slot of a cluster.
+const NONE: &str = "palisade:none";
 
 /// In one run. Lua passes at most some thousand values to a command, and a release passes two for
 /// each op.
@@ -37,8 +39,11 @@ pub(crate) struct GroupTerms {
     pub(crate) allow_eviction: bool,
     /// Number of a trial, which has a marker and a note of its own.
     pub(crate) trial: Option<u64>,
-    /// The Sentinels' last word on the master of the group.
+    /// The Sentinels' last word on the master of the group, or that of a cluster's masters on the
+    /// owner of the slot.
     pub(crate) named: Option<Named>,
+    /// Slot of a cluster, which has a marker and a note of its own.
+    pub(crate) slot: Option<u16>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +64,7 @@ impl GroupTerms {
         allow_eviction: false,
         trial: None,
         named: None,
+        slot: None,
     };
 }
 
@@ -81,18 +87,23 @@ pub(crate) fn batch(
         (args, bytes) = (args + 5 * write.steps.len(), bytes + write.len());
     }
     let mut cmd = Cmd::with_capacity(args, bytes);
-    cmd.arg("EVALSHA").arg(SCRIPT.get_hash());
+    let script = if group_terms.slot.is_some() { &IN_SLOT } else { &SCRIPT };
+    cmd.arg("EVALSHA").arg(script.get_hash());
     let keyed = || runs(&batch.ops).flat_map(keyed);
-    let mut count = 2_usize;
+    let mut count = 2 + usize::from(group_terms.slot.is_some());
     keyed().for_each(|op| keys(op, awaited, |_| count += 1));
     cmd.arg(count);
     for key in [MARKER, NOTE] {
-        match group_terms.trial {
-            None => cmd.arg(key),
-            Some(trial) => cmd.arg(trial_key(trial, key)),
+        match (group_terms.slot, group_terms.trial) {
+            (Some(slot), _) => cmd.arg(slot_key(slot, key)),
+            (None, None) => cmd.arg(key),
+            (None, Some(trial)) => cmd.arg(trial_key(trial, key)),
         };
     }
     keyed().for_each(|op| keys(op, awaited, |key| _ = cmd.arg(key)));
+    if let Some(slot) = group_terms.slot {
+        cmd.arg(slot_key(slot, NONE));
+    }
     let (from, until) = seen.and_then(|seen| seen.window(batch, not_after)).unwrap_or((1, 0));
     let expected = seen.map_or("", |seen| seen.replaces.as_deref().unwrap_or(seen.text()));
     cmd.arg(expected).arg(from).arg(until);
@@ -292,7 +303,7 @@ fn many_args(cmd: &mut Cmd, op: &Op, names: usize) {
 }
 
 /// In the order in which the script expects them.
-fn keys(op: &Op, awaited: bool, mut each: impl FnMut(&str)) {
+pub(crate) fn keys(op: &Op, awaited: bool, mut each: impl FnMut(&str)) {
     if let Some(names) = op.several() {
         let is_release = matches!(op, Op::Release { .. });
         for name in names.all() {

@@ -83,7 +83,7 @@ impl Judging {
 }
 
 pub(super) struct Attempt {
-    judging: Arc<Judging>,
+    pub(super) judging: Arc<Judging>,
     pub(super) batch: Arc<Batch>,
     pub(super) group_terms: GroupTerms,
     /// In µs by the server's clock.

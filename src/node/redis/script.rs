@@ -39,9 +39,15 @@ static TEXT: LazyLock<String> = LazyLock::new(|| stripped(SOURCE));
 
 pub(crate) static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(&TEXT));
 
-pub(crate) fn load() -> redis::Cmd {
+/// For a slot of a cluster, where the script may use no key that is not among its `KEYS`.
+static TEXT_IN_SLOT: LazyLock<String> =
+    LazyLock::new(|| TEXT.replace("'palisade:none'", "KEYS[#KEYS]"));
+
+pub(crate) static IN_SLOT: LazyLock<Script> = LazyLock::new(|| Script::new(&TEXT_IN_SLOT));
+
+pub(crate) fn load(in_cluster: bool) -> redis::Cmd {
     let mut cmd = redis::cmd("SCRIPT");
-    cmd.arg("LOAD").arg(&*TEXT);
+    cmd.arg("LOAD").arg(if in_cluster { &*TEXT_IN_SLOT } else { &*TEXT });
     cmd
 }
 
@@ -132,7 +138,7 @@ mod tests {
 
     #[test]
     fn the_digest_is_that_of_the_text_that_is_sent() {
-        let sent = String::from_utf8(load().get_packed_command()).unwrap();
+        let sent = String::from_utf8(load(false).get_packed_command()).unwrap();
         let text = sent.splitn(7, "\r\n").last().unwrap().strip_suffix("\r\n").unwrap();
         assert_eq!(SCRIPT.get_hash(), Script::new(text).get_hash());
         assert_ne!(SCRIPT.get_hash(), Script::new(SOURCE).get_hash());

@@ -1,6 +1,7 @@
 //! The connection for barriers. A round has three steps: a write, a `WAIT` for replicas that have
 //! it, and an `INFO` that shows them.
 
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +19,7 @@ use crate::dial::Line;
 use crate::dial::endpoint::Endpoint;
 use crate::dial::frames::Limits;
 use crate::error::{NodeError, NodeFault};
+use crate::name::slot_key;
 
 /// Written by each round before its `WAIT`: without a write before it, or after a command that
 /// changes nothing (`PING`, a refused `SET NX`), the server answers at once, and that proves
@@ -84,9 +86,18 @@ impl Wire {
 
     /// At most for `within`, until `k` replicas have everything that the server has executed so
     /// far. After an error the connection must not be used again.
-    pub(super) async fn round(&self, k: u32, within: Duration) -> Result<Round, NodeError> {
-        let mut write = Pipeline::with_capacity(2);
-        write.cmd("SET").arg(KEY).arg("").arg("PX").arg(LIFE);
+    /// `slots`: of a cluster, in each of which it writes.
+    pub(super) async fn round(
+        &self,
+        k: u32,
+        within: Duration,
+        slots: &BTreeSet<Option<u16>>,
+    ) -> Result<Round, NodeError> {
+        let mut write = Pipeline::with_capacity(slots.len() + 1);
+        for slot in slots {
+            let key = slot.map_or(KEY.to_owned(), |slot| slot_key(slot, KEY));
+            write.cmd("SET").arg(key).arg("").arg("PX").arg(LIFE);
+        }
         // Together with the write, so that a write of another client rarely comes between.
         write.cmd("INFO").arg("replication");
         // With a time-out of zero, `WAIT` would block without limit.
@@ -101,7 +112,8 @@ impl Wire {
         } else {
             Either::Right(self.ask(&wait))
         };
-        let begun = async { self.con.clone().send_packed_commands(&write, 0, 2).await };
+        let begun =
+            async { self.con.clone().send_packed_commands(&write, 0, slots.len() + 1).await };
         let mut answers = pin!(join3(begun, count, self.ask(&info)));
         let (begun, have, info) = tokio::select! {
             biased;
@@ -136,9 +148,10 @@ fn text(answer: Result<Value, RedisError>) -> Result<String, RedisError> {
 }
 
 fn began(answers: Result<Vec<Value>, RedisError>) -> Result<String, RedisError> {
-    let mut answers = answers?.into_iter();
-    answers.next().unwrap_or(Value::Nil).extract_error()?;
-    text(answers.next().unwrap_or(Value::Nil).extract_error())
+    let mut answers = answers?;
+    let info = answers.pop().unwrap_or(Value::Nil).extract_error();
+    answers.into_iter().try_for_each(|written| written.extract_error().map(drop))?;
+    text(info)
 }
 
 fn read(before: &str, have: &Value, info: &str) -> Result<Round, NodeError> {
