@@ -171,6 +171,11 @@ impl Deployment {
                     let window = rule.lone_window();
                     access.lone.push(Lone { at, url, hand, target, allows_eviction, window });
                 }
+                NodeUrl::Cluster(_) => {
+                    let rule = "a cluster: this command does not know clusters yet; look at it by \
+                                `redis-cli --cluster check <host:port>`";
+                    return Err(ConfigError::new("node", url, rule));
+                }
                 NodeUrl::Memory(_) => {
                     let rule = "it is in a process's memory: there is no server to look at";
                     return Err(ConfigError::new("node", "memory://", rule));

@@ -61,6 +61,7 @@ impl NodeBuilder<ClusterSettings> {
 
     pub(crate) fn servers(&self) -> Result<Vec<Endpoint>, ConfigError> {
         let settings = self.settings.as_ref().map_err(Clone::clone)?;
+        settings.data.check_login("username")?;
         let at = |at: &Address| {
             let at = settings.own.map.get(at).unwrap_or(at);
             Endpoint::at(at.host(), at.port(), &settings.data)
