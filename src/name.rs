@@ -7,7 +7,8 @@ mod slots;
 
 use std::sync::Arc;
 
-pub(crate) use self::slots::{SLOTS, slot_key, slot_of};
+pub(crate) use self::slots::SLOTS;
+pub use self::slots::{slot_key, slot_of};
 use crate::error::ConfigError;
 use crate::error::Resource;
 use crate::safe_text::Quoted;

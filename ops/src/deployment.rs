@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::facts::is_plain;
 use super::login::{Hand, Login, Lone};
-use palisade::internal::{self, GroupAccess, MinReplicasRule, NodeUrl, Secrets};
+use palisade::internal::{self, Endpoint, GroupAccess, MinReplicasRule, NodeUrl, Secrets};
 use palisade::{ConfigError, RedlockBuilder, Settings};
 
 /// The nodes that hold an application's locks, the logins at the servers of the nodes, and the
@@ -50,6 +50,16 @@ pub(super) struct GroupLogin {
     pub(super) allows_eviction: bool,
     /// What the settings require of the servers' min-replicas check, with their failover window.
     pub(super) rule: MinReplicasRule,
+}
+
+/// A cluster and the login of its servers.
+pub(super) struct ClusterLogin {
+    /// Address that names the cluster in a command.
+    pub(super) url: String,
+    /// The servers that the user named.
+    pub(super) servers: Vec<Endpoint>,
+    /// Login and transport of all servers. The address is a placeholder.
+    pub(super) like: Endpoint,
 }
 
 impl Access {
@@ -183,6 +193,28 @@ impl Deployment {
             }
         }
         Ok(access)
+    }
+
+    /// Returns the clusters among the nodes, and a deployment of the other nodes.
+    pub(super) fn clusters(&self) -> Result<(Vec<ClusterLogin>, Self), ConfigError> {
+        self.check()?;
+        let (mut clusters, mut others) = (Vec::new(), self.clone());
+        others.settings.urls.clear();
+        for (written, node) in self.settings.urls.iter().zip(self.nodes()?) {
+            let url = node.url()?;
+            let NodeUrl::Cluster(node) = node else {
+                others.settings.urls.push(written.clone());
+                continue;
+            };
+            let servers = internal::cluster_servers(&node)?;
+            let like = servers[0].clone();
+            clusters.push(ClusterLogin { url, servers, like });
+        }
+        Ok((clusters, others))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.settings.urls.is_empty()
     }
 
     /// Returns the id that the settings give the deployment.

@@ -13,6 +13,7 @@
 pub mod doctor;
 
 mod backlog;
+mod cluster;
 mod deployment;
 mod facts;
 mod gather;

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 pub(crate) const SLOTS: usize = 16_384;
 
 /// Returns the slot in which the servers of a cluster keep the key.
-pub(crate) fn slot_of(key: &str) -> u16 {
+pub fn slot_of(key: &str) -> u16 {
     let tagged = key.find('{').and_then(|open| {
         let rest = &key[open + 1..];
         rest.find('}').map(|len| &rest[..len])
@@ -14,7 +14,7 @@ pub(crate) fn slot_of(key: &str) -> u16 {
 }
 
 /// Returns a key of this slot that takes the place of `key` there. All clients compute the same.
-pub(crate) fn slot_key(slot: u16, key: &str) -> String {
+pub fn slot_key(slot: u16, key: &str) -> String {
     format!("{key}:{{{}}}", TAGS[usize::from(slot)])
 }
 

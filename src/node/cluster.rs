@@ -5,6 +5,7 @@
 mod builder;
 mod map;
 mod nodes;
+pub(crate) mod owners;
 mod watch;
 
 use std::collections::BTreeMap;

@@ -184,3 +184,37 @@ async fn a_cluster_with_one_master_is_refused() {
     let refused = try_acquire(&client, "n").await.unwrap_err().to_string();
     assert!(refused.contains("use three masters"), "{refused}");
 }
+
+/// All slots are marked at once, so names of every slot are granted without a quarantine.
+#[tokio::test(flavor = "multi_thread")]
+async fn init_marks_all_slots_of_a_cluster() {
+    let cluster = Cluster::start(3, 1, NODE_TIMEOUT);
+    let url = format!("cluster://{}", cluster.addresses()[0]);
+    let deployment = || {
+        let deployment = palisade_ops::Deployment::new().node(url.clone());
+        deployment.timeout(Duration::from_secs(20))
+    };
+    let done = palisade_ops::init(&deployment(), "").await.unwrap();
+    assert_eq!(done.exit_code(), 0, "{done}");
+    assert!(done.to_string().contains("16384 slots"), "{done}");
+    let client = Redlock::from_urls(&url).unwrap();
+    for n in 0..20 {
+        let name = format!("n-{n}");
+        let begun = Instant::now();
+        let got = try_acquire(&client, &name).await;
+        assert!(matches!(got, Ok(TryAcquire::Acquired(_))), "{got:?}");
+        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    }
+    // A slot has keys, and its marker is gone.
+    let again = palisade_ops::init(&deployment(), "").await.unwrap();
+    assert!(again.is_done() && again.to_string().contains("already"), "{again}");
+    let slot = cluster.slot("n-1").to_string();
+    let master = &cluster.servers[cluster.owner(cluster.slot("n-1"))];
+    let keys = master.cli(&["cluster", "getkeysinslot", &slot, "10"]);
+    let marker = keys.lines().find(|key| key.starts_with("palisade:generation")).unwrap();
+    assert_eq!(master.cli(&["del", marker]), "1");
+    let refused = palisade_ops::init(&deployment(), "").await.unwrap();
+    assert_eq!(refused.exit_code(), 2, "{refused}");
+    let lost = palisade_ops::init_lost(&deployment()).await.unwrap();
+    assert_eq!(lost.exit_code(), 0, "{lost}");
+}
