@@ -55,8 +55,8 @@ pub mod model {
     }
 }
 pub use crate::name::{
-    DECISIONS, MARKER, NOTE, SETTLED, check_name, check_namespace, check_prefix, deployment_id,
-    of_key, of_record, record_key, slot_key, slot_of, trial_key,
+    DECISIONS, MARKER, NOTE, SETTLED, STAYS, check_name, check_namespace, check_prefix,
+    deployment_id, of_key, of_record, record_key, slot_key, slot_of, trial_key,
 };
 pub use crate::node::cluster::owners::{SlotOwner, cluster_masters, slot_owners};
 pub use crate::node::min_replicas_rule::{

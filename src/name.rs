@@ -24,6 +24,9 @@ pub const NOTE: &str = "palisade:note";
 /// Written before a wait for replicas, so that they have a write to confirm (durability 2).
 pub(crate) const BARRIER: &str = "palisade:barrier";
 
+/// Shows whether a slot of a cluster was away (cluster 7).
+pub const STAYS: &str = "palisade:stays";
+
 const ELECTION: &str = "election:";
 const RECORD: &str = "idem:";
 const PERMITS: &str = "permits:";
@@ -199,7 +202,7 @@ pub fn of_record<'a>(prefix: &str, key: &'a str) -> Option<(&'a str, &'a str)> {
 fn check_key(field: &'static str, key: &str) -> Result<(), ConfigError> {
     // In a cluster each slot has its own.
     let whole = key.split_once(":{").map_or(key, |(whole, _)| whole);
-    if [MARKER, NOTE, BARRIER, SETTLED].contains(&whole) {
+    if [MARKER, NOTE, BARRIER, SETTLED, STAYS].contains(&whole) {
         let rule = "is a key that servers keep for all locks together; use another name or prefix";
         return Err(ConfigError::new(field, Quoted(key).to_string(), rule));
     }

@@ -13,7 +13,7 @@ use super::scan::{Scan, escaped};
 use super::script::{self, Kind, Refusal};
 use palisade::internal::lineage::{Marker, Shown};
 use palisade::internal::{
-    Endpoint, MARKER, NOTE, SETTLED, cluster_masters, slot_key, slot_of, slot_owners,
+    Endpoint, MARKER, NOTE, SETTLED, STAYS, cluster_masters, slot_key, slot_of, slot_owners,
 };
 
 /// Sent in one write. Each write has the deployment's whole time-out.
@@ -288,8 +288,10 @@ impl Shard {
         let mut swaps = Pipeline::with_capacity(slots.len());
         for (slot, looked) in slots {
             let marker = marked(looked, None, names, self.master.epoch);
-            let swap = swaps.cmd("EVALSHA").arg(&digest).arg(2);
-            swap.arg(slot_key(*slot, MARKER)).arg(slot_key(*slot, SETTLED));
+            let swap = swaps.cmd("EVALSHA").arg(&digest).arg(3);
+            for key in [MARKER, SETTLED, STAYS] {
+                swap.arg(slot_key(*slot, key));
+            }
             swap.arg(&looked.text).arg(marker.to_string()).arg(looked.shown.replid.to_string());
             swap.arg(0).arg(looked.now() + marking::JUDGED);
         }

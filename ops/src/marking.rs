@@ -57,6 +57,7 @@ pub(super) async fn look_at(conn: &Conn, keys: &[String; 2]) -> Result<Looked, R
         replid: ReplicationId::parse(&text(4)).ok_or_else(broken)?,
         process,
         evicted: number(9).ok_or_else(broken)?,
+        stayed: false,
         micros,
     };
     Ok(Looked { text: marker, shown })

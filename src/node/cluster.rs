@@ -347,7 +347,8 @@ impl LockNode for ClusterNode {
     }
 
     fn part(&self, part: u16) -> Option<Arc<dyn LockNode>> {
-        Some(Arc::new(SlotNode { slot: part, cluster: Arc::clone(&self.cluster) }))
+        let name = format!("{} slot {part}", self.cluster.name).into();
+        Some(Arc::new(SlotNode { slot: part, name, cluster: Arc::clone(&self.cluster) }))
     }
 
     fn troubles(&self) -> Option<Arc<str>> {
@@ -385,6 +386,7 @@ fn slot_in(op: &Op) -> Result<u16, NodeError> {
 /// A slot of a cluster.
 struct SlotNode {
     slot: u16,
+    name: Arc<str>,
     cluster: Arc<Cluster>,
 }
 
@@ -421,7 +423,7 @@ impl LockNode for SlotNode {
     }
 
     fn name(&self) -> Arc<str> {
-        Arc::clone(&self.cluster.name)
+        Arc::clone(&self.name)
     }
 
     fn failover(&self) -> Option<FailoverTimes> {

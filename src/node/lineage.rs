@@ -106,6 +106,9 @@ pub struct Shown {
     pub process: Process,
     /// `evicted_keys`.
     pub evicted: u64,
+    /// True if the slot of a cluster was never another server's since the marker was written
+    /// (cluster 7). False for another node.
+    pub stayed: bool,
     /// The server's clock in µs.
     pub micros: u64,
 }
@@ -282,7 +285,7 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
         was_unnamed.then_some(0),
         (is_renamed && !is_continued(before.process, shown.process)).then_some(note),
         // Who returns with its own data may have got its last note up to L after it was replaced.
-        asked.epoch.filter(|epoch| *epoch > before.epoch).map(|_| {
+        asked.epoch.filter(|epoch| *epoch > before.epoch && !shown.stayed).map(|_| {
             let is_own = !is_renamed || has_read_nothing(before.process, shown.process);
             note.saturating_sub(if is_own { millis(asked.longest_window) } else { 0 })
         }),
@@ -298,6 +301,9 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
         m.began = Began::Lost;
     }
     m.handover = m.handover.filter(|_| m.settles(now).is_some());
+    if shown.stayed {
+        m.epoch = m.epoch.max(asked.epoch.unwrap_or(0));
+    }
     let begun = beginnings.into_iter().flatten().min();
     let raised = match begun {
         Some(from) => {

@@ -187,6 +187,7 @@ mod tests {
             replid: marker.replid,
             process: Process::fresh(),
             evicted: 0,
+            stayed: false,
             micros: now * 1_000,
         }
     }

@@ -52,6 +52,7 @@ fn shown(m: &Marker) -> Shown {
         replid,
         process,
         evicted,
+        stayed: false,
         micros: NOW * 1_000,
     }
 }
@@ -178,6 +179,20 @@ fn told(shown: &Shown, verdict: &Verdict) -> String {
         assert_eq!((m.since, m.floor), (before.since, before.floor));
     }
     words.join(" ")
+}
+
+/// Its owner got a higher epoch for another slot.
+#[test]
+fn a_slot_that_was_never_away_takes_over_its_owners_epoch() {
+    let later = Asked { epoch: Some(marker().epoch + 1), ..asked() };
+    let went = |stayed| {
+        let Verdict::Goes(m, change) = judge(&Shown { stayed, ..shown(&marker()) }, &later) else {
+            panic!("it goes")
+        };
+        (m.epoch - marker().epoch, m.history == marker().history, change.begun)
+    };
+    assert_eq!(went(true), (1, true, false));
+    assert_eq!(went(false), (1, false, true));
 }
 
 #[test]

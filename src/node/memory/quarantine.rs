@@ -57,6 +57,7 @@ impl Nature {
             replid: self.replid,
             process: self.process,
             evicted: self.evicted,
+            stayed: false,
             micros: clock.micros,
         }
     }

@@ -6,7 +6,7 @@ use redis::Cmd;
 
 use super::script::{IN_SLOT, SCRIPT};
 use super::seen::Seen;
-use crate::name::{slot_key, trial_key};
+use crate::name::{STAYS, slot_key, trial_key};
 use crate::op::{Batch, Enlist, IfHeld, LockMode, Op, Place, QuarantineId, Slots, Want};
 use crate::store::records::Planned;
 use crate::store::write::{Class, Look, Stamped, Step, Write};
@@ -15,8 +15,9 @@ use crate::token::OwnerToken;
 
 pub(crate) const MARKER: &str = crate::name::MARKER;
 pub(crate) const NOTE: &str = crate::name::NOTE;
-/// Never there. The last key of each batch in a slot of a cluster.
-const NONE: &str = "palisade:none";
+/// The last two keys of each batch in a slot of a cluster: whether it was away, and one that is
+/// never there.
+const IN_SLOT_ONLY: [&str; 2] = [STAYS, "palisade:none"];
 
 /// In one run. Lua passes at most some thousand values to a command, and a release passes two for
 /// each op.
@@ -90,7 +91,7 @@ pub(crate) fn batch(
     let script = if group_terms.slot.is_some() { &IN_SLOT } else { &SCRIPT };
     cmd.arg("EVALSHA").arg(script.get_hash());
     let keyed = || runs(&batch.ops).flat_map(keyed);
-    let mut count = 2 + usize::from(group_terms.slot.is_some());
+    let mut count = 2 + group_terms.slot.map_or(0, |_| IN_SLOT_ONLY.len());
     keyed().for_each(|op| keys(op, awaited, |_| count += 1));
     cmd.arg(count);
     for key in [MARKER, NOTE] {
@@ -102,7 +103,7 @@ pub(crate) fn batch(
     }
     keyed().for_each(|op| keys(op, awaited, |key| _ = cmd.arg(key)));
     if let Some(slot) = group_terms.slot {
-        cmd.arg(slot_key(slot, NONE));
+        IN_SLOT_ONLY.iter().for_each(|key| _ = cmd.arg(slot_key(slot, key)));
     }
     let (from, until) = seen.and_then(|seen| seen.window(batch, not_after)).unwrap_or((1, 0));
     let expected = seen.map_or("", |seen| seen.replaces.as_deref().unwrap_or(seen.text()));

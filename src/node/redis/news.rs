@@ -27,13 +27,16 @@ pub(super) struct News {
     was_reset: bool,
     evicted: u64,
     run: u64,
+    /// The slot was never away since the marker was written (cluster 7).
+    stayed: bool,
 }
 
 impl News {
     pub(super) fn read(answer: &Value) -> Option<Self> {
         let Value::Array(items) = answer else { return None };
         let [Value::BulkString(kind), rest @ ..] = &items[..] else { return None };
-        if &kind[..] != b"news" {
+        let stayed = &kind[..] == b"stayed";
+        if !stayed && &kind[..] != b"news" {
             return None;
         }
         let text = |at: usize| match rest.get(at)? {
@@ -55,6 +58,7 @@ impl News {
             run: text(8)?
                 .get(..16)
                 .map_or(0, |digits| u64::from_str_radix(digits, 16).unwrap_or(0)),
+            stayed,
         })
     }
 
@@ -71,6 +75,7 @@ impl News {
             replid: self.replid,
             process: Process { run, inputs, calls, was_reset },
             evicted: self.evicted,
+            stayed: self.stayed,
             micros: self.micros,
         }
     }

@@ -39,9 +39,26 @@ static TEXT: LazyLock<String> = LazyLock::new(|| stripped(SOURCE));
 
 pub(crate) static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(&TEXT));
 
-/// For a slot of a cluster, where the script may use no key that is not among its `KEYS`.
-static TEXT_IN_SLOT: LazyLock<String> =
-    LazyLock::new(|| TEXT.replace("'palisade:none'", "KEYS[#KEYS]"));
+/// What the script does otherwise in a slot of a cluster. Its last two keys are one that shows
+/// whether the slot was away (cluster 7) and one that is never there; it may use no others.
+const IN_SLOTS: [(&str, &str); 3] = [
+    ("'palisade:none'", "KEYS[#KEYS]"),
+    (
+        "store(KEYS[1], ARGV[5])\n",
+        "store(KEYS[1], ARGV[5])\n\
+         call('DEL', KEYS[#KEYS - 1])\n\
+         call('SETRANGE', KEYS[#KEYS - 1], '1', '1')\n",
+    ),
+    (
+        "return {'news', now_us, marker, sub(note, 1, 67),\n",
+        "local stays = redis.pcall('OBJECT', 'ENCODING', KEYS[#KEYS - 1])\n\
+         return {stays == 'raw' and 'stayed' or 'news', now_us, marker, sub(note, 1, 67),\n",
+    ),
+];
+
+static TEXT_IN_SLOT: LazyLock<String> = LazyLock::new(|| {
+    IN_SLOTS.iter().fold(TEXT.clone(), |text, (plain, in_slot)| text.replace(plain, in_slot))
+});
 
 pub(crate) static IN_SLOT: LazyLock<Script> = LazyLock::new(|| Script::new(&TEXT_IN_SLOT));
 
@@ -134,6 +151,14 @@ mod tests {
         ] {
             assert_eq!(stripped(line), code, "{line}");
         }
+    }
+
+    #[test]
+    fn a_slot_has_a_script_of_its_own() {
+        for (plain, in_slot) in IN_SLOTS {
+            assert!(TEXT.contains(plain) && TEXT_IN_SLOT.contains(in_slot), "{plain}");
+        }
+        assert!(!TEXT_IN_SLOT.contains("palisade:none"));
     }
 
     #[test]
