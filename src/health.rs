@@ -78,8 +78,9 @@ pub struct NodeHealth {
     /// Sentinels are in tilt, or they know no replica, or each that they know is down or has
     /// priority 0. `None` if there is none, if it is not known, and for a lone server.
     pub no_failover: Option<&'static str>,
-    /// Hash slots of a cluster that cannot be used now, and why. Names in other slots can: `outcome`,
-    /// `locks` and `new_keys` are those of one slot. `None` if all can, or it is not known.
+    /// Hash slots of a cluster that cannot be used now, and why. Names in other slots can:
+    /// `outcome`, `locks` and `new_keys` are those of one slot. `None` if all can, or it is not
+    /// known.
     pub troubles: Option<Arc<str>>,
 }
 

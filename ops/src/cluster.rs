@@ -5,8 +5,8 @@ use redis::{Pipeline, Value};
 
 use super::Deployment;
 use super::deployment::ClusterLogin;
-use super::gather::conn::{Conn, raw};
-use super::init::{Init, LOST, Not, is_palisades, marked, used};
+use super::gather::conn::{Conn, fields, raw};
+use super::init::{self, Init, LOST, Not, is_palisades, marked, used};
 use super::marking::{self, Looked, SWAP};
 use super::masters::{Absent, Master, open};
 use super::scan::{Scan, escaped};
@@ -15,6 +15,53 @@ use palisade::internal::lineage::{Marker, Shown};
 use palisade::internal::{
     Endpoint, MARKER, NOTE, SETTLED, STAYS, cluster_masters, slot_key, slot_of, slot_owners,
 };
+
+pub(super) async fn deployment_of(
+    deployment: &Deployment,
+    target: &Result<Target, Absent>,
+) -> Option<u64> {
+    match target.as_ref().ok()? {
+        Target::Cluster(cluster) => cluster.deployment(deployment).await,
+        Target::Server(master) => {
+            let conn = master.open(deployment).await.ok()?;
+            Some(marking::look(&conn).await.ok()?.shown.marker?.deployment)
+        }
+    }
+}
+
+/// What has the markers of a node.
+#[expect(clippy::large_enum_variant, reason = "there is one for each node")]
+pub(super) enum Target {
+    Server(Master),
+    Cluster(Cluster),
+}
+
+impl Target {
+    pub(super) fn at(&self) -> String {
+        match self {
+            Self::Server(master) => master.at.clone(),
+            Self::Cluster(cluster) => cluster.at(),
+        }
+    }
+
+    pub(super) async fn look(
+        &self,
+        deployment: &Deployment,
+        prefix: Option<&str>,
+    ) -> Result<(), Not> {
+        match self {
+            Self::Server(master) => init::look(deployment, master, prefix).await,
+            Self::Cluster(cluster) => cluster.look(deployment, prefix).await,
+        }
+    }
+
+    pub(super) async fn mark(&self, deployment: &Deployment, is_lost: bool, id: u64) -> Init {
+        match self {
+            Self::Server(master) => init::mark(deployment, master, is_lost, id).await,
+            Self::Cluster(cluster) => cluster.mark(deployment, is_lost, id).await,
+        }
+    }
+}
 
 /// Sent in one write. Each write has the deployment's whole time-out.
 const CHUNK: usize = 1_000;
@@ -92,7 +139,43 @@ async fn nodes(deployment: &Deployment, at: &Endpoint) -> Result<String, String>
     conn.read(redis::cmd("CLUSTER").arg("NODES"), "CLUSTER NODES").await
 }
 
+/// What the doctor asks of a master.
+pub(super) struct Asked<'a> {
+    pub(super) at: &'a str,
+    pub(super) replicas: usize,
+    shard: &'a Shard,
+}
+
+impl Asked<'_> {
+    pub(super) fn slots(&self) -> usize {
+        self.shard.slots.len()
+    }
+
+    /// How many slots have no marker.
+    pub(super) async fn unmarked(&self, deployment: &Deployment) -> Result<usize, String> {
+        let looks = self.shard.look(deployment).await?;
+        Ok(looks.iter().filter(|(_, looked)| looked.shown.is_empty).count())
+    }
+
+    /// Returns true if the server refuses all slots while one has no master.
+    pub(super) async fn covers_all(&self, deployment: &Deployment) -> Result<bool, String> {
+        let conn = self.shard.master.open(deployment).await?;
+        let name = "cluster-require-full-coverage";
+        let setting = redis::cmd("CONFIG").arg("GET").arg(name).take();
+        let all = conn.needed(&setting).await?;
+        Ok(fields(&all).is_some_and(|all| all.get(name).is_some_and(|value| value == "yes")))
+    }
+}
+
 impl Cluster {
+    pub(super) fn shards(&self) -> impl Iterator<Item = Asked<'_>> {
+        self.shards.iter().map(|shard| Asked {
+            at: &shard.master.at,
+            replicas: shard.master.replicas.len(),
+            shard,
+        })
+    }
+
     pub(super) fn at(&self) -> String {
         let masters: Vec<&str> = self.shards.iter().map(|shard| &*shard.master.at).collect();
         masters.join(", ")

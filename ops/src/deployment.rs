@@ -84,7 +84,8 @@ impl Deployment {
     }
 
     /// Adds a node by its address: `redis://…` for a lone server, or
-    /// `sentinel://host,host,host/master` for a group, the same form as in `PALISADE_URLS`.
+    /// `sentinel://host,host,host/master` for a group, `cluster://host,host` for a whole cluster
+    /// (which only `init` and the doctor know), the same form as in `PALISADE_URLS`.
     pub fn node(mut self, url: impl Into<String>) -> Self {
         self.settings.urls.push(url.into());
         self

@@ -17,7 +17,7 @@ use std::fmt;
 
 use futures_util::future::join_all;
 
-use super::cluster::{self, Cluster};
+use super::cluster::{self, Target, deployment_of};
 use super::gather::conn::Conn;
 use super::marking::{self, Looked};
 use super::masters::{self, Absent, Found, Master};
@@ -148,9 +148,10 @@ const REPLACED: &str = "other nodes have data, so it was replaced or emptied: do
 const DELETED: &str = "it has deleted keys because its memory was full, and nothing shows which \
                        ones; if none were palisade's, restart it empty";
 const DECIDED: &str = "an operator has decided about keys that it lost";
-pub(super) const LOST: &str = "`palisade idem incidents` shows for which loss keys wait; if everything was \
-                    lost and cannot be restored, `--lost-everything` marks it all the same: \
-                    keys used before then count as new, so they may run again";
+pub(super) const LOST: &str = "`palisade idem incidents` shows for which loss keys wait; if \
+                               everything was lost and cannot be restored, `--lost-everything` \
+                               marks it all the same: keys used before then count as new, so they \
+                               may run again";
 
 /// Marks all nodes of a new deployment: records in each node's marker that the node is new. If one
 /// node must not be marked, marks no node.
@@ -268,45 +269,6 @@ fn of_other(target: Result<Target, Absent>, other: Option<u64>) -> Init {
     }
 }
 
-async fn deployment_of(deployment: &Deployment, target: &Result<Target, Absent>) -> Option<u64> {
-    match target.as_ref().ok()? {
-        Target::Cluster(cluster) => cluster.deployment(deployment).await,
-        Target::Server(master) => {
-            let conn = master.open(deployment).await.ok()?;
-            Some(marking::look(&conn).await.ok()?.shown.marker?.deployment)
-        }
-    }
-}
-
-/// What has the markers of a node.
-enum Target {
-    Server(Master),
-    Cluster(Cluster),
-}
-
-impl Target {
-    fn at(&self) -> String {
-        match self {
-            Self::Server(master) => master.at.clone(),
-            Self::Cluster(cluster) => cluster.at(),
-        }
-    }
-
-    async fn look(&self, deployment: &Deployment, prefix: Option<&str>) -> Result<(), Not> {
-        match self {
-            Self::Server(master) => look(deployment, master, prefix).await,
-            Self::Cluster(cluster) => cluster.look(deployment, prefix).await,
-        }
-    }
-
-    async fn mark(&self, deployment: &Deployment, is_lost: bool, id: u64) -> Init {
-        match self {
-            Self::Server(master) => mark(deployment, master, is_lost, id).await,
-            Self::Cluster(cluster) => cluster.mark(deployment, is_lost, id).await,
-        }
-    }
-}
-
 pub(super) enum Not {
     Marked(Init),
     New(String),
@@ -315,7 +277,11 @@ pub(super) enum Not {
 
 /// An unused server must not have a key of palisade, and a used one no record that is older than
 /// the beginning of its data.
-async fn look(deployment: &Deployment, master: &Master, prefix: Option<&str>) -> Result<(), Not> {
+pub(super) async fn look(
+    deployment: &Deployment,
+    master: &Master,
+    prefix: Option<&str>,
+) -> Result<(), Not> {
     let unreachable = |why: String| Not::Now(Init::Unreachable(format!("{}: {why}", master.at)));
     let conn = master.open(deployment).await.map_err(unreachable)?;
     let refusal = |Refusal { kind, why }| match kind {
@@ -444,7 +410,7 @@ pub(super) fn is_palisades(key: &[u8], prefix: &str) -> bool {
     side || key.starts_with("idem:") || key.contains(":idem:")
 }
 
-async fn mark(deployment: &Deployment, master: &Master, is_lost: bool, id: u64) -> Init {
+pub(super) async fn mark(deployment: &Deployment, master: &Master, is_lost: bool, id: u64) -> Init {
     let conn = match master.open(deployment).await {
         Ok(conn) => conn,
         Err(why) => return Init::Unreachable(format!("{}: {why}", master.at)),

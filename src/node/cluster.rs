@@ -1,6 +1,6 @@
 //! A Redis or Valkey Cluster as one node with one vote. Each slot is a part of it, with a marker, a
-//! data history and a queue of its own, and the owner that a majority of the masters names; a master
-//! has one connection for all of its slots.
+//! data history and a queue of its own, and the owner that a majority of the masters names; a
+//! master has one connection for all of its slots.
 
 mod builder;
 mod map;
@@ -114,7 +114,7 @@ impl Cluster {
         let map = self.topology.map.lock();
         let word = map.word(slot)?;
         let until = Some(word.asked + self.topology.window());
-        let named = Named { epoch: Some(word.epoch), until };
+        let named = Named { epoch: Some(word.epoch), until, since: Some(word.since) };
         let mut links = self.links.lock();
         if !links.contains_key(&word.owner) {
             links.retain(|id, _| map.owns(id));
@@ -339,7 +339,7 @@ impl LockNode for ClusterNode {
     }
 
     fn failover(&self) -> Option<FailoverTimes> {
-        self.cluster.failover()
+        Some(self.cluster.failover())
     }
 
     fn part_of(&self, op: &Op) -> Option<Result<u16, NodeError>> {
@@ -357,9 +357,9 @@ impl LockNode for ClusterNode {
 }
 
 impl Cluster {
-    fn failover(&self) -> Option<FailoverTimes> {
+    fn failover(&self) -> FailoverTimes {
         let (down_after, window) = (self.topology.node_timeout(), self.topology.window());
-        Some(FailoverTimes { down_after, window })
+        FailoverTimes { down_after, window }
     }
 }
 
@@ -408,7 +408,7 @@ impl LockNode for SlotNode {
         deadline: Moment,
     ) -> BoxFuture<'_, Result<u32, NodeError>> {
         Box::pin(async move {
-            let (link, _) = self.cluster.owner(self.slot).map_err(|e| e.after_execution())?;
+            let (link, _) = self.cluster.owner(self.slot).map_err(NodeError::after_execution)?;
             link.barrier(Some(self.slot), after, level, deadline).await
         })
     }
@@ -427,7 +427,7 @@ impl LockNode for SlotNode {
     }
 
     fn failover(&self) -> Option<FailoverTimes> {
-        self.cluster.failover()
+        Some(self.cluster.failover())
     }
 
     fn address(&self) -> Option<Arc<str>> {

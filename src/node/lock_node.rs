@@ -90,7 +90,7 @@ pub trait LockNode: Send + Sync + 'static {
         None
     }
 
-    /// Returns the part of this node that executes the op: the number of the hash slot of a cluster.
+    /// Returns the part of this node that executes the op: the number of a hash slot of a cluster.
     /// Returns an error if no part has all keys of the op, and `None`, the default, if the node has
     /// no parts.
     ///
@@ -108,8 +108,8 @@ pub trait LockNode: Send + Sync + 'static {
     }
 
     /// Returns which parts of this node cannot be used now, and why, for operators; `None`, the
-    /// default, if all can, or it is not known. An implementation must not send a request. A wrapper
-    /// has to forward this method.
+    /// default, if all can, or it is not known. An implementation must not send a request. A
+    /// wrapper has to forward this method.
     fn troubles(&self) -> Option<Arc<str>> {
         None
     }

@@ -1,8 +1,8 @@
 //! Nodes: independent lock servers, one vote each.
 //!
 //! [`RedisNode`] is one server, [`SentinelNode`] a group that Sentinels watch, [`ClusterNode`] a
-//! whole cluster, and [`MemoryNode`] lives in the memory of this process, for tests and embedded use. A program can add other kinds
-//! by implementing [`spi::LockNode`]; see [`spi`].
+//! whole cluster, and [`MemoryNode`] lives in the memory of this process, for tests and embedded
+//! use. A program can add other kinds by implementing [`spi::LockNode`]; see [`spi`].
 
 mod builder;
 pub(crate) mod cluster;

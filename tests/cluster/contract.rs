@@ -1,6 +1,6 @@
 //! The contract suite, which every kind of node must pass, in one slot of a cluster.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use palisade::error::NodeError;
@@ -9,11 +9,12 @@ use palisade::node::spi::{
     BarrierPoint, Batch, BoxFuture, LockKeys, LockNode, NodeSignal, Op, Replies,
 };
 use palisade::{Durability, Moment};
-use palisade_testing::contract::Hooks;
+use palisade_testing::contract::{self, Hooks};
 use tokio::sync::broadcast;
 
 use crate::support::cluster::Cluster;
 use crate::support::contract::quiet_cases;
+use crate::support::server::Server;
 
 /// Puts all keys of the suite into one slot, by a hash tag before them.
 struct InOneSlot(Arc<dyn LockNode>);
@@ -89,6 +90,36 @@ impl LockNode for InOneSlot {
     fn server(&self) -> Option<Arc<str>> {
         self.0.server()
     }
+}
+
+/// The cases that restart or empty the slot's master. Those of a planned handover are left out.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_of_a_cluster_passes_the_contract_over_restarts_and_losses() {
+    let durable = ["--appendonly", "yes", "--appendfsync", "always"];
+    let cluster = Cluster::start_with(3, 0, Duration::from_secs(1), &durable);
+    let node = ClusterNode::new(cluster.addresses()).unwrap();
+    let slot = cluster.slot(TAG);
+    let master = cluster.owner(slot);
+    let node: Arc<dyn LockNode> = Arc::new(InOneSlot(node.part(slot).expect("it has slots")));
+    let cluster = Arc::new(Mutex::new(cluster));
+    let on_master = |act: fn(&mut Server)| {
+        let cluster = Arc::clone(&cluster);
+        move || {
+            let mut cluster = cluster.lock().unwrap();
+            act(&mut cluster.servers[master]);
+            cluster.until_ok();
+            std::future::ready(())
+        }
+    };
+    let hooks = Hooks::default()
+        .restart_empty(on_master(Server::restart_empty))
+        .restart_keeping(on_master(Server::restart))
+        .flush(on_master(|server| assert_eq!(server.cli(&["flushall"]), "OK")));
+    let mut ran = 0;
+    for case in contract::cases().into_iter().filter(contract::Case::disturbs) {
+        ran += usize::from(case.run(Arc::clone(&node), &hooks).await);
+    }
+    assert!(ran > 10, "{ran}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

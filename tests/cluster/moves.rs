@@ -88,7 +88,13 @@ pub(crate) fn fault(error: &AcquireError) -> Option<NodeFault> {
 /// A busy machine may answer too late.
 fn is_slow(got: &Result<TryAcquire<LockGuard>, AcquireError>) -> bool {
     let slow = [NodeFault::Timeout, NodeFault::PastDeadline, NodeFault::Busy];
-    got.as_ref().is_err_and(|e| fault(e).is_some_and(|fault| slow.contains(&fault)))
+    match got {
+        Err(AcquireError::NoQuorum(no)) => match &no.nodes[0].1 {
+            NodeOutcome::Failed(e) => slow.contains(&e.fault()),
+            outcome => *outcome == NodeOutcome::Silent,
+        },
+        _ => false,
+    }
 }
 
 /// Acquires and releases names of all slots until it is dropped, and counts what failed.
@@ -139,8 +145,10 @@ impl Load {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_slot_that_moves_grants_nothing_and_its_holder_keeps_it() {
-    let cluster = Cluster::start(3, 0, NODE_TIMEOUT);
-    let (client, other) = (redlock_for(&cluster, LONG), redlock_for(&cluster, LONG));
+    // On a busy machine a client must not miss the word on a slot for a third of L.
+    let (node_timeout, window, ttl) = (4 * NODE_TIMEOUT, 3 * WINDOW, 2 * 3 * WINDOW);
+    let cluster = Cluster::start(3, 0, node_timeout);
+    let (client, other) = (redlock_for(&cluster, ttl), redlock_for(&cluster, ttl));
     let moving = name_at(&cluster, 2, "moving");
     let slot = cluster.slot(&moving);
     let names: Vec<String> = (0..30).map(|n| format!("load-{n}")).collect();
@@ -152,14 +160,20 @@ async fn only_the_slot_that_moves_grants_nothing_and_its_holder_keeps_it() {
     let load = Load::start(&client, names);
     cluster.begin_move(slot, 2, 0);
     // Some keys of the lock are still at the source, and the one that is never there is not.
-    let refused = try_acquire(&other, &moving).await;
-    assert!(refused.as_ref().is_err_and(|e| fault(e) == Some(NodeFault::Server)), "{refused:?}");
-    sleep(Duration::from_millis(300)).await;
+    let asked = Instant::now();
+    loop {
+        let refused = try_acquire(&other, &moving).await;
+        assert!(!matches!(refused, Ok(TryAcquire::Acquired(_))), "two holders");
+        if refused.as_ref().is_err_and(|e| fault(e) == Some(NodeFault::Server)) {
+            break;
+        }
+        assert!(asked.elapsed() < PATIENCE, "{refused:?}");
+    }
     // The target gets a higher epoch, in which it also has the slots that it had before.
     cluster.finish_move(slot, 2, 0);
     cluster.until_owned(slot, 0);
     let begun = Instant::now();
-    while begun.elapsed() < LONG + WINDOW + Duration::from_secs(1) {
+    while begun.elapsed() < ttl + window + Duration::from_secs(1) {
         assert!(held.is_valid(), "the holder renews in the quarantine: {:?}", begun.elapsed());
         let got = try_acquire(&other, &moving).await;
         assert!(!matches!(got, Ok(TryAcquire::Acquired(_))), "two holders");
@@ -182,7 +196,8 @@ async fn a_free_name_of_a_slot_that_moved_is_granted_after_the_quarantine() {
     cluster.until_owned(cluster.slot(&name), 2);
     let (waited, last) = until_granted(&client, &name).await;
     let most = QUARANTINE + Duration::from_secs(4);
-    assert!(waited > QUARANTINE - Duration::from_secs(1) && waited < most, "{waited:?}: {last:?}");
+    let is_long = waited + Duration::from_secs(1) > QUARANTINE;
+    assert!(is_long && waited < most, "{waited:?}: {last:?}");
     // It stays there, so it is granted at once by a client that starts now.
     let (waited, last) = until_granted(&redlock(&cluster), &name).await;
     assert!(waited < Duration::from_secs(3), "{waited:?}: {last:?}");

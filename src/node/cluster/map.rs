@@ -2,6 +2,7 @@
 //! no socket.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::nodes::{Id, View};
 use crate::dial::address::Address;
@@ -19,6 +20,8 @@ pub(super) struct Word {
     pub(super) epoch: u64,
     /// Just before the question whose answers decided.
     pub(super) asked: Moment,
+    /// Its lowest epoch since which all words named it, none much later than the one before.
+    pub(super) since: u64,
 }
 
 pub(super) struct Map {
@@ -90,10 +93,15 @@ impl Map {
         ranges
     }
 
-    /// `views`: answers to questions that were sent at `asked` or later. `silence` says why others
-    /// did not answer. An owner is followed only with a higher epoch than the one before (cluster
-    /// 2).
-    pub(super) fn decide(&mut self, views: &[View], asked: Moment, silence: Option<NodeError>) {
+    /// `views`: answers to questions that were sent at `asked` or later. `unbroken`: longest time
+    /// between two words one of which follows the other. `silence`: why others did not answer.
+    /// Another owner is followed only with a higher epoch (cluster 2).
+    pub(super) fn decide(
+        &mut self,
+        views: &[View],
+        (asked, unbroken): (Moment, Duration),
+        silence: Option<NodeError>,
+    ) {
         let counts = views.iter().map(|view| view.masters().count());
         self.size = counts.max().unwrap_or(self.size);
         let voters: BTreeMap<&Id, &View> = views
@@ -116,12 +124,15 @@ impl Map {
             let agreed =
                 said.iter().find(|one| said.iter().filter(|other| other == one).count() >= needed);
             let Some((owner, epoch)) = agreed else { continue };
-            let follows = word.as_ref().is_none_or(|word| {
-                *epoch > word.epoch || *epoch == word.epoch && word.owner == **owner
-            });
-            if follows {
-                *word = Some(Word { owner: (*owner).clone(), epoch: *epoch, asked });
-            }
+            let (owner, epoch) = ((*owner).clone(), *epoch);
+            let since = match word {
+                Some(word) if epoch < word.epoch || epoch == word.epoch && word.owner != owner => {
+                    continue;
+                }
+                Some(word) if word.owner == owner && asked <= word.asked + unbroken => word.since,
+                _ => epoch,
+            };
+            *word = Some(Word { owner, epoch, asked, since });
         }
     }
 
@@ -185,6 +196,8 @@ mod tests {
     use super::super::nodes::Member;
     use super::*;
 
+    const MS: Duration = Duration::from_millis(1);
+
     fn at(ms: u64) -> Moment {
         Moment::from_nanos(ms * 1_000_000)
     }
@@ -218,52 +231,66 @@ mod tests {
     #[test]
     fn a_majority_of_the_masters_names_an_owner_with_its_epoch() {
         let mut map = Map::new();
-        map.decide(&[view("a", ALL)], at(1), None);
+        map.decide(&[view("a", ALL)], (at(1), MS), None);
         assert_eq!(owner(&map, 0), None, "one of three");
         assert!(map.word(0).unwrap_err().detail().contains("1 of the cluster's 3 masters"));
-        map.decide(&[view("a", ALL), view("a", ALL)], at(2), None);
+        map.decide(&[view("a", ALL), view("a", ALL)], (at(2), MS), None);
         assert_eq!(owner(&map, 0), None, "the same one twice");
-        map.decide(&[view("a", ALL), view("b", ALL)], at(3), None);
+        map.decide(&[view("a", ALL), view("b", ALL)], (at(3), MS), None);
         assert_eq!(owner(&map, 9).as_deref(), Some("a1@3"));
         assert_eq!(map.unowned(at(0)), [(30, 16_383)]);
         assert!(map.word(30).unwrap_err().detail().contains("no master owns it"));
         // `c` took a slot, and only it knows.
         let claims = "a1=0-8 b2=10-19 c4=9-29";
-        map.decide(&[view("a", ALL), view("c", claims)], at(4), None);
+        map.decide(&[view("a", ALL), view("c", claims)], (at(4), MS), None);
         assert_eq!(owner(&map, 9).as_deref(), Some("a1@3"), "its word gets older");
         assert_eq!(owner(&map, 0).as_deref(), Some("a1@4"));
-        map.decide(&[view("b", claims), view("c", claims)], at(5), None);
+        map.decide(&[view("b", claims), view("c", claims)], (at(5), MS), None);
         assert_eq!(owner(&map, 9).as_deref(), Some("c4@5"));
         // Two that are behind do not bring it back.
-        map.decide(&[view("a", ALL), view("b", ALL)], at(6), None);
+        map.decide(&[view("a", ALL), view("b", ALL)], (at(6), MS), None);
         assert_eq!(owner(&map, 9).as_deref(), Some("c4@5"));
         let back = "a5=0-9 b2=10-19 c4=20-29";
-        map.decide(&[view("a", back), view("b", back)], at(7), None);
+        map.decide(&[view("a", back), view("b", back)], (at(7), MS), None);
         assert_eq!(owner(&map, 9).as_deref(), Some("a5@7"));
+    }
+
+    #[test]
+    fn an_owner_is_watched_as_long_as_the_words_follow_each_other() {
+        let mut map = Map::new();
+        let mut since = |text: &str, ms| {
+            map.decide(&[view("a", text), view("b", text)], (at(ms), MS), None);
+            map.word(0).unwrap().since
+        };
+        let later = "a4=0-9 b2=10-19 c3=20-29";
+        assert_eq!([since(ALL, 1), since(ALL, 2), since(later, 3)], [1, 1, 1]);
+        assert_eq!(since(later, 5), 4, "nobody looked in between");
+        assert_eq!(since("a4=1-9 b5=0-19 c3=20-29", 6), 5);
+        assert_eq!(since("a6=0-9 b5=10-19 c3=20-29", 7), 6);
     }
 
     #[test]
     fn a_master_that_only_the_others_know_counts() {
         let mut map = Map::new();
         let more = format!("{ALL} d4=30-39 e5=40-49");
-        map.decide(&[view("a", ALL), view("b", ALL)], at(1), None);
-        map.decide(&[view("a", ALL), view("b", &more)], at(2), None);
+        map.decide(&[view("a", ALL), view("b", ALL)], (at(1), MS), None);
+        map.decide(&[view("a", ALL), view("b", &more)], (at(2), MS), None);
         assert_eq!(owner(&map, 0).as_deref(), Some("a1@1"), "two of five");
-        map.decide(&[view("a", ALL), view("b", &more), view("d", &more)], at(3), None);
+        map.decide(&[view("a", ALL), view("b", &more), view("d", &more)], (at(3), MS), None);
         assert_eq!(owner(&map, 0).as_deref(), Some("a1@3"));
     }
 
     #[test]
     fn a_cluster_with_one_master_is_refused() {
         let mut map = Map::new();
-        map.decide(&[view("a", "a1=0-9")], at(1), None);
+        map.decide(&[view("a", "a1=0-9")], (at(1), MS), None);
         assert!(map.word(0).unwrap_err().detail().contains("use three masters"));
     }
 
     #[test]
     fn the_slots_of_a_master_are_shown_as_ranges() {
         let mut map = Map::new();
-        map.decide(&[view("a", ALL), view("b", ALL)], at(3), None);
+        map.decide(&[view("a", ALL), view("b", ALL)], (at(3), MS), None);
         assert_eq!(map.slots_of(&"b".into()), [(10, 19)]);
         assert_eq!(map.unowned(at(4)), [(0, 16_383)], "all words are older");
     }

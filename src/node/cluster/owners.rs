@@ -1,5 +1,7 @@
 //! Who owns the slots of a cluster, for the commands of operators.
 
+use std::time::Duration;
+
 use super::map::Map;
 use super::nodes::View;
 use crate::error::{NodeError, NodeFault};
@@ -34,7 +36,7 @@ pub fn slot_owners(answers: &[String], by_name: bool) -> Result<Vec<SlotOwner>, 
     let views: Vec<View> = answers.iter().filter_map(|text| View::parse(text, by_name)).collect();
     let mut map = Map::new();
     let strange = NodeError::not_executed(NodeFault::Protocol, "no server showed the cluster");
-    map.decide(&views, Moment::default(), Some(strange));
+    map.decide(&views, (Moment::default(), Duration::ZERO), Some(strange));
     let mut owners = std::collections::BTreeMap::<_, SlotOwner>::new();
     for slot in 0..crate::name::SLOTS as u16 {
         let word = map.word(slot)?;

@@ -1,5 +1,5 @@
-//! Asks the masters of a cluster who owns which slot: all at once, again and again, and sooner after
-//! an answer that shows a move (cluster 3).
+//! Asks the masters of a cluster who owns which slot: all at once, again and again, and sooner
+//! after an answer that shows a move (cluster 3).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -149,7 +149,8 @@ impl Topology {
         let more: BTreeSet<Address> = named.filter(|at| !known.contains(at)).collect();
         self.ask(&more, open, &mut views, &mut silence).await;
         open.retain(|at, _| known.contains(at) || more.contains(at));
-        self.map.lock().decide(&views, asked, silence);
+        let unbroken = self.window() / 3;
+        self.map.lock().decide(&views, (asked, unbroken), silence);
         self.rounds.send_modify(|n| *n = n.wrapping_add(1));
     }
 

@@ -53,6 +53,8 @@ pub(crate) struct Named {
     /// End of the time in which a batch may rely on it: L after the question was sent
     /// (sentinel 10); `None` if it may at any time.
     pub(crate) until: Option<Moment>,
+    /// Lowest epoch since which each word on a slot has named this owner (cluster 7).
+    pub(crate) since: Option<u64>,
 }
 
 impl GroupTerms {
@@ -103,7 +105,9 @@ pub(crate) fn batch(
     }
     keyed().for_each(|op| keys(op, awaited, |key| _ = cmd.arg(key)));
     if let Some(slot) = group_terms.slot {
-        IN_SLOT_ONLY.iter().for_each(|key| _ = cmd.arg(slot_key(slot, key)));
+        for key in IN_SLOT_ONLY {
+            cmd.arg(slot_key(slot, key));
+        }
     }
     let (from, until) = seen.and_then(|seen| seen.window(batch, not_after)).unwrap_or((1, 0));
     let expected = seen.map_or("", |seen| seen.replaces.as_deref().unwrap_or(seen.text()));

@@ -137,7 +137,7 @@ impl Attempt {
         self.tries = 0;
         let name = self.judging.env.random() as u64;
         let asked = Asked { name, ..Judging::asked(&self.batch, self.group_terms) };
-        let marker = lineage::left(&look.news.shown(), &asked)?;
+        let marker = lineage::left(&look.news.shown(None), &asked)?;
         let replaces = Some(look.news.marker.clone());
         let seen = Seen::new(&marker, Change::default(), asked, replaces);
         Some(self.encode_under(Some(Arc::new(seen)), Noted::read(&look.news.note)))
@@ -237,7 +237,7 @@ impl Attempt {
     fn judged(&self, news: &News, read: Moment) -> Option<Arc<Seen>> {
         let name = self.judging.env.random() as u64;
         let asked = Asked { name, ..Judging::asked(&self.batch, self.group_terms) };
-        let verdict = lineage::judge(&news.shown(), &asked);
+        let verdict = lineage::judge(&news.shown(self.group_terms.named), &asked);
         let Verdict::Goes(marker, change) = verdict else { return None };
         // The script compares texts, and a marker may be written in more ways than ours.
         let changes = marker.to_string() != news.marker;
@@ -378,7 +378,7 @@ mod tests {
     }
 
     fn attempt_of(batch: Arc<Batch>, until: Option<Moment>) -> (Attempt, Arc<SyncMutex<SentWith>>) {
-        let named = Some(Named { epoch: Some(3), until });
+        let named = Some(Named { epoch: Some(3), until, since: None });
         let judging = Judging::new("0123456789abcdef".into(), "at".into(), Arc::new(SystemEnv));
         let group_terms = GroupTerms { named, ..GroupTerms::ALONE };
         let attempt = Attempt::new(&Arc::new(judging), batch, group_terms);
@@ -448,7 +448,7 @@ mod tests {
         for (run_id, run) in [("", 0), ("xyz", 0), ("00000000000000aabbccddee", 0xaa)] {
             *items.last_mut().unwrap() = Value::BulkString(run_id.into());
             let news = News::read(&Value::Array(items.clone())).expect("it is news");
-            assert_eq!(news.shown().process.run, run);
+            assert_eq!(news.shown(None).process.run, run);
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::{RedisError, Value};
 
 use super::decode::EXACT_END;
-use super::encode::{self, GroupTerms};
+use super::encode::{self, GroupTerms, Named};
 use super::judging::Judging;
 use super::seen::{Noted, Seen};
 use crate::dial::wire::{Reply, Retry, Wire};
@@ -66,16 +66,19 @@ impl News {
         Marker::parse(&self.marker, self.micros / 1_000)
     }
 
-    pub(super) fn shown(&self) -> Shown {
+    pub(super) fn shown(&self, named: Option<Named>) -> Shown {
         let Self { run, inputs, calls, was_reset, .. } = *self;
+        let marker = self.parsed();
+        let since = named.and_then(|named| named.since);
+        let stayed = marker.is_some_and(|m| since.is_some_and(|since| since <= m.epoch));
         Shown {
-            marker: self.parsed(),
+            marker,
             is_empty: self.marker.is_empty(),
             note: Noted::read(&self.note).note,
             replid: self.replid,
             process: Process { run, inputs, calls, was_reset },
             evicted: self.evicted,
-            stayed: self.stayed,
+            stayed: self.stayed && stayed,
             micros: self.micros,
         }
     }
@@ -90,7 +93,7 @@ impl News {
         seen: Option<&Arc<Seen>>,
     ) -> Result<Facts, NodeError> {
         let asked = Judging::asked(batch, group_terms);
-        match (lineage::judge(&self.shown(), &asked), seen) {
+        match (lineage::judge(&self.shown(group_terms.named), &asked), seen) {
             (Verdict::Foreign(theirs), _) => {
                 let detail = lineage::foreign(&asked.remembers.newest, &theirs, &judging.at);
                 Err(NodeError::not_executed(NodeFault::ForeignData, detail))

@@ -50,6 +50,7 @@ impl Server {
             replid: ReplicationId::of(self.replid),
             process: self.process,
             evicted: 0,
+            stayed: false,
             micros,
         }
     }
