@@ -78,7 +78,8 @@ struct Shard {
 
 /// What may be written to a slot.
 enum State {
-    New,
+    /// With when its data began, if it has granted since its first marker, and all is lost.
+    New(Option<u64>),
     Marked,
     /// It has granted since its first marker.
     Used,
@@ -195,7 +196,7 @@ impl Cluster {
             let mut empty = Vec::new();
             for (slot, looked) in &looks {
                 match state(looked, prefix.is_none()) {
-                    Ok(State::New) => empty.push(*slot),
+                    Ok(State::New(_)) => empty.push(*slot),
                     Ok(State::Marked) => marked += 1,
                     Ok(State::Used) => {}
                     Err(Refusal { why, .. }) => {
@@ -276,11 +277,11 @@ impl Cluster {
 fn state(looked: &Looked, is_lost: bool) -> Result<State, Refusal> {
     match used(looked, is_lost) {
         // A slot is not connected to: the first use of its names writes its marker.
-        Err(Refusal { .. }) if is_lost && looked.shown.is_empty => Ok(State::New),
+        Err(Refusal { .. }) if is_lost && looked.shown.is_empty => Ok(State::New(None)),
         Err(Refusal { kind: Kind::Marked, .. }) => Ok(State::Marked),
         Err(refusal) => Err(refusal),
-        Ok(None) => Ok(State::New),
-        Ok(Some(_)) => Ok(State::Used),
+        Ok(used) if is_lost || used.is_none() => Ok(State::New(used)),
+        Ok(_) => Ok(State::Used),
     }
 }
 
@@ -341,11 +342,14 @@ impl Shard {
         is_lost: bool,
         names: (u64, u64),
     ) -> Result<(usize, usize), String> {
-        let (mut done, mut have) = (0, 0);
+        let (mut done, mut have) = (0, self.master.replicas.len());
         for _ in 0..TRIES {
             let looks = self.look(deployment).await?;
-            let is_new = |looked: &Looked| matches!(state(looked, is_lost), Ok(State::New));
-            let open: Vec<_> = looks.iter().filter(|(_, looked)| is_new(looked)).collect();
+            let new = |(slot, looked)| match state(&looked, is_lost) {
+                Ok(State::New(used)) => Some((slot, looked, used)),
+                _ => None,
+            };
+            let open: Vec<_> = looks.into_iter().filter_map(new).collect();
             if open.is_empty() {
                 return Ok((done, have));
             }
@@ -363,14 +367,14 @@ impl Shard {
     async fn write(
         &self,
         conn: &Conn,
-        slots: &[&(u16, Looked)],
+        slots: &[(u16, Looked, Option<u64>)],
         names: (u64, u64),
     ) -> Result<usize, String> {
         let load = redis::cmd("SCRIPT").arg("LOAD").arg(SWAP).take();
         let digest: String = conn.read(&load, "SCRIPT LOAD").await?;
         let mut swaps = Pipeline::with_capacity(slots.len());
-        for (slot, looked) in slots {
-            let marker = marked(looked, None, names, self.master.epoch);
+        for (slot, looked, used) in slots {
+            let marker = marked(looked, *used, names, self.master.epoch);
             let swap = swaps.cmd("EVALSHA").arg(&digest).arg(3);
             for key in [MARKER, SETTLED, STAYS] {
                 swap.arg(slot_key(*slot, key));
