@@ -183,8 +183,10 @@ impl Deployment {
                     access.lone.push(Lone { at, url, hand, target, allows_eviction, window });
                 }
                 NodeUrl::Cluster(_) => {
-                    let rule = "a cluster: this command does not know clusters yet; look at it by \
-                                `redis-cli --cluster check <host:port>`";
+                    let rule = "a cluster, and this command does not know clusters yet: look at it \
+                                by `redis-cli --cluster check <host:port>`; a master is replaced \
+                                by `CLUSTER FAILOVER` at its replica, which costs its slots one \
+                                quarantine";
                     return Err(ConfigError::new("node", url, rule));
                 }
                 NodeUrl::Memory(_) => {
