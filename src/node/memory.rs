@@ -79,6 +79,7 @@ struct State {
     lives: u64,
     windows: Windows,
     epoch: Option<u64>,
+    durable: bool,
     replid: ReplicationId,
     process: Process,
     evicted: u64,
@@ -168,6 +169,7 @@ impl State {
             lives: 0,
             windows: Windows { read: window, longest: window },
             epoch: None,
+            durable: false,
             replid: ReplicationId::of(0),
             process: Process::fresh(),
             evicted: 0,
@@ -221,8 +223,9 @@ impl State {
     }
 
     fn nature(&self, name: u64) -> Nature {
-        let Self { replid, process, evicted, windows, epoch, .. } = *self;
-        Nature { replid, process, evicted, windows, epoch, name: name.wrapping_add(self.lives) }
+        let Self { replid, process, evicted, windows, epoch, durable, .. } = *self;
+        let name = name.wrapping_add(self.lives);
+        Nature { replid, process, evicted, windows, epoch, durable, name }
     }
 
     fn rename(&mut self) {

@@ -68,6 +68,9 @@ pub enum Scene {
     Newcomers,
     /// One client has much longer leases than the other clients, which use the same lock.
     Unequal,
+    /// Servers that were declared `durable` restart, and others with other clocks replace them,
+    /// with all data. They are also emptied, and an address leads to another node.
+    Declared,
 }
 
 /// Length of a lease in the scenes (plans that each test one rule), in milliseconds.
@@ -105,6 +108,7 @@ impl Plan {
             Scene::Astray => self.astray(&mut d),
             Scene::Newcomers => self.newcomers(&mut d),
             Scene::Unequal => self.unequal(&mut d),
+            Scene::Declared => self.declared(&mut d),
         }
     }
 
