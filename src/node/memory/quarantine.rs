@@ -59,6 +59,7 @@ impl Nature {
             process: self.process,
             evicted: self.evicted,
             stayed: false,
+            disturbed: false,
             micros: clock.micros,
         }
     }
@@ -80,6 +81,7 @@ pub(super) fn open(
         trust_fresh: false,
         allow_eviction: false,
         durable: nature.durable,
+        disturbed: None,
         epoch: nature.epoch,
         remembers: batch.remembers,
         name: nature.name,
