@@ -175,7 +175,8 @@ pub enum NodeFault {
     UnknownMaster,
     /// The server at a configured Sentinel address is no Sentinel.
     NotSentinel,
-    /// Too few Sentinels agree on one master and its configuration epoch.
+    /// Too few Sentinels agree on one master and its configuration epoch, or too few masters of a
+    /// cluster on the owner of a slot.
     NoAgreement,
     /// Two configured nodes are the same server process, or have the data of one vote.
     SameServer,
@@ -402,7 +403,8 @@ impl NodeError {
             F::UnknownMaster => "Sentinels know no master of this name; check the master name",
             F::NotSentinel => "this address is not a Sentinel; check host and port",
             F::NoAgreement => {
-                "too few Sentinels agree on a master and its epoch; wait or check the Sentinels"
+                "too few Sentinels, or masters of the cluster, agree on a master and its epoch; \
+                 wait or check them"
             }
             F::SameServer => {
                 "two configured nodes are the same server, or have the data of one vote; remove one"

@@ -83,6 +83,10 @@ pub struct NodeHealth {
     /// handle was the first to find that it lost data
     /// ([`DurableRefuted`](crate::node::NodeEvent::DurableRefuted)).
     pub durable_refuted: bool,
+    /// Hash slots of a cluster that cannot be used now, and why. Names in other slots can:
+    /// `outcome`, `locks` and `new_keys` are those of one slot. `None` if all can, or it is not
+    /// known.
+    pub troubles: Option<Arc<str>>,
 }
 
 /// Time until something is possible: now, later, or unknown.
@@ -189,6 +193,9 @@ impl fmt::Display for Health {
             if node.durable_refuted {
                 write!(f, ", {DURABLE_REFUTED}")?;
             }
+            if let Some(why) = &node.troubles {
+                write!(f, ", {why}")?;
+            }
         }
         if self.nodes.iter().any(|node| node.outcome.is_empty()) {
             write!(f, "; {}", self.commands.first_step())?;
@@ -260,6 +267,7 @@ pub(crate) async fn health(
             losses: report.losses,
             no_failover: report.no_failover,
             durable_refuted: report.durable_refuted,
+            troubles: report.troubles,
         }
     };
     let nodes: Vec<_> = reports.into_iter().map(node).collect();

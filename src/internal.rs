@@ -55,15 +55,20 @@ pub mod model {
     }
 }
 pub use crate::name::{
-    DECISIONS, MARKER, NOTE, SETTLED, check_name, check_namespace, check_prefix, deployment_id,
-    of_key, of_record, record_key, trial_key,
+    DECISIONS, MARKER, NOTE, SETTLED, STAYS, check_name, check_namespace, check_prefix,
+    deployment_id, of_key, of_record, record_key, slot_key, slot_of, trial_key,
 };
+pub use crate::node::cluster::map::{
+    Map as ClusterMap, Round as ClusterRound, WORD as CLUSTER_WORD, Word as SlotWord,
+};
+pub use crate::node::cluster::nodes::View as ClusterView;
+pub use crate::node::cluster::owners::{SlotOwner, cluster_masters, slot_owners};
 pub use crate::node::min_replicas_rule::{
     ADVISED_DOWN_AFTER, ADVISED_LAG, Checked, LAG_SLACK, MinReplicasFacts, MinReplicasRule,
 };
 pub use crate::node::redis::faults::missing_right;
 pub use crate::node::sentinel::GroupAccess;
-use crate::node::{RedisNodeBuilder, SentinelNodeBuilder};
+use crate::node::{ClusterNodeBuilder, RedisNodeBuilder, SentinelNodeBuilder};
 pub use crate::op::QuarantineId;
 use crate::op::{Holder, Loss, Reply};
 pub use crate::quorum::answers::attempts;
@@ -126,6 +131,14 @@ pub fn nodes(settings: &Settings) -> Result<Vec<NodeUrl>, ConfigError> {
 /// [`ConfigError`] for the first invalid setting.
 pub fn endpoint(node: &RedisNodeBuilder) -> Result<Endpoint, ConfigError> {
     node.data()
+}
+
+/// Returns the address, login and TLS settings of each server that names a cluster.
+///
+/// # Errors
+/// [`ConfigError`] for the first invalid setting.
+pub fn cluster_servers(node: &ClusterNodeBuilder) -> Result<Vec<Endpoint>, ConfigError> {
+    node.servers()
 }
 
 /// Returns the addresses, logins and TLS settings of a Sentinel group.

@@ -3,8 +3,12 @@
 //! label after the prefix, which no lock's name or prefix may contain: two resources never share a
 //! key.
 
+mod slots;
+
 use std::sync::Arc;
 
+pub(crate) use self::slots::SLOTS;
+pub use self::slots::{slot_key, slot_of};
 use crate::error::ConfigError;
 use crate::error::Resource;
 use crate::safe_text::Quoted;
@@ -19,6 +23,13 @@ pub const MARKER: &str = "palisade:generation";
 pub const NOTE: &str = "palisade:note";
 /// Written before a wait for replicas, so that they have a write to confirm (durability 2).
 pub(crate) const BARRIER: &str = "palisade:barrier";
+
+/// Shows whether a slot of a cluster was away (cluster 7).
+pub const STAYS: &str = "palisade:stays";
+/// Never there.
+pub(crate) const NONE: &str = "palisade:none";
+// A short string in a longer key is `raw` also where it came by `RESTORE` (Redis 8.2).
+const _: () = assert!(STAYS.len() + ":{999999}".len() <= 24);
 
 const ELECTION: &str = "election:";
 const RECORD: &str = "idem:";
@@ -193,7 +204,9 @@ pub fn of_record<'a>(prefix: &str, key: &'a str) -> Option<(&'a str, &'a str)> {
 /// Refuses a side key of another lock, a key with the same side keys, or one that nodes use for all
 /// locks together.
 fn check_key(field: &'static str, key: &str) -> Result<(), ConfigError> {
-    if [MARKER, NOTE, BARRIER, SETTLED].contains(&key) {
+    // In a cluster each slot has its own.
+    let whole = key.split_once(":{").map_or(key, |(whole, _)| whole);
+    if [MARKER, NOTE, BARRIER, SETTLED, STAYS, NONE].contains(&whole) {
         let rule = "is a key that servers keep for all locks together; use another name or prefix";
         return Err(ConfigError::new(field, Quoted(key).to_string(), rule));
     }

@@ -41,8 +41,9 @@ const NODES: [Setting; 10] = [
     (
         "urls",
         "URL",
-        "A node: `redis://host[:port]`, `rediss://…`, `unix://…`, or a group as \
-         `sentinel://host,host,host/master`; give it once for each node (visible in process lists)",
+        "A node: `redis://host[:port]`, `rediss://…`, `unix://…`, a group as \
+         `sentinel://host,host,host/master`, or a cluster as `cluster://host,host`; give it once \
+         for each node (visible in process lists)",
     ),
     (
         "map",

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::facts::is_plain;
 use super::login::{Hand, Login, Lone};
-use palisade::internal::{self, GroupAccess, MinReplicasRule, NodeUrl, Secrets};
+use palisade::internal::{self, Endpoint, GroupAccess, MinReplicasRule, NodeUrl, Secrets};
 use palisade::{ConfigError, RedlockBuilder, Settings};
 
 /// The nodes that hold an application's locks, the logins at the servers of the nodes, and the
@@ -52,6 +52,16 @@ pub(super) struct GroupLogin {
     pub(super) rule: MinReplicasRule,
 }
 
+/// A cluster and the login of its servers.
+pub(super) struct ClusterLogin {
+    /// Address that names the cluster in a command.
+    pub(super) url: String,
+    /// The servers that the user named.
+    pub(super) servers: Vec<Endpoint>,
+    /// Login and transport of all servers. The address is a placeholder.
+    pub(super) like: Endpoint,
+}
+
 impl Access {
     /// Returns the passwords of all logins. User names are not secret, and findings contain them.
     pub(super) fn secrets(&self) -> Secrets {
@@ -74,7 +84,8 @@ impl Deployment {
     }
 
     /// Adds a node by its address: `redis://…` for a lone server, or
-    /// `sentinel://host,host,host/master` for a group, the same form as in `PALISADE_URLS`.
+    /// `sentinel://host,host,host/master` for a group, `cluster://host,host` for a whole cluster
+    /// (which only `init` and the doctor know), the same form as in `PALISADE_URLS`.
     pub fn node(mut self, url: impl Into<String>) -> Self {
         self.settings.urls.push(url.into());
         self
@@ -173,6 +184,13 @@ impl Deployment {
                     let lone = Lone { at, url, hand, target, allows_eviction, durable, window };
                     access.lone.push(lone);
                 }
+                NodeUrl::Cluster(_) => {
+                    let rule = "a cluster, and this command does not know clusters yet: look at it \
+                                by `redis-cli --cluster check <host:port>`; a master is replaced \
+                                by `CLUSTER FAILOVER` at its replica, which costs its slots one \
+                                quarantine";
+                    return Err(ConfigError::new("node", url, rule));
+                }
                 NodeUrl::Memory(_) => {
                     let rule = "it is in a process's memory: there is no server to look at";
                     return Err(ConfigError::new("node", "memory://", rule));
@@ -180,6 +198,28 @@ impl Deployment {
             }
         }
         Ok(access)
+    }
+
+    /// Returns the clusters among the nodes, and a deployment of the other nodes.
+    pub(super) fn clusters(&self) -> Result<(Vec<ClusterLogin>, Self), ConfigError> {
+        self.check()?;
+        let (mut clusters, mut others) = (Vec::new(), self.clone());
+        others.settings.urls.clear();
+        for (written, node) in self.settings.urls.iter().zip(self.nodes()?) {
+            let url = node.url()?;
+            let NodeUrl::Cluster(node) = node else {
+                others.settings.urls.push(written.clone());
+                continue;
+            };
+            let servers = internal::cluster_servers(&node)?;
+            let like = servers[0].clone();
+            clusters.push(ClusterLogin { url, servers, like });
+        }
+        Ok((clusters, others))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.settings.urls.is_empty()
     }
 
     /// Returns the id that the settings give the deployment.

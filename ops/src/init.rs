@@ -17,7 +17,9 @@ use std::fmt;
 
 use futures_util::future::join_all;
 
+use super::cluster::{self, Target, deployment_of};
 use super::gather::conn::Conn;
+use super::keys::{is_decision, is_palisades};
 use super::marking::{self, Looked};
 use super::masters::{self, Absent, Found, Master};
 use super::scan::{Scan, escaped};
@@ -25,7 +27,7 @@ use super::script::{self, Kind, Refusal};
 use super::{Deployment, backlog};
 use palisade::ConfigError;
 use palisade::internal::lineage::{Losses, Marker};
-use palisade::internal::{DECISIONS, MARKER, NOTE, RecordRead};
+use palisade::internal::{MARKER, RecordRead};
 use palisade::node::spi::Began;
 
 /// The result of `init` for each node.
@@ -147,9 +149,10 @@ const REPLACED: &str = "other nodes have data, so it was replaced or emptied: do
 const DELETED: &str = "it has deleted keys because its memory was full, and nothing shows which \
                        ones; if none were palisade's, restart it empty";
 const DECIDED: &str = "an operator has decided about keys that it lost";
-const LOST: &str = "`palisade idem incidents` shows for which loss keys wait; if everything was \
-                    lost and cannot be restored, `--lost-everything` marks it all the same: \
-                    keys used before then count as new, so they may run again";
+pub(super) const LOST: &str = "`palisade idem incidents` shows for which loss keys wait; if \
+                               everything was lost and cannot be restored, `--lost-everything` \
+                               marks it all the same: keys used before then count as new, so they \
+                               may run again";
 
 /// Marks all nodes of a new deployment: records in each node's marker that the node is new. If one
 /// node must not be marked, marks no node.
@@ -196,10 +199,20 @@ async fn mark_all(
 ) -> Result<Initialised, ConfigError> {
     palisade::internal::check_prefix(prefix.unwrap_or_default())?;
     let wanted = deployment.id()?;
-    let (_, found) = masters::find(deployment).await?;
-    let looks = found.iter().map(|found| async {
-        match &found.master {
-            Ok(master) => look(deployment, master, prefix).await,
+    let (clusters, others) = deployment.clusters()?;
+    let mut found = Vec::new();
+    if !others.is_empty() {
+        let (_, servers) = masters::find(&others).await?;
+        let server = |Found { node, master }| (node, master.map(Target::Server));
+        found.extend(servers.into_iter().map(server));
+    }
+    for login in &clusters {
+        let cluster = cluster::find(deployment, login).await;
+        found.push((login.url.clone(), cluster.map(Target::Cluster)));
+    }
+    let looks = found.iter().map(|(_, target)| async {
+        match target {
+            Ok(target) => target.look(deployment, prefix).await,
             Err(Absent::Refused(why)) => Err(Not::Now(Init::Refused(why.clone()))),
             Err(Absent::Unreachable(why)) => Err(Not::Now(Init::Unreachable(why.clone()))),
         }
@@ -212,56 +225,52 @@ async fn mark_all(
     let all_new =
         looks.iter().all(|look| look.is_ok() || is_lost && matches!(look, Err(Not::Marked(_))));
     // The nodes that were marked before say which deployment this is.
-    let known = join_all(found.iter().map(|found| deployment_of(deployment, found))).await;
+    let known = found.iter().map(|(_, target)| deployment_of(deployment, target));
+    let known = join_all(known).await;
     let differs = |id: u64| id != 0 && wanted.is_some_and(|wanted| wanted != id);
     let other = |known: Option<u64>| known.filter(|id| differs(*id));
     if known.iter().any(|known| other(*known).is_some()) {
         let nodes = found.into_iter().zip(known);
-        let nodes = nodes.map(|(found, known)| (found.node, of_other(found.master, other(known))));
+        let nodes = nodes.map(|((node, target), known)| (node, of_other(target, other(known))));
         return Ok(Initialised { nodes: nodes.collect() });
     }
     let known = known.into_iter().flatten().find(|id| *id != 0);
     let mut id = wanted.or(known).unwrap_or_else(rand::random);
     let mut nodes = Vec::new();
-    for (found, look) in found.into_iter().zip(looks) {
-        let at = found.master.as_ref().map(|master| master.at.clone()).unwrap_or_default();
-        let done = match (look, &found.master) {
+    for ((node, target), look) in found.into_iter().zip(looks) {
+        let at = target.as_ref().map(Target::at).unwrap_or_default();
+        let done = match (look, &target) {
             (Err(Not::Marked(done)), _) => done,
             (Err(Not::New(why)), _) => Init::Refused(why),
             (Err(Not::Now(why)), _) => why,
-            (Ok(()), Ok(master)) if all_new => mark(deployment, master, is_lost, id).await,
+            (Ok(()), Ok(target)) if all_new => target.mark(deployment, is_lost, id).await,
             (Ok(()), Ok(_)) if in_use => Init::Replaced { at },
             (Ok(()), Ok(_)) => Init::Left { at },
             (Ok(()), Err(_)) => continue,
         };
         // Of several calls at once, the one that marked the first node names the deployment.
         if wanted.is_none() && matches!(done, Init::Already { .. }) {
-            id = deployment_of(deployment, &found).await.filter(|id| *id != 0).unwrap_or(id);
+            id = deployment_of(deployment, &target).await.filter(|id| *id != 0).unwrap_or(id);
         }
-        nodes.push((found.node, done));
+        nodes.push((node, done));
     }
     Ok(Initialised { nodes })
 }
 
 /// `other` is the id of this node's data, if it is that node.
-fn of_other(master: Result<Master, Absent>, other: Option<u64>) -> Init {
-    match (master, other) {
-        (Ok(master), Some(id)) => Init::Refused(format!(
+fn of_other(target: Result<Target, Absent>, other: Option<u64>) -> Init {
+    match (target, other) {
+        (Ok(target), Some(id)) => Init::Refused(format!(
             "{}: it has the data of the deployment {id:016x}, and the settings name another one \
              (`deployment`)",
-            master.at
+            target.at()
         )),
-        (Ok(master), None) => Init::Left { at: master.at },
+        (Ok(target), None) => Init::Left { at: target.at() },
         (Err(absent), _) => Init::Unreachable(absent.why()),
     }
 }
 
-async fn deployment_of(deployment: &Deployment, found: &Found) -> Option<u64> {
-    let conn = found.master.as_ref().ok()?.open(deployment).await.ok()?;
-    Some(marking::look(&conn).await.ok()?.shown.marker?.deployment)
-}
-
-enum Not {
+pub(super) enum Not {
     Marked(Init),
     New(String),
     Now(Init),
@@ -269,7 +278,11 @@ enum Not {
 
 /// An unused server must not have a key of palisade, and a used one no record that is older than
 /// the beginning of its data.
-async fn look(deployment: &Deployment, master: &Master, prefix: Option<&str>) -> Result<(), Not> {
+pub(super) async fn look(
+    deployment: &Deployment,
+    master: &Master,
+    prefix: Option<&str>,
+) -> Result<(), Not> {
     let unreachable = |why: String| Not::Now(Init::Unreachable(format!("{}: {why}", master.at)));
     let conn = master.open(deployment).await.map_err(unreachable)?;
     let refusal = |Refusal { kind, why }| match kind {
@@ -309,7 +322,11 @@ async fn look(deployment: &Deployment, master: &Master, prefix: Option<&str>) ->
 }
 
 /// `None` if it has granted nothing yet.
-fn used(looked: &Looked, epoch: Option<u64>, is_lost: bool) -> Result<Option<u64>, Refusal> {
+pub(super) fn used(
+    looked: &Looked,
+    epoch: Option<u64>,
+    is_lost: bool,
+) -> Result<Option<u64>, Refusal> {
     let refuse = |kind, why: &str| Err(Refusal { kind, why: why.to_owned() });
     let shown = &looked.shown;
     let Some(marker) = shown.marker else {
@@ -349,7 +366,12 @@ fn used(looked: &Looked, epoch: Option<u64>, is_lost: bool) -> Result<Option<u64
 }
 
 /// A data history keeps its name, so that programs that have connected before go on.
-fn marked(looked: &Looked, used: Option<u64>, names: (u64, u64), epoch: Option<u64>) -> Marker {
+pub(super) fn marked(
+    looked: &Looked,
+    used: Option<u64>,
+    names: (u64, u64),
+    epoch: Option<u64>,
+) -> Marker {
     let shown = &looked.shown;
     let (deployment, vote) = names;
     let born = Marker::born(deployment, vote, rand::random(), shown.replid);
@@ -381,26 +403,7 @@ async fn older(conn: &Conn, keys: Vec<Vec<u8>>, began: &str) -> Result<Option<Ve
     Ok(keys.into_iter().zip(&heads).find(|(_, head)| is_older(head)).map(|(key, _)| key))
 }
 
-/// Such a key shows that the deployment had data before.
-fn is_decision(key: &[u8]) -> bool {
-    String::from_utf8_lossy(key).contains(&format!("idem:{DECISIONS}:"))
-}
-
-/// With an empty prefix, any key of palisade's form. Not the marker, which the script examines.
-fn is_palisades(key: &[u8], prefix: &str) -> bool {
-    let key = String::from_utf8_lossy(key);
-    if [MARKER, NOTE].contains(&&*key) {
-        return false;
-    }
-    if !prefix.is_empty() {
-        return key.starts_with(prefix)
-            || key.strip_prefix('{').is_some_and(|k| k.starts_with(prefix));
-    }
-    let side = [":fence", ":queue", ":meta"].iter().any(|what| key.ends_with(what));
-    side || key.starts_with("idem:") || key.contains(":idem:")
-}
-
-async fn mark(deployment: &Deployment, master: &Master, is_lost: bool, id: u64) -> Init {
+pub(super) async fn mark(deployment: &Deployment, master: &Master, is_lost: bool, id: u64) -> Init {
     let conn = match master.open(deployment).await {
         Ok(conn) => conn,
         Err(why) => return Init::Unreachable(format!("{}: {why}", master.at)),
@@ -452,18 +455,6 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn palisades_keys_are_known_by_their_form_or_by_the_prefix() {
-        for key in ["{a}:fence", "idem:orders:7", "app:idem:orders:7", "{x}:meta"] {
-            assert!(is_palisades(key.as_bytes(), ""), "{key}");
-        }
-        for key in ["users:7", "fence", "session:idempotent", "palisade:barrier", MARKER] {
-            assert!(!is_palisades(key.as_bytes(), ""), "{key}");
-        }
-        assert!(is_palisades(b"app:x", "app:") && is_palisades(b"{app:x}:fence", "app:"));
-        assert!(!is_palisades(b"other:app:x", "app:"));
-    }
-
     /// It returned unchanged, and no program has been here since.
     #[test]
     fn a_server_that_was_replaced_in_between_is_not_marked() {
@@ -473,7 +464,9 @@ mod tests {
         marker.losses = Losses::default().and(Loss { from: 0, began: 1_000, to: 1_000 });
         let (marker, process) = (Some(marker), marker.process);
         let (is_empty, note, evicted, micros) = (false, None, 0, 90_000_000);
-        let shown = Shown { marker, is_empty, note, replid, process, evicted, micros };
+        let (stayed, disturbed) = (false, false);
+        let shown =
+            Shown { marker, is_empty, note, replid, process, evicted, micros, stayed, disturbed };
         let looked = Looked { text: String::new(), shown };
         assert_eq!(used(&looked, Some(5), false).ok(), Some(Some(1_000)));
         for is_lost in [false, true] {

@@ -13,6 +13,7 @@
 pub mod doctor;
 
 mod backlog;
+mod cluster;
 mod deployment;
 mod facts;
 mod gather;
@@ -20,6 +21,7 @@ mod handover;
 mod held;
 mod incidents;
 mod init;
+mod keys;
 mod login;
 mod lower;
 mod marker;

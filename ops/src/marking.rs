@@ -12,11 +12,11 @@ use palisade::internal::lineage::{Marker, Note, Process, ReplicationId, Shown};
 use palisade::internal::{MARKER, NOTE, SETTLED};
 
 const SHOW: &str = include_str!("lua/show.lua");
-const SWAP: &str = include_str!("lua/swap.lua");
+pub(super) const SWAP: &str = include_str!("lua/swap.lua");
 
 const REPLICAS: Duration = Duration::from_millis(1_500);
 /// Between the look at a marker and the write in its place, in ms (quarantine 1).
-const JUDGED: u64 = 2_000;
+pub(super) const JUDGED: u64 = 2_000;
 const TRIES: u8 = 5;
 
 pub(super) struct Looked {
@@ -32,7 +32,12 @@ impl Looked {
 }
 
 pub(super) async fn look(conn: &Conn) -> Result<Looked, Refusal> {
-    let command = redis::cmd("EVAL").arg(SHOW).arg(2).arg(MARKER).arg(NOTE).take();
+    look_at(conn, &[MARKER, NOTE].map(ToOwned::to_owned)).await
+}
+
+/// `keys`: of the marker and the note.
+pub(super) async fn look_at(conn: &Conn, keys: &[String; 2]) -> Result<Looked, Refusal> {
+    let command = redis::cmd("EVAL").arg(SHOW).arg(2).arg(&keys[..]).take();
     let parts = run(conn, &command).await?;
     let text = |at: usize| parts.get(at).and_then(raw).unwrap_or_default();
     let number = |at: usize| text(at).parse::<u64>().ok();
@@ -52,6 +57,8 @@ pub(super) async fn look(conn: &Conn) -> Result<Looked, Refusal> {
         replid: ReplicationId::parse(&text(4)).ok_or_else(broken)?,
         process,
         evicted: number(9).ok_or_else(broken)?,
+        stayed: false,
+        disturbed: false,
         micros,
     };
     Ok(Looked { text: marker, shown })

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::client::lease::Lease;
 use crate::client::renewer::Renewer;
 use crate::env::Env;
+use crate::name::slot_of;
 use crate::quorum::grant::Quarantine;
 use crate::sync::SyncMutex;
 
@@ -27,8 +28,8 @@ pub enum Failover {
 }
 
 pub(crate) struct Failovers {
-    /// By the node's number. The quarantine also identifies the data history.
-    switched: SyncMutex<BTreeMap<usize, Quarantine>>,
+    /// By the node's part, and its number. The quarantine also identifies the data history.
+    switched: SyncMutex<BTreeMap<(Option<u16>, usize), Quarantine>>,
     renewer: Arc<Renewer>,
     env: Arc<dyn Env>,
 }
@@ -38,16 +39,21 @@ impl Failovers {
         Self { switched: SyncMutex::default(), renewer, env }
     }
 
-    pub(crate) fn switched(&self, node: usize, quarantine: Quarantine) {
-        self.switched.lock().insert(node, quarantine);
+    pub(crate) fn switched(&self, (node, part): (usize, Option<u16>), quarantine: Quarantine) {
+        self.switched.lock().insert((part, node), quarantine);
         for lease in self.renewer.leases() {
-            self.renew(&lease, node, quarantine);
+            if part.is_none_or(|part| part == slot_of(lease.key())) {
+                self.renew(&lease, node, quarantine);
+            }
         }
     }
 
     pub(crate) fn check(&self, lease: &Arc<Lease>) {
-        for (node, quarantine) in &*self.switched.lock() {
-            self.renew(lease, *node, *quarantine);
+        let switched = self.switched.lock();
+        for part in [None, Some(slot_of(lease.key()))] {
+            for ((_, node), quarantine) in switched.range((part, 0)..=(part, usize::MAX)) {
+                self.renew(lease, *node, *quarantine);
+            }
         }
     }
 

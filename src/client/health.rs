@@ -30,6 +30,7 @@ pub(crate) struct NodeReport {
     pub(crate) losses: Arc<[Loss]>,
     pub(crate) no_failover: Option<&'static str>,
     pub(crate) durable_refuted: bool,
+    pub(crate) troubles: Option<Arc<str>>,
 }
 
 impl Core {
@@ -41,6 +42,7 @@ impl Core {
             losses: [].into(),
             no_failover: None,
             durable_refuted: false,
+            troubles: None,
         };
         let Some(_operation) = self.closing.enter() else {
             let closed = handle_closed();
@@ -91,9 +93,10 @@ impl Core {
             let lock = lock.as_ref().map_or_else(NodeOutcome::no_answer, NodeOutcome::of);
             let queue = &self.queues[node];
             let (losses, no_failover) = (queue.losses(), queue.node().no_failover());
+            let troubles = queue.node().troubles();
             let report = report(&self.names[node], lock, forgets);
             let durable_refuted = queue.durable_refuted();
-            reports.push(NodeReport { losses, no_failover, durable_refuted, ..report });
+            reports.push(NodeReport { losses, no_failover, durable_refuted, troubles, ..report });
         }
         reports
     }

@@ -127,6 +127,13 @@ impl Lease {
         }
     }
 
+    pub(crate) fn key(&self) -> &str {
+        match &self.subject {
+            Subject::Lock { keys, .. } => keys.lock(),
+            Subject::Claim(ballot) => &ballot.key,
+        }
+    }
+
     pub(crate) fn with_drain(self, drain: Duration) -> Self {
         let until = self.until() - drain;
         self.state.lock().until = until;

@@ -131,7 +131,7 @@ impl Core {
             commands: commands.clone(),
             votes: Arc::new(VotingGauges::new(&names)),
             deployments: Arc::new(SyncMutex::new(Deployments::new(names.len()))),
-            on_switch: Arc::new(move |node, quarantine| switched.switched(node, quarantine)),
+            on_switch: Arc::new(move |part, quarantine| switched.switched(part, quarantine)),
         };
         let queue = |(i, node)| NodeQueue::new(node, i, settings.clone());
         let hints = Arc::new(Hints::new(nodes.len(), env.random() as u64));

@@ -16,8 +16,8 @@ mod pending_releases;
 mod replies;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -52,6 +52,8 @@ use crate::time::{Drift, Moment, NodeClock};
 pub(crate) const GRACE: Duration = Duration::from_millis(250);
 /// Empty batches read the node's clock and make it renew its note (quarantine 13).
 const HEARTBEAT: Duration = Duration::from_secs(2);
+/// A part of a node that nobody has used for so long gets none (cluster 5).
+const PART_IDLE: Duration = Duration::from_secs(60);
 
 /// In one channel. There are as many places for undo operations in addition.
 const QUEUE_MAX: usize = 100_000;
@@ -64,7 +66,7 @@ const DEPTH: usize = 4;
 const AGAIN_MAX: usize = 16;
 
 /// Called before the callers receive the answer that shows the new data history.
-pub(crate) type OnSwitch = dyn Fn(usize, Quarantine) + Send + Sync;
+pub(crate) type OnSwitch = dyn Fn((usize, Option<u16>), Quarantine) + Send + Sync;
 
 #[derive(Clone)]
 pub(crate) struct QueueSettings {
@@ -90,15 +92,30 @@ pub(crate) struct NodeQueue {
     load: Arc<Load>,
     look: Arc<Notify>,
     remembers: Arc<SyncMutex<Remembered>>,
-    queues: SyncMutex<Option<Queues>>,
+    queues: Arc<SyncMutex<Option<Queues>>>,
+    /// Set in the queue of a part.
+    part: Option<u16>,
+    parts: SyncMutex<BTreeMap<u16, Arc<NodeQueue>>>,
 }
 
 impl NodeQueue {
     pub(crate) fn new(node: Arc<dyn LockNode>, index: usize, settings: QueueSettings) -> Self {
         let counters = Arc::new(Counters::new(node.name()));
-        let (load, look, queues) = (Arc::default(), Arc::default(), SyncMutex::default());
+        let (load, look, queues) = (Arc::default(), Arc::default(), Arc::default());
         let remembers = Arc::new(SyncMutex::new(settings.remembers));
-        Self { node, index, settings, counters, load, look, remembers, queues }
+        let (part, parts) = (None, SyncMutex::default());
+        Self { node, index, settings, counters, load, look, remembers, queues, part, parts }
+    }
+
+    /// Of one of the node's parts, which are counted together.
+    fn of_part(&self, part: u16) -> Arc<Self> {
+        let new = || {
+            let node = self.node.part(part).unwrap_or_else(|| Arc::clone(&self.node));
+            let (counters, load) = (Arc::clone(&self.counters), Arc::clone(&self.load));
+            let whole = Self::new(node, self.index, self.settings.clone());
+            Arc::new(Self { counters, load, part: Some(part), ..whole })
+        };
+        Arc::clone(self.parts.lock().entry(part).or_insert_with(new))
     }
 
     pub(crate) fn node(&self) -> &Arc<dyn LockNode> {
@@ -127,15 +144,28 @@ impl NodeQueue {
 
     pub(crate) fn look(&self) {
         self.look.notify_one();
+        self.parts.lock().values().for_each(|part| part.look());
     }
 
-    pub(crate) fn submit(&self, mut pending: Pending) {
+    pub(crate) fn submit(&self, pending: Pending) {
+        match self.node.part_of(&pending.op) {
+            None => self.take(pending),
+            Some(Ok(part)) => self.of_part(part).take(pending),
+            Some(Err(e)) => pending.answer(Err(e), &Origin::local(self.settings.env.now())),
+        }
+    }
+
+    fn take(&self, mut pending: Pending) {
         pending.count(&self.load);
         let full = || format!("{QUEUE_MAX} requests wait already");
         let mut queues = self.queues.lock();
         let pending = match queues.as_ref().map(|queues| queues.of(&pending)) {
             // Undo operations free a lock or a claim for others.
-            Some(open) if open.capacity() <= QUEUE_MAX && !pending.op.is_undo() => {
+            Some(open)
+                if !pending.op.is_undo()
+                    && (open.capacity() <= QUEUE_MAX
+                        || self.part.is_some() && self.load.unanswered() > QUEUE_MAX) =>
+            {
                 return self.refuse_busy(pending, full());
             }
             Some(open) => match open.try_send(pending) {
@@ -160,6 +190,9 @@ impl NodeQueue {
         let worker = Worker {
             node: Arc::clone(&self.node),
             index: self.index,
+            part: self.part,
+            queues: Arc::downgrade(&self.queues),
+            worked: self.settings.env.now(),
             monitor: NodeMonitor::new(
                 self.node.name(),
                 &self.settings,
@@ -201,6 +234,10 @@ type Unconfirmed = BTreeMap<Durability, Vec<(Pending, Reply)>>;
 struct Worker {
     node: Arc<dyn LockNode>,
     index: usize,
+    part: Option<u16>,
+    queues: Weak<SyncMutex<Option<Queues>>>,
+    /// When the last op was sent.
+    worked: Moment,
     monitor: NodeMonitor,
     settings: QueueSettings,
     counters: Arc<Counters>,
@@ -259,10 +296,16 @@ impl Worker {
                 let most = self.pace.most(waiting, under_way.is_empty() && depth > 1);
                 next = self.next_batch(now, most.min(BATCH_MAX));
             }
-            let beat = self.spoke + HEARTBEAT;
-            looks &= under_way.is_empty();
-            if next.is_none() && under_way.is_empty() && (looks || beat <= now) {
+            let is_idle = self.part.is_some() && now > self.worked + PART_IDLE;
+            let beat = Some(self.spoke + HEARTBEAT).filter(|_| !is_idle);
+            looks &= under_way.is_empty() && !is_idle;
+            let is_due = looks || beat.is_some_and(|beat| beat <= now);
+            if next.is_none() && under_way.is_empty() && is_due {
                 next = Some((Vec::new(), now + self.settings.node_deadline));
+            }
+            let is_over = next.is_none() && under_way.is_empty() && confirming.is_empty();
+            if is_idle && is_over && self.leaves(now) {
+                break;
             }
             if let Some((batch, deadline)) = next {
                 last = batch.len();
@@ -270,8 +313,9 @@ impl Worker {
                 continue;
             }
             let owed = self.owed.due().filter(|_| room);
-            let beat = Some(beat).filter(|_| under_way.is_empty());
-            alarm.set_for(owed.into_iter().chain(beat).min(), now);
+            let beat = beat.filter(|_| under_way.is_empty());
+            let end = Some(self.end()).filter(|_| is_idle);
+            alarm.set_for(owed.into_iter().chain(beat).chain(end).min(), now);
             tokio::select! {
                 biased;
                 more = self.incoming.wait(), if open => if !more { break },
@@ -292,6 +336,27 @@ impl Worker {
             let answered = self.send(last, deadline, node, env).await;
             self.settle(answered);
         }
+    }
+
+    /// Of the last lease of an idle part that a change of its data could concern.
+    fn end(&self) -> Moment {
+        self.worked + PART_IDLE + self.settings.terms.max_ttl
+    }
+
+    /// The next request starts another task.
+    fn leaves(&self, now: Moment) -> bool {
+        let has_work =
+            self.incoming.len() > 0 || !self.again.is_empty() || self.owed.due().is_some();
+        if has_work || now < self.end() {
+            return false;
+        }
+        let Some(queues) = self.queues.upgrade() else { return false };
+        let mut queues = queues.lock();
+        let leaves = self.incoming.len() == 0;
+        if leaves {
+            *queues = None;
+        }
+        leaves
     }
 
     fn take_first_facts(&mut self) -> bool {
@@ -369,6 +434,9 @@ impl Worker {
         let remembers = self.remembered();
         let sent = env.now();
         self.spoke = sent;
+        if !requests.is_empty() {
+            self.worked = sent;
+        }
         let ops: Vec<_> = requests.iter().map(|pending| pending.op.clone()).collect();
         // Even if the node reconnects earlier: the next batch could overtake this one.
         self.in_touch &= !self.names_server || self.node.server().is_some();

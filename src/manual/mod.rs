@@ -61,6 +61,7 @@ pub mod troubleshooting {}
 pub mod testing {}
 
 /// [clocks]: https://github.com/palisade-rs/palisade/blob/main/docs/design/clocks.md
+/// [cluster]: https://github.com/palisade-rs/palisade/blob/main/docs/design/cluster.md
 /// [durability]: https://github.com/palisade-rs/palisade/blob/main/docs/design/durability.md
 /// [election]: https://github.com/palisade-rs/palisade/blob/main/docs/design/election.md
 /// [idempotency]: https://github.com/palisade-rs/palisade/blob/main/docs/design/idempotency.md

@@ -22,8 +22,8 @@ use self::order::Waiting;
 use self::redial::Failed;
 use super::redis::barrier::Barriers;
 use super::redis::barrier::replicas::Known;
-use super::redis::encode::GroupTerms;
-use super::redis::facts::ServerFacts;
+use super::redis::encode::{GroupTerms, Named};
+use super::redis::facts::{ServerFacts, Wants};
 use super::redis::faults;
 use super::redis::session::Session;
 use super::{BoxFuture, NodeEvent, NodeSignal};
@@ -37,7 +37,7 @@ use crate::op::{Batch, Remembered, Replies, Terms, TimedFacts};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-const EVENTS: usize = 1024;
+pub(super) const EVENTS: usize = 1024;
 const JUDGE_EVERY: Duration = Duration::from_secs(10);
 
 /// Unanswered batches on a connection. A handle sends fewer at once.
@@ -55,8 +55,8 @@ pub(crate) trait Resolver: Send + Sync + 'static {
     /// unanswered calls on it end as *maybe executed*.
     fn changed(&self) -> watch::Receiver<u64>;
 
-    fn wants_min_replicas_facts(&self) -> bool {
-        true
+    fn wants(&self) -> Wants {
+        Wants { min_replicas: true, cluster: false }
     }
 
     fn hint(&self) -> &'static str {
@@ -88,6 +88,13 @@ pub(crate) trait Resolver: Send + Sync + 'static {
     fn group_terms(&self) -> GroupTerms {
         GroupTerms::ALONE
     }
+}
+
+/// A slot of a cluster, and the masters' last word on its owner, which is the server of this link.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot {
+    pub(crate) number: u16,
+    pub(crate) named: Named,
 }
 
 #[derive(Clone, Debug)]
@@ -146,11 +153,19 @@ struct Current {
 
 impl<R: Resolver> Link<R> {
     pub(crate) fn new(resolver: R, options: LinkOptions) -> Self {
+        Self::with_events(resolver, options, broadcast::Sender::new(EVENTS))
+    }
+
+    pub(crate) fn with_events(
+        resolver: R,
+        options: LinkOptions,
+        events: broadcast::Sender<NodeSignal>,
+    ) -> Self {
         let shared = Shared {
             changed: resolver.changed(),
             resolver,
             options,
-            events: broadcast::Sender::new(EVENTS),
+            events,
             state: SyncMutex::default(),
             turns: watch::Sender::new(0),
         };
@@ -204,16 +219,31 @@ impl<R: Resolver> Link<R> {
         self.shared.events.subscribe()
     }
 
-    pub(crate) fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+    pub(crate) fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'static, Replies> {
+        self.call_in(None, batch, deadline)
+    }
+
+    /// For data in this slot.
+    pub(crate) fn call_in(
+        &self,
+        slot: Option<Slot>,
+        batch: Batch,
+        deadline: Moment,
+    ) -> BoxFuture<'static, Replies> {
+        let shared = Arc::clone(&self.shared);
         if Handle::try_current().is_err() {
             // No runtime yet: sent at the first poll.
-            return Box::pin(async move { self.call(batch, deadline).await });
+            let link = Self { shared };
+            return Box::pin(async move { link.call_in(slot, batch, deadline).await });
         }
-        let (shared, n) = (&self.shared, batch.ops.len());
+        let n = batch.ops.len();
         let rest = deadline.since(shared.options.env.now());
-        let doubt = |(current, sent)| (Doubt { shared, current, standing: true }, sent);
-        let place = match shared.place(Arc::new(batch)) {
-            Ok(place) => place.map(doubt),
+        let of = Arc::clone(&shared);
+        let doubt = move |(current, sent)| {
+            (Doubt { shared: Arc::clone(&of), current, standing: true }, sent)
+        };
+        let place = match shared.place(slot, Arc::new(batch)) {
+            Ok(place) => place.map(&doubt),
             Err(cause) => return Box::pin(ready(Replies::fail(n, &cause))),
         };
         Box::pin(async move {
@@ -258,6 +288,7 @@ impl<R: Resolver> Link<R> {
     /// A new connection may lead to another server.
     pub(crate) async fn barrier(
         &self,
+        slot: Option<u16>,
         after: BarrierPoint,
         level: Durability,
         deadline: Moment,
@@ -276,7 +307,9 @@ impl<R: Resolver> Link<R> {
         let mut changed = shared.changed.clone();
         tokio::select! {
             biased;
-            passed = current.barriers.pass(after.replication, level, known, deadline) => passed,
+            passed = current.barriers.pass((after.replication, slot), level, known, deadline) => {
+                passed
+            }
             () = moved_on(&mut changed, current.version) => {
                 not_durable("the Sentinels took this master down before replicas had it".to_owned())
             }
@@ -292,7 +325,11 @@ impl<R: Resolver> Shared<R> {
         self.state.lock()
     }
 
-    fn usable(self: &Arc<Self>, batch: &Batch) -> Option<(Arc<Current>, GroupTerms)> {
+    fn usable(
+        self: &Arc<Self>,
+        slot: Option<Slot>,
+        batch: &Batch,
+    ) -> Option<(Arc<Current>, GroupTerms)> {
         let now = self.options.env.now();
         let (current, judge) = {
             let mut state = self.state();
@@ -305,7 +342,7 @@ impl<R: Resolver> Shared<R> {
             (current, judge)
         };
         let Some(group_terms) =
-            self.terms_at(current.version).filter(|_| !current.session.is_lost())
+            self.terms_in(slot, current.version).filter(|_| !current.session.is_lost())
         else {
             self.part_with(&current, current.session.is_lost());
             return None;
@@ -349,6 +386,12 @@ impl<R: Resolver> Shared<R> {
         self.late("still connecting when the deadline passed")
     }
 
+    fn terms_in(&self, slot: Option<Slot>, version: u64) -> Option<GroupTerms> {
+        let terms = self.terms_at(version)?;
+        let Some(Slot { number, named }) = slot else { return Some(terms) };
+        Some(GroupTerms { slot: Some(number), named: Some(named), ..terms })
+    }
+
     /// Of this version; `None` if there is a later one.
     fn terms_at(&self, version: u64) -> Option<GroupTerms> {
         let LinkOptions { trust_fresh, allow_eviction, trial, .. } = self.options;
@@ -366,13 +409,13 @@ fn cut_off() -> NodeError {
 
 /// A dropped call leaves a reply without a reader, and after a time-out it is unknown which replies
 /// will still arrive.
-struct Doubt<'a, R: Resolver> {
-    shared: &'a Shared<R>,
+struct Doubt<R: Resolver> {
+    shared: Arc<Shared<R>>,
     current: Arc<Current>,
     standing: bool,
 }
 
-impl<R: Resolver> Drop for Doubt<'_, R> {
+impl<R: Resolver> Drop for Doubt<R> {
     fn drop(&mut self) {
         if self.standing {
             self.shared.part_with(&self.current, true);
@@ -400,7 +443,7 @@ macro_rules! node_over_link {
                 level: Durability,
                 deadline: Moment,
             ) -> BoxFuture<'_, Result<u32, NodeError>> {
-                Box::pin(self.link.barrier(after, level, deadline))
+                Box::pin(self.link.barrier(None, after, level, deadline))
             }
 
             /// The server answers in order.

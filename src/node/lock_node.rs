@@ -9,7 +9,7 @@ use tokio::sync::broadcast;
 use crate::durability::{BarrierPoint, Durability};
 use crate::error::{NodeError, NodeFault};
 use crate::node::{FailoverTimes, NodeSignal};
-use crate::op::{Batch, Replies, TimedFacts};
+use crate::op::{Batch, Op, Replies, TimedFacts};
 use crate::time::Moment;
 
 /// Boxed future, which the methods of [`LockNode`] return because the trait has to be object-safe.
@@ -87,6 +87,31 @@ pub trait LockNode: Send + Sync + 'static {
     /// operators. Returns `None`, the default, if there is none, or it is not known. An
     /// implementation must not send a request. A wrapper has to forward this method.
     fn no_failover(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Returns the part of this node that executes the op: the number of a hash slot of a cluster.
+    /// Returns an error if no part has all keys of the op, and `None`, the default, if the node has
+    /// no parts.
+    ///
+    /// Each part has a server, a clock and a data history of its own, and fails alone. A caller
+    /// sends the op to [`part`](Self::part) then. A wrapper has to forward both methods: without
+    /// them what a caller remembers of the data protects no slot of a cluster.
+    fn part_of(&self, op: &Op) -> Option<Result<u16, NodeError>> {
+        let _ = op;
+        None
+    }
+
+    /// Returns a part of this node, as a node. The default is `None`.
+    fn part(&self, part: u16) -> Option<Arc<dyn LockNode>> {
+        let _ = part;
+        None
+    }
+
+    /// Returns which parts of this node cannot be used now, and why, for operators; `None`, the
+    /// default, if all can, or it is not known. An implementation must not send a request. A
+    /// wrapper has to forward this method.
+    fn troubles(&self) -> Option<Arc<str>> {
         None
     }
 

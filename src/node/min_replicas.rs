@@ -90,6 +90,7 @@ impl Judge {
             durable: false,
             trial: None,
             named: None,
+            slot: None,
             good_replicas: good_replicas(&self.rule, last.facts.as_ref()),
         }
     }
@@ -211,6 +212,7 @@ mod tests {
             min_replicas: Some(1),
             min_replicas_max_lag: Some(2),
             eviction: None,
+            cluster_id: None,
         }
     }
 

@@ -1,10 +1,11 @@
 //! Nodes: independent lock servers, one vote each.
 //!
-//! [`RedisNode`] is one server, [`SentinelNode`] a group that Sentinels watch, and [`MemoryNode`]
-//! lives in the memory of this process, for tests and embedded use. A program can add other kinds
-//! by implementing [`spi::LockNode`]; see [`spi`].
+//! [`RedisNode`] is one server, [`SentinelNode`] a group that Sentinels watch, [`ClusterNode`] a
+//! whole cluster, and [`MemoryNode`] lives in the memory of this process, for tests and embedded
+//! use. A program can add other kinds by implementing [`spi::LockNode`]; see [`spi`].
 
 mod builder;
+pub(crate) mod cluster;
 mod event;
 mod failover_times;
 pub(crate) mod lineage;
@@ -18,6 +19,7 @@ pub(crate) mod sentinel;
 pub mod spi;
 
 pub use self::builder::NodeBuilder;
+pub use self::cluster::{ClusterNode, ClusterNodeBuilder, ClusterSettings};
 pub(crate) use self::event::DURABLE_REFUTED;
 pub(crate) use self::event::NodeSignal;
 pub use self::event::{HistoryCause, NamedEvent, NodeEvent, NodeEvents};

@@ -15,6 +15,7 @@ use tokio::sync::broadcast;
 
 pub use self::builder::{GroupAccess, SentinelNodeBuilder};
 pub use self::settings::GroupSettings;
+pub(super) use self::settings::address_map;
 pub use self::status::SentinelStatus;
 pub use super::min_replicas_rule::MinReplicas;
 

@@ -39,8 +39,8 @@ use crate::time::Drift;
 pub struct Settings {
     /// Addresses of the nodes. [`Redlock::from_urls`] describes the form of an address.
     pub urls: Vec<String>,
-    /// Addresses that Sentinels report, each with the address at which this process reaches the
-    /// same server: `host:port=host:port`, as in
+    /// Addresses that Sentinels or a cluster report, each with the address at which this process
+    /// reaches the same server: `host:port=host:port`, as in
     /// [`SentinelNodeBuilder::map_address`](crate::node::SentinelNodeBuilder::map_address).
     pub map: Vec<(String, String)>,
     /// ACL user for data servers, if the address of the node has no login. It needs a password.
@@ -168,14 +168,16 @@ impl Redlock {
     /// |---|---|
     /// | `redis://[user:password@]host[:port][/db]`, `rediss://…`, `unix:///path` | a server |
     /// | `sentinel://[user:password@]host[:port],host[:port],…/master[/db]` | a group |
+    /// | `cluster://[user:password@]host[:port],host[:port],…` | a whole cluster |
     /// | `memory://[name]` | this process's memory |
     ///
-    /// The login in the address of a group is for its data servers. Write the reserved characters
-    /// in a login as `%2F`, `%3F`, `%40` and so on, and a `%` as `%25`. The address may end with a
-    /// `?` and settings of the node's builder, separated by `&`: `trust_fresh`, `allow_eviction`,
-    /// `failover_window`, `min_replicas` and `max_lag` for a server or a group; `name`,
+    /// The login in the address of a group or a cluster is for its data servers. Write the reserved
+    /// characters in a login as `%2F`, `%3F`, `%40` and so on, and a `%` as `%25`. The address may
+    /// end with a `?` and settings of the node's builder, separated by `&`: `trust_fresh`,
+    /// `allow_eviction`, `failover_window`, `min_replicas` and `max_lag` for a server, a group or a
+    /// cluster; `name` for a server or a cluster; `tls` for a group or a cluster;
     /// `connect_timeout`, `replicas` and `durable` only for a server; `sentinel_username`,
-    /// `sentinel_password`, `tls`, `sentinel_tls`, `sentinel_deadline`, `poll_every` and
+    /// `sentinel_password`, `sentinel_tls`, `sentinel_deadline`, `poll_every` and
     /// `trust_unconfirmed_master` only for a group. The login of a socket is `user` and `pass`, its
     /// database `db`, as options.
     ///

@@ -14,12 +14,13 @@ use crate::dial::credentials::{self, PasswordFile};
 use crate::dial::endpoint::Endpoint;
 #[cfg(not(feature = "tls"))]
 use crate::dial::url::WITHOUT_TLS;
-use crate::dial::url::{SENTINEL_PORT, Url, plain, server_tls, shown};
+use crate::dial::url::{SENTINEL_PORT, SERVER_PORT, Url, plain, server_tls, shown};
 use crate::error::ConfigError;
 use crate::node::min_replicas_rule::MinReplicasRule;
 use crate::node::spi::LockNode;
 use crate::node::{
-    MemoryNode, NodeBuilder, RedisNode, RedisNodeBuilder, SentinelNode, SentinelNodeBuilder,
+    ClusterNode, ClusterNodeBuilder, MemoryNode, NodeBuilder, RedisNode, RedisNodeBuilder,
+    SentinelNode, SentinelNodeBuilder,
 };
 use crate::safe_text::Quoted;
 
@@ -30,6 +31,8 @@ pub enum NodeUrl {
     Lone(RedisNodeBuilder),
     /// A group of a master and its replicas that Sentinels watch.
     Group(SentinelNodeBuilder),
+    /// A whole cluster.
+    Cluster(ClusterNodeBuilder),
     /// A node in this process's memory.
     Memory(MemoryNode),
 }
@@ -41,6 +44,7 @@ impl NodeUrl {
         match self {
             Self::Lone(node) => node.allows_eviction(),
             Self::Group(node) => node.allows_eviction(),
+            Self::Cluster(node) => node.allows_eviction(),
             Self::Memory(_) => false,
         }
     }
@@ -57,6 +61,7 @@ impl NodeUrl {
         match self {
             Self::Lone(node) => node.min_replicas_rule(),
             Self::Group(node) => node.min_replicas_rule(),
+            Self::Cluster(node) => node.min_replicas_rule(),
             Self::Memory(_) => MinReplicasRule::default(),
         }
     }
@@ -72,6 +77,7 @@ impl NodeUrl {
         let (url, replicas, lag) = match self {
             Self::Lone(node) => (node.data()?.url(), usual.replicas, usual.max_lag),
             Self::Group(node) => (node.url()?, replicas, max_lag),
+            Self::Cluster(node) => (node.url()?, usual.replicas, usual.max_lag),
             Self::Memory(_) => return Ok("memory://".to_owned()),
         };
         let replicas = (replicas != usual.replicas).then(|| format!("min_replicas={replicas}"));
@@ -91,6 +97,7 @@ impl NodeUrl {
         match self {
             Self::Lone(node) => Self::Lone(node.on_trial(trial)),
             Self::Group(node) => Self::Group(node.on_trial(trial).trust_unconfirmed_master(true)),
+            Self::Cluster(node) => Self::Cluster(node.on_trial(trial)),
             Self::Memory(node) => Self::Memory(node),
         }
     }
@@ -103,6 +110,7 @@ impl NodeUrl {
         Ok(match self {
             Self::Lone(node) => Arc::new(node.build()?),
             Self::Group(node) => Arc::new(node.build()?),
+            Self::Cluster(node) => Arc::new(node.build()?),
             Self::Memory(node) => Arc::new(node),
         })
     }
@@ -189,12 +197,14 @@ impl<'a> Access<'a> {
         let url = url.trim();
         let made = match url.split_once("://").map_or("", |(scheme, _)| scheme) {
             "sentinel" => Url::parse(url).and_then(|url| self.group(url)).map(NodeUrl::Group),
+            "cluster" => Url::parse(url).and_then(|url| self.cluster(url)).map(NodeUrl::Cluster),
             "memory" => Url::parse(url).and_then(|url| memory(&url)).map(NodeUrl::Memory),
             scheme if server_tls(scheme).is_some() => {
                 Url::parse(url).and_then(|url| self.lone(url)).map(NodeUrl::Lone)
             }
             _ => {
-                let rule = "must begin with redis://, rediss://, unix://, sentinel:// or memory://";
+                let rule = "must begin with redis://, rediss://, unix://, sentinel://, cluster:// \
+                            or memory://";
                 return Err(refused(n, url, rule));
             }
         };
@@ -202,6 +212,7 @@ impl<'a> Access<'a> {
             match &node {
                 NodeUrl::Lone(lone) => lone.data().map(drop),
                 NodeUrl::Group(group) => group.access().map(drop),
+                NodeUrl::Cluster(cluster) => cluster.servers().map(drop),
                 NodeUrl::Memory(_) => Ok(()),
             }?;
             Ok(node)
@@ -234,6 +245,37 @@ impl<'a> Access<'a> {
                 "replicas" => node.replicas(given.number()?),
                 "durable" => node.durable(given.yes()?),
                 _ => return Err(given.unknown("name, connect_timeout, replicas, durable")),
+            })
+        })
+    }
+
+    fn cluster(&self, url: Url<'_>) -> Result<ClusterNodeBuilder, ConfigError> {
+        let form = "write cluster://[user:password@]host:port,host:port, without a database";
+        let broken = |what: &str| ConfigError::new("cluster address", what, form);
+        let servers =
+            url.addresses(SERVER_PORT).map_err(|_| broken("with hosts of another form"))?;
+        servers.iter().try_for_each(|at| url.check_host(at))?;
+        if url.path.is_some_and(|path| !["", "0"].contains(&path.trim_matches('/'))) {
+            return Err(broken("with a path"));
+        }
+        let node = ClusterNode::builder(servers.iter().map(Address::to_string));
+        let node = match url.login {
+            None => self.login(node),
+            Some((user, password)) => {
+                let node = given(node, user, NodeBuilder::username);
+                given(node, password, NodeBuilder::password)
+            }
+        };
+        let node = node.map_address(self.of.map.clone());
+        with_options(node, url.options, |node, given| {
+            Ok(match given.name {
+                "name" => node.name(&given.value),
+                #[cfg(feature = "tls")]
+                "tls" if given.yes()? => node.tls(self.root.clone(), self.client.clone()),
+                #[cfg(not(feature = "tls"))]
+                "tls" if given.yes()? => return Err(given.refused(WITHOUT_TLS)),
+                "tls" => node,
+                _ => return Err(given.unknown("name, tls")),
             })
         })
     }

@@ -251,6 +251,28 @@ fn a_variable_that_is_set_to_nothing_takes_nothing_away() {
 }
 
 #[test]
+fn a_cluster_is_one_address() {
+    let built = |url: &str| Settings::new([url]).build().map_err(|e| e.to_string());
+    for url in ["cluster://h", "cluster://u:pw@h:1,i:2/?failover_window=3s&name=c", "cluster://h/0"]
+    {
+        assert!(built(url).is_ok(), "{url}");
+    }
+    let node = |url: &str| Settings::new([url]).nodes().unwrap().remove(0).url().unwrap();
+    let url = node("cluster://u:pw@h,i:2?failover_window=3s");
+    assert_eq!(url, "cluster://h:6379,i:2?failover_window=3s");
+    for (url, words) in [
+        ("cluster://h/1", "with a path"),
+        ("cluster://app@h", "`username` is \"app\": needs its password"),
+        ("cluster://h?replicas=1", "no such option; the options are name, tls"),
+        ("cluster://h,0.0.0.0", "write its own"),
+        ("cluster://", "write cluster://[user:password@]host:port"),
+    ] {
+        let why = built(url).unwrap_err();
+        assert!(why.contains(words), "{url}: {why}");
+    }
+}
+
+#[test]
 fn an_address_of_every_machine_is_refused_however_it_is_written() {
     for url in ["sentinel://0.0.0.0:26379/a", "sentinel://h,[::]/a", "redis://0:6379"] {
         let why = Settings::new([url]).build().map(drop).unwrap_err().to_string();

@@ -34,8 +34,8 @@ const TRIES: u8 = 3;
 #[derive(Clone, Debug)]
 pub(crate) struct Planned {
     believed: Believed,
-    /// What is written, if anything is; `None` in it deletes the list.
-    becomes: Option<Option<Stamped>>,
+    /// What is written, if anything is; nothing in it deletes the list.
+    becomes: Option<Stamped>,
     pub(crate) write: Write,
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn plan(h: &Header, op: &Enlist, believed: Believed) -> Planned {
             Some(_) => Class::Grant,
         };
         steps.push(believed.text.clone().map_or(Step::Absent, Step::Is));
-        becomes = Some(None);
+        becomes = Some(Stamped::default());
         if list.is_empty() {
             steps.push(Step::Drop);
         } else {
@@ -62,7 +62,7 @@ pub(crate) fn plan(h: &Header, op: &Enlist, believed: Believed) -> Planned {
             steps.extend(ruling.tells(op).then(|| Step::Part(0, Stamped::default())));
             let first = if ruling.tells(op) { AWAITED } else { ALONE };
             steps.push(Step::Set(text(first, list, op), Some(life)));
-            becomes = Some(Some(text(ALONE, list, op)));
+            becomes = Some(text(ALONE, list, op));
         }
         steps.extend(ruling.tells(op).then_some(Step::Wake(0)));
     }
@@ -104,7 +104,7 @@ pub(crate) fn judge(
     }
     let now = h.facts.node_micros / 1_000;
     let written = planned.becomes.as_ref().filter(|_| ran);
-    let text = written.map_or(there, |text| text.as_ref().map(|text| text.at(now)));
+    let text = written.map_or(there, |text| Some(text.at(now)).filter(|text| !text.is_empty()));
     (Judged::Reply(Ok(ruling.reply)), Some(Believed { text, tries: 0 }))
 }
 

@@ -19,6 +19,7 @@ macro_rules! forward {
 #[allow(unused_imports)]
 pub(crate) use forward;
 
+pub mod cluster;
 pub mod contract;
 pub mod fake;
 pub mod group;

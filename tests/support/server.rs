@@ -94,6 +94,16 @@ impl Server {
         self.port
     }
 
+    /// Returns the port of the cluster bus, as it was given to the server.
+    pub fn bus(&self) -> &str {
+        let at = self.args.iter().position(|arg| arg == "--cluster-port");
+        at.and_then(|at| self.args.get(at + 1)).expect("a server of a cluster")
+    }
+
+    pub fn runs(&self) -> bool {
+        self.run.is_some()
+    }
+
     /// Returns the server's address as `host:port`.
     pub fn addr(&self) -> String {
         format!("{}:{}", self.host, self.port)

@@ -41,6 +41,7 @@
 //!    requires. A test compares the ids in the templates with the checks.
 
 mod checks;
+mod cluster;
 pub mod probe;
 mod report;
 mod text;
@@ -53,7 +54,7 @@ use super::facts::{self, Facts, is_plain};
 use super::{Deployment, gather};
 use palisade::Config;
 use palisade::ConfigError;
-use palisade::internal::default_clock_error;
+use palisade::internal::{Secrets, default_clock_error};
 
 /// Returns the ids of all checks, in the order of reports.
 pub fn checks() -> impl Iterator<Item = &'static str> {
@@ -113,6 +114,23 @@ impl Doctor {
     /// most its ttl.
     pub async fn examine(&self) -> Result<Report, ConfigError> {
         self.check()?;
+        let (clusters, others) = self.deployment.clusters()?;
+        let (mut is_reached, mut found) = (false, Vec::new());
+        for login in &clusters {
+            let (reached, findings) = cluster::findings(&self.deployment, login).await;
+            is_reached |= reached;
+            found.extend(findings);
+        }
+        let logins = clusters.iter().map(|cluster| &cluster.like);
+        let secrets = logins.fold(Secrets::default(), |all, at| all.and(&at.secrets()));
+        if !clusters.is_empty() {
+            let mut report = Report::new(is_reached, found, &secrets.passwords());
+            if !others.is_empty() {
+                let rest = Self { deployment: others, ..self.clone() };
+                report = report.and(Box::pin(rest.examine()).await?);
+            }
+            return Ok(report);
+        }
         let plan = trial::Plan::new(self)?;
         let access = self.deployment.access()?;
         let whose = self.whose.as_deref();

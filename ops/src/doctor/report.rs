@@ -129,6 +129,13 @@ impl Report {
         Self { reached, findings }
     }
 
+    /// Of other nodes, too.
+    pub(super) fn and(mut self, other: Self) -> Self {
+        self.findings.extend(other.findings);
+        self.findings.sort_by_key(|f| f.verdict);
+        Self { reached: self.reached || other.reached, ..self }
+    }
+
     /// Returns the number of findings with this verdict.
     pub fn count(&self, verdict: Verdict) -> usize {
         self.findings.iter().filter(|f| f.verdict == verdict).count()

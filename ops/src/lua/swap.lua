@@ -1,6 +1,6 @@
 -- Writes a marker, if the one that was judged is still there, the server has not renamed its data
 -- since, and its clock has not gone on too far.
--- KEYS     1 palisade:generation   2 palisade:settled
+-- KEYS     1 palisade:generation   2 palisade:settled   3 in a slot of a cluster palisade:stays
 -- ARGV     1 the marker that was judged, or ''   2 the marker to write   3 master_replid then
 --          4 '1' to let a planned handover go on: begins anew which names are kept after it
 --          5 last time of the server's clock at which the marker may be written, in ms
@@ -23,4 +23,8 @@ end
 redis.call('SET', KEYS[1], ARGV[2])
 redis.call('SET', KEYS[1], ARGV[2])
 if ARGV[4] == '1' then redis.call('DEL', KEYS[2]) end
+if KEYS[3] then
+  redis.call('DEL', KEYS[3])
+  redis.call('SETRANGE', KEYS[3], '1', '1')
+end
 return {'ok', ''}

@@ -23,11 +23,15 @@ impl Worker {
         self.in_doubt.known(facts.node_micros);
         let node = &self.node;
         let objection = self.monitor.judge(facts, *sent, *received, &|| node.address());
-        let foreign = self.settings.deployments.lock().admit(self.index, &facts.lineage).err();
+        let foreign = match &facts.lineage {
+            // A part that was never used says nothing of the others.
+            lineage if self.part.is_some() && lineage.vote == 0 => None,
+            lineage => self.settings.deployments.lock().admit(self.index, lineage).err(),
+        };
         let history = facts.history();
         if self.history.replace(history).is_some_and(|before| before != history) {
             let quarantine = Quarantine { id: history, ends: *received + facts.quarantine };
-            (self.settings.on_switch)(self.index, quarantine);
+            (self.settings.on_switch)((self.index, self.part), quarantine);
         }
         foreign.or(objection)
     }
@@ -59,7 +63,10 @@ impl Worker {
         let objection = timed.as_ref().and_then(|timed| self.observe(timed));
         let facts = timed.as_ref().map(|timed| &timed.facts);
         let grants = facts.is_some_and(|facts| facts.quarantine.is_zero());
-        self.settings.votes.set(self.index, grants && objection.is_none());
+        // A part that does not grant leaves the others their votes.
+        if self.part.is_none() || grants {
+            self.settings.votes.set(self.index, grants && objection.is_none());
+        }
         self.owed.answered(facts.is_some());
         let (env, terms) = (Arc::clone(&self.settings.env), self.settings.terms);
         let foreign = objection.as_ref().filter(|e| e.fault() == NodeFault::ForeignData);

@@ -187,6 +187,8 @@ mod tests {
             replid: marker.replid,
             process: Process::fresh(),
             evicted: 0,
+            stayed: false,
+            disturbed: false,
             micros: now * 1_000,
         }
     }

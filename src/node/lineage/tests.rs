@@ -52,6 +52,8 @@ fn shown(m: &Marker) -> Shown {
         replid,
         process,
         evicted,
+        stayed: false,
+        disturbed: false,
         micros: NOW * 1_000,
     }
 }
@@ -65,6 +67,7 @@ fn asked() -> Asked {
         trust_fresh: false,
         allow_eviction: false,
         durable: false,
+        disturbed: None,
         epoch: None,
         remembers: Remembered::default(),
         name: NAME,
@@ -182,6 +185,30 @@ fn told(shown: &Shown, verdict: &Verdict) -> String {
         assert_eq!((m.since, m.floor), (before.since, before.floor));
     }
     words.join(" ")
+}
+
+/// Its owner got a higher epoch for another slot.
+#[test]
+fn a_slot_that_was_never_away_takes_over_its_owners_epoch() {
+    let later = Asked { epoch: Some(marker().epoch + 1), ..asked() };
+    let went = |shown: Shown, asked: &Asked| match judge(&shown, asked) {
+        Verdict::Goes(m, change) => (m.epoch, change.begun, m.losses.iter().last().unwrap().from),
+        other => panic!("{other:?}"),
+    };
+    let (shown, from) = (shown(&marker()), marker().losses.iter().last().unwrap().from);
+    assert_eq!(went(Shown { stayed: true, ..shown }, &later), (7, false, from));
+    assert!(went(Shown { stayed: false, ..shown }, &later).1);
+    // It was demoted in between, and has read nothing since.
+    let renamed = Shown { replid: ReplicationId::of(9), stayed: true, ..shown };
+    assert!(went(renamed, &later).1);
+    // Some keys may be gone (cluster 8).
+    let disturbed = Shown { disturbed: true, stayed: true, ..shown };
+    assert_eq!(went(disturbed, &later), (7, true, 0));
+    // The epochs of a cluster that was made from these data are lower.
+    let process = Process { run: 77, ..shown.process };
+    let anew = Asked { epoch: Some(1), ..asked() };
+    assert_eq!(went(Shown { process, ..renamed }, &anew).0, 1);
+    assert_eq!(went(Shown { stayed: true, ..shown }, &anew), (6, false, from));
 }
 
 #[test]

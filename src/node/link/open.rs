@@ -72,8 +72,11 @@ impl<R: Resolver> Drop for Turn<R> {
 impl<R: Resolver> Shared<R> {
     /// If a quarantine is due, it begins now and not with the first batch. A failed call is only
     /// logged, because each batch is judged, too. Of a server that deletes keys, only that it did
-    /// is written (quarantine 21).
+    /// is written (quarantine 21). In a cluster the queue of each slot touches its own data.
     async fn touch(&self, session: &Arc<Session>, version: u64, is_refused: bool) {
+        if self.resolver.wants().cluster {
+            return;
+        }
         let Some(last) = self.state().last else { return };
         let Some(group_terms) = self.terms_at(version) else { return };
         if let Err(cause) = session.touch(last, (group_terms, is_refused)).await {
@@ -87,8 +90,7 @@ impl<R: Resolver> Shared<R> {
     pub(super) async fn judge(self: Arc<Self>, current: Arc<Current>) {
         let limit = self.options.connect_timeout;
         let outcome = timeout(limit, async {
-            let min_replicas = self.resolver.wants_min_replicas_facts();
-            let facts = current.session.look_again(min_replicas).await?;
+            let facts = current.session.look_again().await?;
             self.accept(&current.at, &facts)
         });
         let cause = match outcome.await {
@@ -123,7 +125,7 @@ impl<R: Resolver> Shared<R> {
         let endpoint = self.resolver.resolve(deadline).await?;
         let at = endpoint.to_string();
         self.state().trying = Some(at.as_str().into());
-        let min_replicas = self.resolver.wants_min_replicas_facts();
+        let wants = self.resolver.wants();
         let located = |e: NodeError| {
             let hint = if e.fault() == F::Unreachable { self.resolver.hint() } else { "" };
             e.at(&at, hint)
@@ -140,7 +142,7 @@ impl<R: Resolver> Shared<R> {
         self.state().wants_login = false;
         let endpoint = logged.map_err(|why| located(why.into()))?;
         let (events, env) = (self.events.clone(), &self.options.env);
-        let session = Session::open(wire, &endpoint, events, min_replicas, env);
+        let session = Session::open(wire, &endpoint, events, wants, env);
         let session = Arc::new(session.await.map_err(located)?);
         let facts = session.facts().clone();
         let run_id = Arc::clone(&facts.run_id);

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::open::Turn;
-use super::{Current, Resolver, Shared};
+use super::{Current, Resolver, Shared, Slot};
 use crate::error::{Commands, NodeError, NodeFault};
 use crate::node::NodeEvent;
 use crate::node::redis::session::Sent;
 use crate::op::Batch;
 
 pub(super) struct Waiting {
+    slot: Option<Slot>,
     batch: Arc<Batch>,
     pub(super) sent: oneshot::Sender<Result<OnItsWay, NodeError>>,
 }
@@ -22,10 +23,14 @@ pub(super) type OnItsWay = (Arc<Current>, Sent);
 pub(super) type Place = Result<OnItsWay, oneshot::Receiver<Result<OnItsWay, NodeError>>>;
 
 impl<R: Resolver> Shared<R> {
-    pub(super) fn place(self: &Arc<Self>, batch: Arc<Batch>) -> Result<Place, NodeError> {
+    pub(super) fn place(
+        self: &Arc<Self>,
+        slot: Option<Slot>,
+        batch: Arc<Batch>,
+    ) -> Result<Place, NodeError> {
         let (sent, waits) = oneshot::channel();
         loop {
-            if let Some((current, group_terms)) = self.usable(&batch)
+            if let Some((current, group_terms)) = self.usable(slot, &batch)
                 && let Some(sent) = current.session.send(Arc::clone(&batch), group_terms)
             {
                 return Ok(Ok((current, sent)));
@@ -37,7 +42,7 @@ impl<R: Resolver> Shared<R> {
             if let Some(cause) = self.pausing(&state) {
                 return Err(cause);
             }
-            state.waiting.push_back(Waiting { batch, sent });
+            state.waiting.push_back(Waiting { slot, batch, sent });
             let connect = !std::mem::replace(&mut state.connecting, true);
             drop(state);
             if connect {
@@ -66,12 +71,12 @@ impl<R: Resolver> Shared<R> {
                 }
                 next
             };
-            let Some(Waiting { batch, sent }) = next else { return true };
+            let Some(Waiting { slot, batch, sent }) = next else { return true };
             if sent.is_closed() {
                 continue;
             }
-            let Some(terms) = self.terms_at(current.version) else {
-                self.state().waiting.push_front(Waiting { batch, sent });
+            let Some(terms) = self.terms_in(slot, current.version) else {
+                self.state().waiting.push_front(Waiting { slot, batch, sent });
                 return false;
             };
             let left = current.session.send(batch, terms).ok_or_else(|| {

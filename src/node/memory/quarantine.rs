@@ -58,6 +58,8 @@ impl Nature {
             replid: self.replid,
             process: self.process,
             evicted: self.evicted,
+            stayed: false,
+            disturbed: false,
             micros: clock.micros,
         }
     }
@@ -79,6 +81,7 @@ pub(super) fn open(
         trust_fresh: false,
         allow_eviction: false,
         durable: nature.durable,
+        disturbed: None,
         epoch: nature.epoch,
         remembers: batch.remembers,
         name: nature.name,

@@ -8,7 +8,7 @@
 pub(crate) mod replicas;
 mod wire;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -56,6 +56,8 @@ struct Server {
 
 struct Wish {
     history_id: u64,
+    /// Of a cluster. It is written in, because another server may have got it since.
+    slot: Option<u16>,
     deadline: Moment,
     done: oneshot::Sender<Result<Round, NodeError>>,
 }
@@ -82,7 +84,7 @@ impl Barriers {
     /// round goes on for the others.
     pub(crate) async fn pass(
         &self,
-        history_id: u64,
+        (history_id, slot): (u64, Option<u16>),
         level: Durability,
         known: Option<Known>,
         deadline: Moment,
@@ -102,7 +104,7 @@ impl Barriers {
             }
         };
         loop {
-            let round = self.round(wanted, history_id, deadline).await?;
+            let round = self.round(wanted, (history_id, slot), deadline).await?;
             self.connected.store(round.connected(), Ordering::Relaxed);
             let most = self.most.fetch_max(round.online(), Ordering::Relaxed).max(round.online());
             if !reported {
@@ -129,9 +131,14 @@ impl Barriers {
         }
     }
 
-    async fn round(&self, k: u32, history_id: u64, deadline: Moment) -> Result<Round, NodeError> {
+    async fn round(
+        &self,
+        k: u32,
+        (history_id, slot): (u64, Option<u16>),
+        deadline: Moment,
+    ) -> Result<Round, NodeError> {
         let (done, round) = oneshot::channel();
-        self.submit(k, Wish { history_id, deadline, done });
+        self.submit(k, Wish { history_id, slot, deadline, done });
         round.await.unwrap_or_else(|_| {
             let detail = "the task that waits for replicas ended with its runtime";
             Err(NodeError::maybe_executed(NodeFault::Disconnected, detail))
@@ -196,10 +203,14 @@ impl Waiter {
             waiting.retain(|wish| !wish.done.is_closed());
             let Some(first) = waiting.iter().map(|wish| wish.deadline).min() else { continue };
             let last = waiting.iter().map(|wish| wish.deadline).max().unwrap_or(first);
-            let round = self.round(first, last).await;
+            let slots = waiting.iter().map(|wish| wish.slot).collect();
+            let round = self.round(first, last, &slots).await;
             let now = self.server.env.now();
             for wish in std::mem::take(&mut waiting) {
                 match &round {
+                    Ok(Round { refused, .. }) if refused.contains_key(&wish.slot) => {
+                        let _ = wish.done.send(Err(refused[&wish.slot].clone()));
+                    }
                     Ok(round) if !self.is_final(round, &wish, now) => waiting.push(wish),
                     // Who dropped its future does not wait any more.
                     Ok(round) if round.history_id == wish.history_id => {
@@ -241,7 +252,12 @@ impl Waiter {
 
     /// A write, a `WAIT` and an `INFO`, until `first`, the callers' earliest deadline. A new
     /// connection may take until `last`, the latest.
-    async fn round(&mut self, first: Moment, last: Moment) -> Result<Round, NodeError> {
+    async fn round(
+        &mut self,
+        first: Moment,
+        last: Moment,
+        slots: &BTreeSet<Option<u16>>,
+    ) -> Result<Round, NodeError> {
         loop {
             let kept = self.wire.take().filter(|wire| !wire.is_lost());
             let is_new = kept.is_none();
@@ -257,7 +273,7 @@ impl Waiter {
             } else {
                 left.saturating_sub(WAY_BACK.min(left / 8))
             };
-            match wire.round(self.k, within).await {
+            match wire.round(self.k, within, slots).await {
                 Ok(round) => {
                     self.connected = round.connected();
                     self.wire = Some(wire);
@@ -318,8 +334,10 @@ mod tests {
         let is_final = |have, connected: u16, history_id, left| {
             let replica = |port| Attached { at: Place::new("a", port), online: true, offset: 0 };
             let attached = (0..connected).map(replica).collect();
-            let round = Round { have, attached, offset: 1, history_id };
-            let wish = Wish { history_id: 7, deadline: now + left, done: oneshot::channel().0 };
+            let refused = BTreeMap::new();
+            let round = Round { have, attached, offset: 1, history_id, refused };
+            let (slot, done) = (None, oneshot::channel().0);
+            let wish = Wish { history_id: 7, slot, deadline: now + left, done };
             waiter.is_final(&round, &wish, now)
         };
         let ms = Duration::from_millis;

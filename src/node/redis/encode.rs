@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use redis::Cmd;
 
-use super::script::SCRIPT;
+use super::script::{IN_SLOT, SCRIPT};
 use super::seen::Seen;
-use crate::name::trial_key;
+use crate::name::{NONE, STAYS, slot_key, trial_key};
 use crate::op::{Batch, LockMode, Op, Slots, Want};
 use crate::store::planned::Planned;
 use crate::store::write::{
@@ -18,6 +18,9 @@ use crate::token::OwnerToken;
 
 pub(crate) const MARKER: &str = crate::name::MARKER;
 pub(crate) const NOTE: &str = crate::name::NOTE;
+/// The last two keys of each batch in a slot of a cluster: whether it was away, and one that is
+/// never there.
+const IN_SLOT_ONLY: [&str; 2] = [STAYS, NONE];
 
 /// Larger than every ticket.
 const LAST_TICKET: u64 = 10_000_000_000_000_000;
@@ -44,8 +47,11 @@ pub(crate) struct GroupTerms {
     pub(crate) durable: bool,
     /// Number of a trial, which has a marker and a note of its own.
     pub(crate) trial: Option<u64>,
-    /// The Sentinels' last word on the master of the group.
+    /// The Sentinels' last word on the master of the group, or that of a cluster's masters on the
+    /// owner of the slot.
     pub(crate) named: Option<Named>,
+    /// Slot of a cluster, which has a marker and a note of its own.
+    pub(crate) slot: Option<u16>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +60,10 @@ pub(crate) struct Named {
     /// End of the time in which a batch may rely on it: L after the question was sent
     /// (sentinel 10); `None` if it may at any time.
     pub(crate) until: Option<Moment>,
+    /// Lowest epoch since which each word on a slot has named this owner (cluster 7).
+    pub(crate) since: Option<u64>,
+    /// When the slot was last known to be migrating from it (cluster 8).
+    pub(crate) disturbed: Option<Moment>,
 }
 
 impl GroupTerms {
@@ -67,6 +77,7 @@ impl GroupTerms {
         durable: false,
         trial: None,
         named: None,
+        slot: None,
     };
 }
 
@@ -91,7 +102,8 @@ pub(crate) fn batch(
         (args, bytes) = (args + 5 * write.steps.len(), bytes + write.len());
     }
     let mut cmd = Cmd::with_capacity(args, bytes);
-    cmd.arg("EVALSHA").arg(SCRIPT.get_hash());
+    let script = if group_terms.slot.is_some() { &IN_SLOT } else { &SCRIPT };
+    cmd.arg("EVALSHA").arg(script.get_hash());
     let each_key = |each: &mut dyn FnMut(&str)| {
         for (run, planned) in runs(ops, plans) {
             if let Some(write) = planned.map(Planned::write) {
@@ -106,16 +118,23 @@ pub(crate) fn batch(
             }
         }
     };
-    let mut count = 2_usize;
+    let mut count = 2 + group_terms.slot.map_or(0, |_| IN_SLOT_ONLY.len());
     each_key(&mut |_| count += 1);
     cmd.arg(count);
     for key in [MARKER, NOTE] {
-        match group_terms.trial {
-            None => cmd.arg(key),
-            Some(trial) => cmd.arg(trial_key(trial, key)),
+        match (group_terms.slot, group_terms.trial) {
+            (Some(slot), None) => cmd.arg(slot_key(slot, key)),
+            (Some(slot), Some(trial)) => cmd.arg(slot_key(slot, &trial_key(trial, key))),
+            (None, None) => cmd.arg(key),
+            (None, Some(trial)) => cmd.arg(trial_key(trial, key)),
         };
     }
     each_key(&mut |key| _ = cmd.arg(key));
+    if let Some(slot) = group_terms.slot {
+        for key in IN_SLOT_ONLY {
+            cmd.arg(slot_key(slot, key));
+        }
+    }
     let (from, until) = seen.and_then(|seen| seen.window(batch, not_after)).unwrap_or((1, 0));
     let expected = seen.map_or("", |seen| seen.replaces.as_deref().unwrap_or(seen.text()));
     cmd.arg(expected).arg(from).arg(until);
@@ -428,8 +447,8 @@ pub(super) fn whole_millis(d: Duration) -> u64 {
 }
 
 /// Of an op without a plan, in the order in which the script expects them.
-fn keys(op: &Op, awaited: bool, mut each: impl FnMut(&str)) {
-    let Some(names) = op.lock_keys() else { return };
+pub(crate) fn keys(op: &Op, awaited: bool, mut each: impl FnMut(&str)) {
+    let Some(names) = op.lock_keys() else { return each(op.own_key().unwrap_or_default()) };
     for keys in names.all() {
         each(keys.lock());
         match op {

@@ -37,6 +37,15 @@ pub(crate) struct ServerFacts {
     pub(crate) min_replicas_max_lag: Option<u32>,
     /// `None` if the server never deletes keys because its memory is full.
     pub(crate) eviction: Option<Eviction>,
+    /// Of a server of a cluster.
+    pub(crate) cluster_id: Option<Arc<str>>,
+}
+
+/// What a node has to know of its servers, and of which kind they are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wants {
+    pub(crate) min_replicas: bool,
+    pub(crate) cluster: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,14 +84,14 @@ pub(crate) fn objection(info: &str, allow_eviction: bool) -> Option<NodeError> {
 pub(super) async fn introduce(
     wire: &Wire,
     at: &Endpoint,
-    min_replicas_facts: bool,
+    wants: Wants,
     env: &Arc<dyn Env>,
 ) -> Result<(ServerFacts, Option<Look>), NodeError> {
     let secrets = at.secrets();
     let hello = wire.ask(&[at.hello()]);
     let settled = wire.ask(&at.settle_in());
-    let facts = look(wire, at, min_replicas_facts);
-    let data = look_at_data(wire, env);
+    let facts = look(wire, at, wants);
+    let data = (!wants.cluster).then(|| look_at_data(wire, env));
     // All requests are already sent; the first refusal is the cause.
     first(hello.await).map_err(|e| faults::opening(&at.blamed(e), at.is_tls(), &secrets))?;
     let connecting = |e| faults::connecting(&e, &secrets);
@@ -92,7 +101,10 @@ pub(super) async fn introduce(
         database.extract_error().map_err(connecting)?;
     }
     let facts = facts.await?;
-    let data = data.await.map_err(connecting)?;
+    let data = match data {
+        Some(data) => data.await.map_err(connecting)?,
+        None => return Ok((facts, None)),
+    };
     match wire.refused_script().filter(|_| data.is_none()) {
         Some(refused) => Err(connecting(refused)),
         None => Ok((facts, data)),
@@ -103,13 +115,16 @@ pub(super) async fn introduce(
 pub(super) fn look(
     wire: &Wire,
     at: &Endpoint,
-    min_replicas_facts: bool,
+    wants: Wants,
 ) -> impl Future<Output = Result<ServerFacts, NodeError>> + use<> {
     let mut commands: Vec<_> = ["server", "replication", "memory"]
         .map(|section| redis::cmd("INFO").arg(section).take())
         .into();
-    if min_replicas_facts {
+    if wants.min_replicas {
         commands.push(redis::cmd("CONFIG").arg("GET").arg("min-replicas-*").take());
+    }
+    if wants.cluster {
+        commands.push(redis::cmd("CLUSTER").arg("MYID").take());
     }
     let (answers, at) = (wire.ask(&commands), at.clone());
     async move {
@@ -117,10 +132,14 @@ pub(super) fn look(
         let answers = answers.await.map_err(|e| faults::connecting(&e, &secrets))?;
         let answer = |value: Value| value.extract_error().map_err(|e| at.blamed(e));
         let mut answers = answers.into_iter().map(answer);
-        let mut text = || text(answers.next().unwrap_or(Ok(Value::Nil)), &secrets);
-        let (server, replication, memory) = (text()?, text()?, text()?);
-        let config = answers.next().and_then(Result::ok);
-        read([&server, &replication, &memory], config.as_ref(), &secrets)
+        let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
+        let mut word = || text(next(), &secrets);
+        let (server, replication, memory) = (word()?, word()?, word()?);
+        let config = wants.min_replicas.then(&mut next).and_then(Result::ok);
+        let id = wants.cluster.then(|| text(next(), &secrets)).transpose()?;
+        let all = [&*server, &replication, &memory];
+        let facts = read(all, config.as_ref(), (wants.cluster, &secrets))?;
+        Ok(ServerFacts { cluster_id: id.map(Into::into), ..facts })
     }
 }
 
@@ -131,9 +150,13 @@ fn first(answers: Result<Vec<Value>, RedisError>) -> Result<Value, RedisError> {
 fn read(
     [server, replication, memory]: [&str; 3],
     config: Option<&Value>,
-    secrets: &Secrets,
+    (in_cluster, secrets): (bool, &Secrets),
 ) -> Result<ServerFacts, NodeError> {
-    let version = kind_and_version(server, secrets)?;
+    let version = if in_cluster {
+        version_in_cluster(server, secrets)?
+    } else {
+        kind_and_version(server, secrets)?
+    };
     if field(replication, "role") != Some("master") {
         let role = secrets.clean(field(replication, "role").unwrap_or("none"));
         let detail = format!("INFO replication says role:{role}");
@@ -164,6 +187,7 @@ fn read(
         min_replicas: setting("min-replicas-to-write")?,
         min_replicas_max_lag: setting("min-replicas-max-lag")?,
         eviction: eviction(memory, secrets)?,
+        cluster_id: None,
     })
 }
 
@@ -202,7 +226,6 @@ pub(super) fn is_history(id: &str) -> bool {
 }
 
 pub(crate) fn kind_and_version(server: &str, secrets: &Secrets) -> Result<Version, NodeError> {
-    let unsupported = |detail: String| NodeError::not_executed(NodeFault::Unsupported, detail);
     // Valkey uses the field name `server_mode`.
     match field(server, "redis_mode").or_else(|| field(server, "server_mode")) {
         Some("sentinel") => {
@@ -210,12 +233,29 @@ pub(crate) fn kind_and_version(server: &str, secrets: &Secrets) -> Result<Versio
             return Err(unsupported(detail.to_owned()));
         }
         Some("cluster") => {
-            let detail =
-                "Redis Cluster cannot be a node; use standalone servers or Sentinel groups";
+            let detail = "one server of a Redis Cluster cannot be a node; use standalone servers, \
+                          Sentinel groups, or the whole cluster (cluster://host:port,…)";
             return Err(unsupported(detail.to_owned()));
         }
         _ => {}
     }
+    version(server, secrets)
+}
+
+fn version_in_cluster(server: &str, secrets: &Secrets) -> Result<Version, NodeError> {
+    let mode = field(server, "redis_mode").or_else(|| field(server, "server_mode"));
+    if mode != Some("cluster") {
+        let detail = "this server is of no cluster (cluster-enabled); name it by redis://";
+        return Err(unsupported(detail.to_owned()));
+    }
+    version(server, secrets)
+}
+
+fn unsupported(detail: String) -> NodeError {
+    NodeError::not_executed(NodeFault::Unsupported, detail)
+}
+
+fn version(server: &str, secrets: &Secrets) -> Result<Version, NodeError> {
     // Valkey reports in this field the Redis version with which it is compatible: 7.2.4.
     let words = field(server, "redis_version").unwrap_or_default();
     let mut parts = words.split('.').map_while(|p| p.parse::<u32>().ok());

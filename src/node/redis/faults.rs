@@ -121,7 +121,8 @@ fn lacking(e: &RedisError) -> Option<String> {
 
 /// A server before Redis 7.2 names only the line of the script, so all commands on that line.
 fn lacking_in_script(detail: &str) -> Option<String> {
-    if !detail.contains("run this command") || !detail.contains(script::SCRIPT.get_hash()) {
+    let is_ours = [&script::SCRIPT, &script::IN_SLOT].map(|s| detail.contains(s.get_hash()));
+    if !detail.contains("run this command") || is_ours == [false; 2] {
         return None;
     }
     let (_, line) = detail.rsplit_once("user_script:")?;
@@ -212,9 +213,15 @@ fn inside_script(e: &RedisError) -> bool {
     e.detail().is_some_and(|d| d.contains("script"))
 }
 
+/// A cluster's answers to a request that it does not execute at this server, or not now.
+fn leads_elsewhere(e: &RedisError) -> bool {
+    let codes = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "CROSSSLOT"];
+    e.code().is_some_and(|code| codes.contains(&code))
+}
+
 /// Before the first write of the script takes effect.
 fn refused_at_the_door(e: &RedisError) -> bool {
-    matches!(e.code(), Some("OOM" | "MISCONF" | "BUSY" | "NOSCRIPT" | "CROSSSLOT" | "MOVED"))
+    matches!(e.code(), Some("OOM" | "MISCONF" | "BUSY" | "NOSCRIPT")) || leads_elsewhere(e)
 }
 
 #[cfg(test)]

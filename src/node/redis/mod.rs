@@ -24,7 +24,7 @@ use tokio::sync::{broadcast, watch};
 
 use self::barrier::replicas::Known;
 use self::encode::GroupTerms;
-use self::facts::ServerFacts;
+use self::facts::{ServerFacts, Wants};
 use super::builder::{NodeBuilder, NodeSettings};
 use super::link::{Link, Resolver, node_over_link};
 use super::min_replicas::{Group, Judge};
@@ -221,8 +221,8 @@ impl Resolver for Fixed {
         self.never.subscribe()
     }
 
-    fn wants_min_replicas_facts(&self) -> bool {
-        self.judge.rule().policy != MinReplicas::Off
+    fn wants(&self) -> Wants {
+        Wants { min_replicas: self.judge.rule().policy != MinReplicas::Off, cluster: false }
     }
 
     fn accept(

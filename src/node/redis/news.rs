@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::{RedisError, Value};
 
 use super::decode::EXACT_END;
-use super::encode::{self, GroupTerms};
+use super::encode::{self, GroupTerms, Named};
 use super::judging::Judging;
 use super::seen::{Noted, Seen};
 use crate::dial::wire::{Reply, Retry, Wire};
@@ -15,7 +15,7 @@ use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::node::lineage::{self, Marker, Process, ReplicationId, Shown, Verdict};
 use crate::op::{Batch, Facts, Remembered, Terms};
-use crate::time::Moment;
+use crate::time::{Drift, Moment};
 
 pub(super) struct News {
     pub(super) micros: u64,
@@ -27,13 +27,16 @@ pub(super) struct News {
     was_reset: bool,
     evicted: u64,
     run: u64,
+    /// The slot was never away since the marker was written (cluster 7).
+    stayed: bool,
 }
 
 impl News {
     pub(super) fn read(answer: &Value) -> Option<Self> {
         let Value::Array(items) = answer else { return None };
         let [Value::BulkString(kind), rest @ ..] = &items[..] else { return None };
-        if &kind[..] != b"news" {
+        let stayed = &kind[..] == b"stayed";
+        if !stayed && &kind[..] != b"news" {
             return None;
         }
         let text = |at: usize| match rest.get(at)? {
@@ -55,6 +58,7 @@ impl News {
             run: text(8)?
                 .get(..16)
                 .map_or(0, |digits| u64::from_str_radix(digits, 16).unwrap_or(0)),
+            stayed,
         })
     }
 
@@ -62,15 +66,26 @@ impl News {
         Marker::parse(&self.marker, self.micros / 1_000)
     }
 
-    pub(super) fn shown(&self) -> Shown {
+    /// `sent`: no later than the question.
+    pub(super) fn shown(&self, named: Option<Named>, sent: Moment) -> Shown {
         let Self { run, inputs, calls, was_reset, .. } = *self;
+        let marker = self.parsed();
+        let since = named.and_then(|named| named.since);
+        // By the server's clock, and no earlier.
+        let disturbed = named.and_then(|named| named.disturbed).map(|at| {
+            let ago = sent.since(at);
+            self.micros.saturating_sub(lineage::micros(ago.saturating_sub(Drift::DEFAULT.of(ago))))
+        });
+        let stayed = marker.is_some_and(|m| since.is_some_and(|since| since <= m.epoch));
         Shown {
-            marker: self.parsed(),
+            marker,
             is_empty: self.marker.is_empty(),
             note: Noted::read(&self.note).note,
             replid: self.replid,
             process: Process { run, inputs, calls, was_reset },
             evicted: self.evicted,
+            stayed: self.stayed && stayed,
+            disturbed: marker.is_some_and(|m| disturbed.is_some_and(|at| m.since * 1_000 <= at)),
             micros: self.micros,
         }
     }
@@ -85,7 +100,7 @@ impl News {
         seen: Option<&Arc<Seen>>,
     ) -> Result<Facts, NodeError> {
         let asked = Judging::asked(batch, group_terms);
-        match (lineage::judge(&self.shown(), &asked), seen) {
+        match (lineage::judge(&self.shown(group_terms.named, Moment::default()), &asked), seen) {
             (Verdict::Foreign(theirs), _) => {
                 let detail = lineage::foreign(&asked.remembers.newest, &theirs, &judging.at);
                 Err(NodeError::not_executed(NodeFault::ForeignData, detail))

@@ -19,9 +19,32 @@ static TEXT: LazyLock<String> = LazyLock::new(|| stripped(SOURCE));
 
 pub(crate) static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(&TEXT));
 
-pub(crate) fn load() -> redis::Cmd {
+/// What the script does otherwise in a slot of a cluster. Its last two keys are one that shows
+/// whether the slot was away (cluster 7) and one that is never there; it may use no others.
+const IN_SLOTS: [(&str, &str); 3] = [
+    ("'palisade:none'", "KEYS[#KEYS]"),
+    (
+        "store(KEYS[1], ARGV[5])\n",
+        "store(KEYS[1], ARGV[5])\n\
+         call('DEL', KEYS[#KEYS - 1])\n\
+         call('SETRANGE', KEYS[#KEYS - 1], '1', '1')\n",
+    ),
+    (
+        "return {'news', now_us, marker, sub(note, 1, 67),\n",
+        "local stays = redis.pcall('OBJECT', 'ENCODING', KEYS[#KEYS - 1])\n\
+         return {stays == 'raw' and 'stayed' or 'news', now_us, marker, sub(note, 1, 67),\n",
+    ),
+];
+
+static TEXT_IN_SLOT: LazyLock<String> = LazyLock::new(|| {
+    IN_SLOTS.iter().fold(TEXT.clone(), |text, (plain, in_slot)| text.replace(plain, in_slot))
+});
+
+pub(crate) static IN_SLOT: LazyLock<Script> = LazyLock::new(|| Script::new(&TEXT_IN_SLOT));
+
+pub(crate) fn load(in_cluster: bool) -> redis::Cmd {
     let mut cmd = redis::cmd("SCRIPT");
-    cmd.arg("LOAD").arg(&*TEXT);
+    cmd.arg("LOAD").arg(if in_cluster { &*TEXT_IN_SLOT } else { &*TEXT });
     cmd
 }
 
@@ -111,8 +134,16 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_has_a_script_of_its_own() {
+        for (plain, in_slot) in IN_SLOTS {
+            assert!(TEXT.contains(plain) && TEXT_IN_SLOT.contains(in_slot), "{plain}");
+        }
+        assert!(!TEXT_IN_SLOT.contains("palisade:none"));
+    }
+
+    #[test]
     fn the_digest_is_that_of_the_text_that_is_sent() {
-        let sent = String::from_utf8(load().get_packed_command()).unwrap();
+        let sent = String::from_utf8(load(false).get_packed_command()).unwrap();
         let text = sent.splitn(7, "\r\n").last().unwrap().strip_suffix("\r\n").unwrap();
         assert_eq!(SCRIPT.get_hash(), Script::new(text).get_hash());
         assert_ne!(SCRIPT.get_hash(), Script::new(SOURCE).get_hash());

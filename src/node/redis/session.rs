@@ -1,6 +1,7 @@
 //! One connection to one server process. It is dropped as soon as an answer is missing or invalid,
 //! never reconnects, and never repeats a request that may have run.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,7 +10,7 @@ use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::sync::broadcast;
 
 use super::encode::GroupTerms;
-use super::facts::{ServerFacts, introduce, look};
+use super::facts::{ServerFacts, Wants, introduce, look};
 use super::hints::Hints;
 use super::judging::{Attempt, Begun, Judging, SentWith};
 use super::news::{Look, News};
@@ -30,6 +31,9 @@ pub(crate) struct Session {
     _keeper: Option<Keeper>,
     facts: ServerFacts,
     judging: Arc<Judging>,
+    /// In a cluster each slot has a history of its own.
+    slots: SyncMutex<BTreeMap<u16, Arc<Judging>>>,
+    wants: Wants,
     look: SyncMutex<Option<Look>>,
     touched: SyncMutex<Option<TimedFacts>>,
     abandoned: AtomicBool,
@@ -41,7 +45,16 @@ pub(crate) struct Session {
 impl Session {
     /// Sets no time-out; the caller has to.
     pub(crate) async fn dial(endpoint: &Endpoint) -> Result<Wire, NodeError> {
-        let wire = endpoint.wire(|| script::load().get_packed_command()).await;
+        Self::dial_with(endpoint, || script::load(false).get_packed_command()).await
+    }
+
+    /// A server of a cluster.
+    pub(crate) async fn dial_in_cluster(endpoint: &Endpoint) -> Result<Wire, NodeError> {
+        Self::dial_with(endpoint, || script::load(true).get_packed_command()).await
+    }
+
+    async fn dial_with(endpoint: &Endpoint, load: fn() -> Vec<u8>) -> Result<Wire, NodeError> {
+        let wire = endpoint.wire(load).await;
         wire.map_err(|e| faults::opening(&e, endpoint.is_tls(), &endpoint.secrets()))
     }
 
@@ -50,10 +63,10 @@ impl Session {
         wire: Wire,
         endpoint: &Endpoint,
         events: broadcast::Sender<NodeSignal>,
-        min_replicas_facts: bool,
+        wants: Wants,
         env: &Arc<dyn Env>,
     ) -> Result<Self, NodeError> {
-        let (facts, look) = introduce(&wire, endpoint, min_replicas_facts, env).await?;
+        let (facts, look) = introduce(&wire, endpoint, wants, env).await?;
         let at = Arc::from(endpoint.to_string());
         let judging = Judging::new(Arc::clone(&facts.run_id), at, Arc::clone(env));
         Ok(Self {
@@ -62,6 +75,8 @@ impl Session {
             endpoint: endpoint.clone(),
             facts,
             judging: Arc::new(judging),
+            slots: SyncMutex::default(),
+            wants,
             look: SyncMutex::new(look),
             touched: SyncMutex::default(),
             abandoned: AtomicBool::new(false),
@@ -75,11 +90,19 @@ impl Session {
         &self.facts
     }
 
-    pub(crate) async fn look_again(
-        &self,
-        min_replicas_facts: bool,
-    ) -> Result<ServerFacts, NodeError> {
-        look(&self.wire, &self.endpoint, min_replicas_facts).await
+    pub(crate) async fn look_again(&self) -> Result<ServerFacts, NodeError> {
+        look(&self.wire, &self.endpoint, self.wants).await
+    }
+
+    fn judging(&self, slot: Option<u16>) -> Arc<Judging> {
+        let Some(slot) = slot else { return Arc::clone(&self.judging) };
+        let Judging { identity, at, env, beliefs, .. } = &*self.judging;
+        let new = || {
+            let mut own = Judging::new(identity.clone(), at.clone(), Arc::clone(env));
+            own.beliefs = Arc::clone(beliefs);
+            Arc::new(own)
+        };
+        Arc::clone(self.slots.lock().entry(slot).or_insert_with(new))
     }
 
     pub(crate) fn is_lost(&self) -> bool {
@@ -160,16 +183,16 @@ impl Session {
         group_terms: GroupTerms,
     ) -> Option<Sent> {
         self.hints.expect(&batch.ops);
-        let attempt = Attempt::new(&self.judging, batch, group_terms);
+        let attempt = Attempt::new(&self.judging(group_terms.slot), batch, group_terms);
         let bytes = attempt.encode();
         self.send_as(attempt, bytes)
     }
 
     fn send_as(self: &Arc<Self>, attempt: Attempt, bytes: Vec<u8>) -> Option<Sent> {
         let (batch, group_terms) = (Arc::clone(&attempt.batch), attempt.group_terms);
-        let last = Arc::clone(&attempt.sent_with);
+        let (last, judging) = (Arc::clone(&attempt.sent_with), Arc::clone(&attempt.judging));
         let reply = self.wire.send(bytes, 1, Some(Box::new(attempt)))?;
-        Some(Sent { session: Arc::clone(self), reply, batch, group_terms, last })
+        Some(Sent { session: Arc::clone(self), judging, reply, batch, group_terms, last })
     }
 }
 
@@ -201,6 +224,7 @@ fn asked_with(facts: &mut Facts, terms: Terms, group_terms: GroupTerms) {
 
 pub(crate) struct Sent {
     session: Arc<Session>,
+    judging: Arc<Judging>,
     reply: Reply,
     batch: Arc<Batch>,
     group_terms: GroupTerms,
@@ -210,11 +234,11 @@ pub(crate) struct Sent {
 impl Sent {
     /// `Err` if the connection failed, or the server refused the whole batch.
     pub(crate) async fn answer(self) -> Result<Replies, NodeError> {
-        let Self { session, reply, batch, group_terms, last } = self;
+        let Self { session, judging, reply, batch, group_terms, last } = self;
         let answers = reply.await;
         let SentWith { seen, is_bounded, plans, came } = std::mem::take(&mut *last.lock());
         let answer = session.answer_of(answers);
-        let judging = &*session.judging;
+        let judging = &*judging;
         let outcome = |news: &News| news.outcome(judging, &batch, group_terms, seen.as_ref());
         let mut replies = match came.transpose()? {
             Some(came) if came.is_whole() => came.replies(),
@@ -244,7 +268,7 @@ impl Sent {
         if is_bounded {
             for item in &mut replies.items {
                 if item.as_ref().is_err_and(|e| e.fault() == NodeFault::PastDeadline) {
-                    *item = Err(unasked());
+                    *item = Err(unasked(group_terms.slot));
                 }
             }
         }
@@ -269,7 +293,15 @@ pub(super) fn out_of_plans() -> NodeError {
 
 /// The master may have been replaced and promoted again, and only the Sentinels can tell
 /// (sentinel 10).
-fn unasked() -> NodeError {
+fn unasked(slot: Option<u16>) -> NodeError {
+    if let Some(slot) = slot {
+        let detail = format!(
+            "no majority of the cluster's masters has named this owner of slot {slot} for longer \
+             than a replaced one may go on (failover window), so it may be another one: look at \
+             the cluster (`redis-cli --cluster check <host:port>`)"
+        );
+        return NodeError::not_executed(NodeFault::NoAgreement, detail);
+    }
     let detail = "no majority of the Sentinels has named this master for longer than a replaced \
                   master may go on (failover window), so it may be another one: look at the \
                   Sentinels (`redis-cli -p 26379 SENTINEL CKQUORUM <group>`), or accept it by \

@@ -272,7 +272,7 @@ impl Lab {
         let open = |client: &Client| client.get_connection().expect("it listens");
         let (mut con, heard) = (open(&client), open(&client));
         let mute = open(&mute.expect("an address"));
-        let _: String = script::load().query(&mut con).expect("it loads");
+        let _: String = script::load(false).query(&mut con).expect("it loads");
         let info: String = redis::cmd("INFO").arg("replication").query(&mut con).expect("facts");
         let replid = info.split("master_replid:").nth(1).expect("an id");
         let replid = ReplicationId::parse(replid.split_whitespace().next().expect("an id"));
@@ -284,6 +284,7 @@ impl Lab {
             trust_fresh: false,
             allow_eviction: true,
             durable: false,
+            disturbed: None,
             epoch: None,
             remembers: Remembered::default(),
             name: 1,

@@ -106,7 +106,7 @@ pub(super) fn check_word(
     }
 }
 
-pub(super) fn address_map(
+pub(in crate::node) fn address_map(
     map: impl IntoIterator<Item = (String, String)>,
 ) -> Result<BTreeMap<Address, Address>, ConfigError> {
     let parse = |text: &str| Address::parse("map_address", text);

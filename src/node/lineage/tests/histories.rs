@@ -50,6 +50,8 @@ impl Server {
             replid: ReplicationId::of(self.replid),
             process: self.process,
             evicted: 0,
+            stayed: false,
+            disturbed: false,
             micros,
         }
     }

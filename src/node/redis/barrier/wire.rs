@@ -1,6 +1,7 @@
 //! The connection for barriers. A round has three steps: a write, a `WAIT` for replicas that have
 //! it, and an `INFO` that shows them.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +19,7 @@ use crate::dial::Line;
 use crate::dial::endpoint::Endpoint;
 use crate::dial::frames::Limits;
 use crate::error::{NodeError, NodeFault};
+use crate::name::slot_key;
 
 /// Written by each round before its `WAIT`: without a write before it, or after a command that
 /// changes nothing (`PING`, a refused `SET NX`), the server answers at once, and that proves
@@ -37,6 +39,8 @@ pub(super) struct Round {
     /// written before.
     pub(super) offset: u64,
     pub(super) history_id: u64,
+    /// Slots in which nothing could be written.
+    pub(super) refused: BTreeMap<Option<u16>, NodeError>,
 }
 
 impl Round {
@@ -84,9 +88,18 @@ impl Wire {
 
     /// At most for `within`, until `k` replicas have everything that the server has executed so
     /// far. After an error the connection must not be used again.
-    pub(super) async fn round(&self, k: u32, within: Duration) -> Result<Round, NodeError> {
-        let mut write = Pipeline::with_capacity(2);
-        write.cmd("SET").arg(KEY).arg("").arg("PX").arg(LIFE);
+    /// `slots`: of a cluster, in each of which it writes.
+    pub(super) async fn round(
+        &self,
+        k: u32,
+        within: Duration,
+        slots: &BTreeSet<Option<u16>>,
+    ) -> Result<Round, NodeError> {
+        let mut write = Pipeline::with_capacity(slots.len() + 1);
+        for slot in slots {
+            let key = slot.map_or(KEY.to_owned(), |slot| slot_key(slot, KEY));
+            write.cmd("SET").arg(key).arg("").arg("PX").arg(LIFE);
+        }
         // Together with the write, so that a write of another client rarely comes between.
         write.cmd("INFO").arg("replication");
         // With a time-out of zero, `WAIT` would block without limit.
@@ -101,7 +114,8 @@ impl Wire {
         } else {
             Either::Right(self.ask(&wait))
         };
-        let begun = async { self.con.clone().send_packed_commands(&write, 0, 2).await };
+        let begun =
+            async { self.con.clone().send_packed_commands(&write, 0, slots.len() + 1).await };
         let mut answers = pin!(join3(begun, count, self.ask(&info)));
         let (begun, have, info) = tokio::select! {
             biased;
@@ -115,10 +129,15 @@ impl Wire {
             }
         };
         let calling = |e| faults::calling(&self.con.blamed(e), &self.con.secrets());
-        let before = began(begun).map_err(calling)?;
+        let mut written = begun.map_err(calling)?;
+        let before = text(written.pop().unwrap_or(Value::Nil).extract_error()).map_err(calling)?;
+        let refused = slots.iter().zip(written).filter_map(|(slot, written)| {
+            Some((*slot, calling(written.extract_error().err()?).after_execution()))
+        });
+        let refused = refused.collect();
         let have = have.map_err(calling)?;
         let info = text(info).map_err(calling)?;
-        read(&before, &have, &info)
+        Ok(Round { refused, ..read(&before, &have, &info)? })
     }
 
     async fn ask(&self, cmd: &Cmd) -> Result<Value, RedisError> {
@@ -133,12 +152,6 @@ fn silent() -> NodeError {
 
 fn text(answer: Result<Value, RedisError>) -> Result<String, RedisError> {
     answer.and_then(|value| redis::from_redis_value(value).map_err(Into::into))
-}
-
-fn began(answers: Result<Vec<Value>, RedisError>) -> Result<String, RedisError> {
-    let mut answers = answers?.into_iter();
-    answers.next().unwrap_or(Value::Nil).extract_error()?;
-    text(answers.next().unwrap_or(Value::Nil).extract_error())
 }
 
 fn read(before: &str, have: &Value, info: &str) -> Result<Round, NodeError> {
@@ -156,7 +169,7 @@ fn read(before: &str, have: &Value, info: &str) -> Result<Round, NodeError> {
         .and_then(|id| u64::from_str_radix(&id[..16], 16).ok());
     match (attached(info), offset, history_id) {
         (Some(attached), Some(offset), Some(history_id)) => {
-            Ok(Round { have, attached, offset, history_id })
+            Ok(Round { have, attached, offset, history_id, refused: BTreeMap::new() })
         }
         _ => Err(garbage("INFO lacks the replicas, the offset or replid")),
     }

@@ -10,7 +10,7 @@ use crate::fuzzing::{any_bytes, any_value, config, corpus, mutated, text as text
 const REPLID: &str = "0123456789abcdef0123456789abcdef01234567";
 
 fn read(parts: [&str; 3], config: Option<&Value>) -> Result<ServerFacts, NodeError> {
-    read_all(parts, config, &Secrets::default())
+    read_all(parts, config, (false, &Secrets::default()))
 }
 
 fn text(answer: Result<Value, RedisError>) -> Result<String, NodeError> {
