@@ -459,11 +459,9 @@ proptest! {
     #[test]
     fn a_marker_is_read_as_it_was_written(m in markers(1_790_000_000_000)) {
         prop_assert_eq!(Marker::parse(&m.to_string(), 1_790_000_000_000), Some(m));
-        let mut called = m;
-        called.process.calls += 7_000_000;
-        prop_assert_eq!(called.to_string(), m.to_string());
-        let is_counted = m.process.inputs.is_some();
-        prop_assert_eq!(is_continued(m.process, called.process), is_counted);
+        let called = Process { calls: m.process.calls + 7_000_000, ..m.process };
+        prop_assert_eq!(Marker { process: called, ..m }.to_string(), m.to_string());
+        prop_assert_eq!(is_continued(m.process, called), called.inputs.is_some());
     }
 
     #[test]
