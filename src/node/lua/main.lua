@@ -47,8 +47,8 @@ while a < last do
     found = -17
   elseif writes then
     local left
-    found, slot, left = write(k, a, now_us, b, full, counted, expected, behind, room or 1048576,
-      waits, show, acquire, release, wake, permits, hand_on)
+    found, slot, left = write(k, a, now_us, time, b, full, counted, expected, behind,
+      room or 1048576, waits, show, acquire, release, wake, permits, hand_on)
     room = left or room
     behind = found == 0 and class ~= 114 -- r
     if joins ~= 45 and (found == 2 or joins == 97 and (not found or found >= 0)) then -- -, a

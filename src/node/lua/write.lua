@@ -64,15 +64,16 @@
 --          ms left, and the sum of: 1 its fence; 2 of readers the one of the last ARGV;
 --          4 all readers or permits, and the metadata; 8 until when it is kept; 16 its queue, the
 --          last key; 32 all permits
---          Parameters: `b`: state of the batch, if there is one; `full`, `counted`, `expected`: as
---          in prelude.lua; `moot`: an earlier op on these keys waits for its next plan; `room`:
---          bytes that the answer still takes; `waiting`: the note says that a client waits
+--          Parameters: `b`: state of the batch, if there is one; `time`, `full`, `counted`,
+--          `expected`: as in prelude.lua; `moot`: an earlier op on these keys waits for its next
+--          plan; `room`: bytes that the answer still takes; `waiting`: the note says that a client
+--          waits
 -- Returns  nothing if all steps ran; else a code, what is there (false if nothing is, a table of
 --          several values), and the room that is left: 1 the steps ran, with V, G or C; 0 a
 --          condition does not hold; 2 it holds for no plan: f, the lock was not that of U, or by
 --          steps behind n somebody else has it; -5 another program's value; -10 late; -12 no room;
 --          -16 the memory is full
-local function write(k, a, now_us, b, full, counted, expected, moot, room, waiting, show,
+local function write(k, a, now_us, time, b, full, counted, expected, moot, room, waiting, show,
   acquire, release, wake, permits, hand_on)
   local KEYS, ARGV, call, try = KEYS, ARGV, redis.call, redis.pcall
   local sub, byte, find = string.sub, string.byte, string.find
@@ -176,7 +177,7 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
       if ok then value, room = call('GETRANGE', key, '0', '-1'), room - size end
     elseif kind == 99 or kind == 121 then -- c, y
       if kind == 121 then freed = freed or {} end
-      slots, value, refused = permits(kind, key, s, now_us, slots, freed)
+      slots, value, refused = permits(kind, key, s, now_us, time, slots, freed)
       ok, s = slots ~= nil and not outside, s + (kind == 99 and 7 or 5)
     elseif outside then
       taker = kind == 71 and ARGV[s + 5] -- G
@@ -241,8 +242,8 @@ local function write(k, a, now_us, b, full, counted, expected, moot, room, waiti
             slots = hand_on(slots, freed, key, KEYS[k + byte(shape, 2) - 48], now_us)
           end
           local ms = ARGV[s + 1]
-          if ms == '' then call('SET', key, slots, 'KEEPTTL')
-          else call('SET', key, slots, 'PX', math.max(ms, call('PTTL', key))) end
+          if ms ~= '' and call('PTTL', key) < tonumber(ms) then call('SET', key, slots, 'PX', ms)
+          else call('SET', key, slots, 'KEEPTTL') end
         end
         s = s + 2
       elseif kind == 102 then -- f
