@@ -2,6 +2,10 @@
 #
 # make demo            books orders once, whatever crashes, on nodes in memory: the main use
 # make demo-sentinel   runs the same demo on real Sentinel groups, with a failover (Linux)
+# make demo-cluster    runs the same demo on a real cluster whose masters fail and whose slots move
+#                      Beside the orders, tasks lock names and look whether one is held twice. The
+#                      last line is JSON. On a newer Redis and on Valkey:
+#                      RUN='make demo-cluster' scripts/other-servers
 # make demo-rabbitmq   books real invoices from RabbitMQ, and kills consumers, broker and Redis
 # make demo-streams    runs the demo of demo-rabbitmq with Redis Streams
 # make demo-nats       runs the demo of demo-rabbitmq with NATS JetStream
@@ -89,7 +93,7 @@ PUBLISHED = palisade palisade-consumer palisade-cron palisade-ops palisade-conso
 # and nemesis take minutes; their manifests say `test = false`, so that they run only by name.
 TESTED = --workspace $(ADAPTERS:%=--exclude %) --exclude $(CONSOLE) --exclude assumptions --exclude sim --exclude model --all-features
 
-.PHONY: help console console-pictures demo demo-cron demo-sentinel demo-rabbitmq demo-streams demo-nats demo-kafka demo-locks test test-console test-faults test-adapters doctor test-conf nemesis failover-table ordinary lineage bench bench-idempotency soak model mutants fuzz minimal lint package doc
+.PHONY: help console console-pictures demo demo-cluster demo-cron demo-sentinel demo-rabbitmq demo-streams demo-nats demo-kafka demo-locks test test-console test-faults test-adapters doctor test-conf nemesis failover-table ordinary lineage bench bench-idempotency soak model mutants fuzz minimal lint package doc
 .DEFAULT_GOAL := help
 
 help:
@@ -102,6 +106,10 @@ demo:
 demo-sentinel:
 	@scripts/need cargo redis
 	$(CARGO) run --release -p examples --bin orders -- --demo-sentinel $(ARGS)
+
+demo-cluster:
+	@scripts/need cargo redis
+	$(CARGO) run --release -p examples --bin orders -- --demo-cluster --json $(ARGS)
 
 demo-rabbitmq:
 	@scripts/need cargo redis kafka rabbitmq
