@@ -22,7 +22,7 @@ use tokio::sync::broadcast;
 
 pub use self::builder::MemoryNodeBuilder;
 #[cfg(feature = "test-util")]
-pub use self::faults::MemorySnapshot;
+pub use self::faults::{MemorySnapshot, SlotKeys};
 use self::lists::Lists;
 use self::locks::Locks;
 use self::quarantine::{Clock, Kept, Nature, Windows};
@@ -79,6 +79,8 @@ struct State {
     lives: u64,
     windows: Windows,
     epoch: Option<u64>,
+    /// The lowest epoch since which all words of a cluster's masters named this server.
+    watched: Option<u64>,
     replid: ReplicationId,
     process: Process,
     evicted: u64,
@@ -168,6 +170,7 @@ impl State {
             lives: 0,
             windows: Windows { read: window, longest: window },
             epoch: None,
+            watched: None,
             replid: ReplicationId::of(0),
             process: Process::fresh(),
             evicted: 0,
@@ -221,8 +224,9 @@ impl State {
     }
 
     fn nature(&self, name: u64) -> Nature {
-        let Self { replid, process, evicted, windows, epoch, .. } = *self;
-        Nature { replid, process, evicted, windows, epoch, name: name.wrapping_add(self.lives) }
+        let Self { replid, process, evicted, windows, epoch, watched, .. } = *self;
+        let name = name.wrapping_add(self.lives);
+        Nature { replid, process, evicted, windows, epoch, watched, name }
     }
 
     fn rename(&mut self) {

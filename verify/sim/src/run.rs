@@ -15,6 +15,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::client::{Actor, Forgotten, cut};
+use crate::cluster::{Cluster, ClusterLink};
 use crate::invariants::Violation;
 use crate::link::{Link, Wire};
 use crate::names;
@@ -70,6 +71,7 @@ struct Stage {
     plan: Arc<Plan>,
     world: Arc<World>,
     nodes: Vec<Arc<Node>>,
+    cluster: Option<Arc<Cluster>>,
     net: Arc<Mutex<NetPlan>>,
     seats: Mutex<Vec<Seat>>,
     /// Tasks that end each fault when its time is over.
@@ -84,7 +86,9 @@ impl Stage {
         let world = World::new(Instant::now(), kept_on, plan.guarantees());
         let nodes: Vec<_> = (0..plan.nodes.len()).map(|i| Node::new(i, &world, &plan)).collect();
         let net = Arc::new(Mutex::new(plan.net));
+        let cluster = plan.cluster.as_ref().map(|_| Cluster::new(&world, &plan));
         let stage = Self {
+            cluster,
             plan: Arc::new(plan),
             world,
             nodes,
@@ -153,6 +157,12 @@ impl Stage {
             };
             builder = builder.node_arc(Arc::new(link) as Arc<dyn LockNode>);
         }
+        if let Some(cluster) = &self.cluster {
+            let dice = p.dice(stream + 50_000);
+            let ways = (Arc::clone(&self.net), dice, p.deadline);
+            let link = ClusterLink::new(client, cluster, &env, ways);
+            builder = builder.node_arc(Arc::new(link));
+        }
         let redlock = builder.build().expect("plans keep the inequalities of the settings");
         (process, redlock)
     }
@@ -181,6 +191,9 @@ impl Stage {
         let clients = self.plan.clients.len();
         for client in 0..clients {
             self.start(client);
+        }
+        if let Some(cluster) = &self.cluster {
+            self.ends().spawn(Arc::clone(cluster).gossip());
         }
         let faults = tokio::spawn(Arc::clone(&self).deal());
         if timeout(PATIENCE, self.all_done()).await.is_err() {
@@ -282,6 +295,12 @@ impl Stage {
                 });
             }
             Fault::Kill { client } => self.kill(client),
+            Fault::Shift(shift) => {
+                let cluster = self.cluster.as_ref().expect("a plan with shifts has a cluster");
+                if let Some((span, back)) = cluster.begin(shift) {
+                    self.later(span, move |s| s.cluster.iter().for_each(|c| c.end(back)));
+                }
+            }
             Fault::Deploy { client, stage } => {
                 self.seats()[client].stage = stage;
                 self.kill(client);
@@ -365,6 +384,9 @@ impl Stage {
         for node in &self.nodes {
             node.heal();
         }
+        if let Some(cluster) = &self.cluster {
+            cluster.heal();
+        }
         let handles: Vec<Handle> = {
             let mut seats = self.seats();
             for seat in seats.iter_mut() {
@@ -378,6 +400,10 @@ impl Stage {
                 .map(|s| (Arc::clone(&s.process), s.redlock.clone(), stages[s.stage]))
                 .collect()
         };
+        if let Some(cluster) = &self.plan.cluster {
+            // Until nobody stands for election any more, and the servers agree.
+            sleep(ms(6 * cluster.node_timeout + 200 + cluster.window)).await;
+        }
         // The quarantine of a node begins with its first request. So each node gets a request now,
         // and then the run waits until all quarantines have ended.
         for (process, redlock, _) in &handles {
@@ -467,12 +493,13 @@ impl Stage {
     }
 
     fn must_be_gone(&self, key: &str, why: &'static str) {
-        for node in &self.nodes {
-            let inspect = Op::Inspect { keys: LockKeys::new(key), wait: false };
-            let seen = node.ask(inspect, &self.plan.stages[0]);
+        let settings = &self.plan.stages[0];
+        let inspect = || Op::Inspect { keys: LockKeys::new(key), wait: false };
+        let nodes = self.nodes.iter().map(|node| (node.index, node.ask(inspect(), settings)));
+        let cluster = self.cluster.iter().map(|cluster| (0, cluster.ask(inspect(), settings)));
+        for (node, seen) in nodes.chain(cluster) {
             let has_permits = matches!(&seen, Some(Reply::Permits(all)) if !all.is_empty());
             if matches!(seen, Some(Reply::Holder(Some(_)) | Reply::Readers(_))) || has_permits {
-                let node = node.index;
                 let name = names::number_of(key);
                 self.world.tell(Event::KeyLeft { node, name, why });
             }

@@ -68,6 +68,22 @@ pub enum Scene {
     Newcomers,
     /// One client has much longer leases than the other clients, which use the same lock.
     Unequal,
+    /// The slots of a cluster move to other masters, and come back.
+    Slots,
+    /// Masters of a cluster fail, and replicas take their place by the votes of the others.
+    Shards,
+    /// A slot of a cluster moves to another master, which is replaced, and moves back.
+    ThereAndBack,
+    /// A replica of a cluster takes the place of its master without a vote, during a cut.
+    Takeovers,
+    /// The address of a server of a cluster leads to another cluster.
+    OtherClusters,
+}
+
+impl Scene {
+    /// The scenes that have a cluster.
+    pub const CLUSTERS: [Self; 5] =
+        [Self::Slots, Self::Shards, Self::ThereAndBack, Self::Takeovers, Self::OtherClusters];
 }
 
 /// Length of a lease in the scenes (plans that each test one rule), in milliseconds.
@@ -105,6 +121,11 @@ impl Plan {
             Scene::Astray => self.astray(&mut d),
             Scene::Newcomers => self.newcomers(&mut d),
             Scene::Unequal => self.unequal(&mut d),
+            Scene::Slots => self.slots(&mut d),
+            Scene::Shards => self.shards(&mut d),
+            Scene::ThereAndBack => self.there_and_back(&mut d),
+            Scene::Takeovers => self.takeovers(&mut d),
+            Scene::OtherClusters => self.other_clusters(&mut d),
         }
     }
 
