@@ -202,8 +202,8 @@ pub enum NodeFault {
     /// Too many requests of this handle wait for the node, so this request was refused and not
     /// sent.
     Busy,
-    /// Other requests changed the record or the marker first, each time the request was sent. The
-    /// server executed nothing of it.
+    /// Other requests changed the record, the lock or the marker first, each time the request was
+    /// sent. The server executed nothing of it.
     Contended,
     /// The request cannot be sent: the handle is closed, or the call was polled outside of a tokio
     /// runtime with timers.

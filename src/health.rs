@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::client::claim::DataLossTerms;
 use crate::config::RETENTION;
 use crate::error::{Commands, NodeOutcome, Reach};
-use crate::node::Loss;
+use crate::node::{DURABLE_REFUTED, Loss};
+
 use crate::quorum::majority;
 use crate::redlock::Redlock;
 
@@ -78,6 +79,10 @@ pub struct NodeHealth {
     /// Sentinels are in tilt, or they know no replica, or each that they know is down or has
     /// priority 0. `None` if there is none, if it is not known, and for a lone server.
     pub no_failover: Option<&'static str>,
+    /// True if the server was declared [durable](crate::node::RedisNodeBuilder::durable), and this
+    /// handle was the first to find that it lost data
+    /// ([`DurableRefuted`](crate::node::NodeEvent::DurableRefuted)).
+    pub durable_refuted: bool,
     /// Hash slots of a cluster that cannot be used now, and why. Names in other slots can:
     /// `outcome`, `locks` and `new_keys` are those of one slot. `None` if all can, or it is not
     /// known.
@@ -185,6 +190,9 @@ impl fmt::Display for Health {
             if let Some(why) = node.no_failover {
                 write!(f, ", nobody can fail it over: {why}")?;
             }
+            if node.durable_refuted {
+                write!(f, ", {DURABLE_REFUTED}")?;
+            }
             if let Some(why) = &node.troubles {
                 write!(f, ", {why}")?;
             }
@@ -258,6 +266,7 @@ pub(crate) async fn health(
             new_keys,
             losses: report.losses,
             no_failover: report.no_failover,
+            durable_refuted: report.durable_refuted,
             troubles: report.troubles,
         }
     };

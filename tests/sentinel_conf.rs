@@ -12,6 +12,7 @@ const NOT_SETTINGS: &[&str] = &[
     "aof-replay",
     "clock-skew",
     "data-loss",
+    "durable",
     "not-initialised",
     "other-deployment",
     "permissions",

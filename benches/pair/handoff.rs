@@ -10,9 +10,7 @@ use super::contenders::{Contender as _, Ours};
 use super::delay::delayed;
 use super::row::Row;
 use super::server::Server;
-use super::stats::quantile_us;
-
-const CLIENTS: usize = 16;
+use super::stats::{cpu, quantile_us};
 
 /// The client that released last, and the time of its release.
 type Last = Arc<Mutex<Option<(usize, Instant)>>>;
@@ -32,12 +30,15 @@ pub(crate) async fn measure(args: &Args, nodes: usize, runtime: &str, delay: Dur
     let mut holders = Vec::new();
     let lone = Ours::connect(&urls);
     let mut trips = round_trips(&lone).await;
-    for me in 0..CLIENTS {
+    for me in 0..args.clients {
         let (ours, stop, last) = (Ours::connect(&urls), Arc::clone(&stop), Arc::clone(&last));
         let hold = Duration::from_micros(args.hold_us);
         holders.push(tokio::spawn(client((me, hold), ours, stop, last)));
     }
+    let used = || servers.iter().map(|server| cpu(server.pid())).sum::<f64>();
+    let before = used();
     tokio::time::sleep(Duration::from_secs_f64(args.seconds * 10.0)).await;
+    let spent = used() - before;
     stop.store(true, Ordering::Relaxed);
     let (mut turns, mut waits, mut took) = (Vec::new(), Vec::new(), Vec::new());
     for holder in holders {
@@ -63,7 +64,7 @@ pub(crate) async fn measure(args: &Args, nodes: usize, runtime: &str, delay: Dur
         .value("runtime", "runtime", runtime)
         .value("nodes", "nodes", nodes)
         .value("delay µs", "delay_us", delay.as_micros())
-        .value("clients", "clients", CLIENTS)
+        .value("clients", "clients", args.clients)
         .value("turns", "turns", all)
         .figure("next holder p50 µs", "handoff_p50_us", 0, half)
         .figure("round trip of a lone caller µs", "round_trip_us", 0, trip)
@@ -71,6 +72,7 @@ pub(crate) async fn measure(args: &Args, nodes: usize, runtime: &str, delay: Dur
         .figure("release µs", "release_p50_us", 0, release)
         .figure("releases", "handoff_over_release", 1, half / release)
         .figure("next holder p99 µs", "handoff_p99_us", 0, rare)
+        .figure("servers' µs a turn", "servers_cpu_us", 1, spent / f64::from(all.max(1)))
         .figure("least over most turns", "turns_min_over_max", 2, share)
         .print(args.json);
 }

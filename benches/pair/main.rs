@@ -69,6 +69,9 @@ struct Args {
     /// Time for which each holder has the lock with `handoff`, in µs.
     #[arg(long, default_value_t = 1_000)]
     hold_us: u64,
+    /// Number of clients with `handoff`. Each has its own connections, as a process would.
+    #[arg(long, default_value_t = 16)]
+    clients: usize,
     /// URLs of the servers, for a worker process of a table.
     #[arg(long, hide = true)]
     worker: Option<String>,

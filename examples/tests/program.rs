@@ -6,6 +6,7 @@ pub(crate) fn program(example: &str) -> &'static str {
         "credentials" => env!("CARGO_BIN_EXE_credentials"),
         "cron_singleton" => env!("CARGO_BIN_EXE_cron_singleton"),
         "crontab_leader" => env!("CARGO_BIN_EXE_crontab_leader"),
+        "dns_endpoint" => env!("CARGO_BIN_EXE_dns_endpoint"),
         "election" => env!("CARGO_BIN_EXE_election"),
         "fenced_writer" => env!("CARGO_BIN_EXE_fenced_writer"),
         "metrics" => env!("CARGO_BIN_EXE_metrics"),

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::program::program;
 use crate::support::group::Groups;
+use crate::support::proxy::Proxy;
 use crate::support::server::Server;
 
 /// Longest duration of an example, on a slow machine, too.
@@ -98,6 +99,40 @@ fn password_file() {
     let words = run("password_file", &["--server".to_owned(), server.url()]);
     assert!(words.ends_with(" times locked with 4 passwords, 0 faults\n"), "{words}");
     assert_eq!(server.cli(&["ACL", "USERS"]), "default");
+}
+
+#[test]
+fn dns_endpoint() {
+    let server = Server::start(&[]);
+    let words = run("dns_endpoint", &["--server".to_owned(), server.url()]);
+    assert!(words.contains(" times locked, ") && !words.contains("not now"), "{words}");
+}
+
+/// A proxy stands in for the name.
+#[test]
+fn dns_endpoint_over_a_failover() {
+    let primary = Server::start(&["--repl-diskless-sync-delay", "0"]);
+    let replica = Server::start(&["--replicaof", "127.0.0.1", &primary.port().to_string()]);
+    let name = Proxy::to(&primary.addr());
+    let args =
+        ["--server", &format!("redis://{}", name.addr()), "--window", "2", "--seconds", "20"];
+    let args = args.map(str::to_owned);
+    let words = std::thread::scope(|scope| {
+        let example = scope.spawn(|| run("dns_endpoint", &args));
+        let end = Instant::now() + PATIENCE;
+        while replica.cli(&["EXISTS", "palisade:note"]) != "1" {
+            assert!(Instant::now() < end, "the replica has nothing");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(replica.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
+        name.lead_to(&replica.addr());
+        primary.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+        example.join().expect("its test")
+    });
+    // The lease and L: 3 s and 2 s, of which a busy machine may have used some.
+    let begun = ["5", "4."].map(|left| format!("QuarantineBegun {{ remaining: {left}"));
+    assert!(begun.iter().any(|begun| words.contains(begun)), "{words}");
+    assert!(words.contains("QuarantineEnded") && words.contains(" times locked, "), "{words}");
 }
 
 #[test]

@@ -3,5 +3,7 @@
 
 #[path = "../../tests/support/group.rs"]
 pub mod group;
+#[path = "../../tests/support/proxy.rs"]
+pub mod proxy;
 #[path = "../../tests/support/server.rs"]
 pub mod server;

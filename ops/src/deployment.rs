@@ -153,6 +153,7 @@ impl Deployment {
         let login = |like| Login { like, more: more.clone() };
         for node in self.nodes()? {
             let (allows_eviction, rule) = (node.allows_eviction(), node.min_replicas_rule());
+            let durable = node.is_durable();
             let url = node.url()?;
             match node {
                 NodeUrl::Group(node) => {
@@ -180,11 +181,14 @@ impl Deployment {
                     let at = target.to_string();
                     let hand = Hand::of(&target, &more).to(&at);
                     let window = rule.lone_window();
-                    access.lone.push(Lone { at, url, hand, target, allows_eviction, window });
+                    let lone = Lone { at, url, hand, target, allows_eviction, durable, window };
+                    access.lone.push(lone);
                 }
                 NodeUrl::Cluster(_) => {
-                    let rule = "a cluster: this command does not know clusters yet; look at it by \
-                                `redis-cli --cluster check <host:port>`";
+                    let rule = "a cluster, and this command does not know clusters yet: look at it \
+                                by `redis-cli --cluster check <host:port>`; a master is replaced \
+                                by `CLUSTER FAILOVER` at its replica, which costs its slots one \
+                                quarantine";
                     return Err(ConfigError::new("node", url, rule));
                 }
                 NodeUrl::Memory(_) => {
@@ -244,6 +248,8 @@ mod tests {
             ("redis://joe:s3cret@10.0.0.1/2?trust_fresh=true", "redis://10.0.0.1:6379/2"),
             ("unix:///run/r.sock?db=1&pass=s3cret", "unix:///run/r.sock?db=1"),
             ("redis://h?failover_window=2500ms", "redis://h:6379?failover_window=2.5s"),
+            ("redis://h?durable=true", "redis://h:6379?durable=true"),
+            ("redis://h?durable=false", "redis://h:6379"),
             ("sentinel://joe:s3cret@a,b:7/m?poll_every=1s", "sentinel://a:26379,b:7/m"),
             (
                 "sentinel://a:1/m/3?min_replicas=2&max_lag=20s&failover_window=30s",

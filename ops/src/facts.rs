@@ -120,6 +120,7 @@ pub(crate) struct Sentinel {
 
 /// A data server and its answers.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct Server {
     /// Address at which the doctor queried the server: `host:port` or the path of a socket.
     pub(crate) at: String,
@@ -133,6 +134,8 @@ pub(crate) struct Server {
     pub(crate) url: String,
     /// True if the settings accept that the server deletes keys when its memory is full.
     pub(crate) allows_eviction: bool,
+    /// True if the settings declare that the server loses no confirmed write (`durable`).
+    pub(crate) durable: bool,
     /// Failover window of a lone server by the settings; zero for a server of a group.
     pub(crate) window: Duration,
     /// `Ok` if the connection and the login succeeded; else the reason.
@@ -170,6 +173,7 @@ pub(crate) const SETTINGS: &[&str] = &[
     "min-replicas-to-write",
     "min-replicas-max-lag",
     "appendfsync",
+    "no-appendfsync-on-rewrite",
     "save",
     "replica-priority",
     "port",

@@ -18,6 +18,8 @@ pub(crate) struct Lone {
     pub(crate) target: Endpoint,
     /// True if the settings accept that the server deletes keys when its memory is full.
     pub(crate) allows_eviction: bool,
+    /// True if the settings declare that the server loses no confirmed write.
+    pub(crate) durable: bool,
     /// Failover window by the settings.
     pub(crate) window: Duration,
 }

@@ -97,7 +97,7 @@ pub struct InMemory {
 
 /// Returns the masters that may lose what was written to them just now: those without an
 /// append-only file, and those whose file does not reach the disk with each write. Masters that
-/// could not be read are left out.
+/// could not be read are left out, and those of clusters.
 ///
 /// # Errors
 /// [`ConfigError`] if a setting is invalid.
@@ -105,6 +105,10 @@ pub struct InMemory {
 /// # Cancellation safety
 /// The function only reads.
 pub async fn in_memory(deployment: &Deployment) -> Result<Vec<InMemory>, ConfigError> {
+    let (_, deployment) = &deployment.clusters()?;
+    if deployment.is_empty() {
+        return Ok(Vec::new());
+    }
     let masters = find_masters(deployment).await?.into_iter().filter_map(|(_, read)| read.ok());
     let read = masters.map(|master| async move {
         let sync = if master.appends_nothing { None } else { master.appendfsync(deployment).await };

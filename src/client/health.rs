@@ -29,6 +29,7 @@ pub(crate) struct NodeReport {
     pub(crate) forgets: Result<(Duration, Vec<Loss>), NodeError>,
     pub(crate) losses: Arc<[Loss]>,
     pub(crate) no_failover: Option<&'static str>,
+    pub(crate) durable_refuted: bool,
     pub(crate) troubles: Option<Arc<str>>,
 }
 
@@ -40,6 +41,7 @@ impl Core {
             forgets,
             losses: [].into(),
             no_failover: None,
+            durable_refuted: false,
             troubles: None,
         };
         let Some(_operation) = self.closing.enter() else {
@@ -93,7 +95,8 @@ impl Core {
             let (losses, no_failover) = (queue.losses(), queue.node().no_failover());
             let troubles = queue.node().troubles();
             let report = report(&self.names[node], lock, forgets);
-            reports.push(NodeReport { losses, no_failover, troubles, ..report });
+            let durable_refuted = queue.durable_refuted();
+            reports.push(NodeReport { losses, no_failover, durable_refuted, troubles, ..report });
         }
         reports
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::error::{NodeError, NodeFault};
@@ -42,6 +43,7 @@ pub(crate) struct Counters {
     loss: Gauge,
     quarantine_ends: Gauge,
     data: SyncMutex<Arc<[Loss]>>,
+    pub(crate) refuted: AtomicBool,
     faults: SyncMutex<BTreeMap<NodeFault, Tally>>,
 }
 
@@ -92,6 +94,7 @@ impl Counters {
             loss: Gauge::new(&NODE.loss, &[("node", &node)]),
             quarantine_ends: Gauge::new(&NODE.quarantine_ends, &[("node", &node)]),
             data: SyncMutex::new([].into()),
+            refuted: AtomicBool::new(false),
             faults: SyncMutex::default(),
             node,
         }

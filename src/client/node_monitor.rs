@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::broadcast;
@@ -76,6 +77,10 @@ impl NodeMonitor {
         if self.history_id != Some(facts.history_id) || facts.new_history {
             let address = if same_process { self.address.clone() } else { address() };
             self.on_history_change(facts, same_process, address);
+        }
+        if facts.refuted {
+            self.counters.refuted.store(true, Ordering::Relaxed);
+            self.tell(NodeEvent::DurableRefuted);
         }
         if facts.renamed {
             self.tell(NodeEvent::Renamed);
@@ -259,6 +264,7 @@ mod tests {
             replication: 1,
             lineage: Lineage::default(),
             renamed: false,
+            refuted: false,
         }
     }
 

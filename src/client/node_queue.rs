@@ -17,6 +17,7 @@ mod replies;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -131,6 +132,10 @@ impl NodeQueue {
 
     pub(crate) fn losses(&self) -> Arc<[Loss]> {
         self.counters.losses()
+    }
+
+    pub(crate) fn durable_refuted(&self) -> bool {
+        self.counters.refuted.load(Ordering::Relaxed)
     }
 
     pub(crate) fn count_failed_login(&self) {

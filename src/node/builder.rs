@@ -175,7 +175,10 @@ impl<S> NodeBuilder<S> {
     ///
     /// For a standalone server the default is zero, which fits an address that always belongs to
     /// the same server. Set the window if the address can move from one server to another (a DNS
-    /// name, or a proxy in front of several servers).
+    /// name, or a proxy in front of several servers). Nothing measures it there, so ask whoever
+    /// fails the server over: it is the time from the promotion of the new primary until the old
+    /// one certainly confirms no write, whoever is still connected to it. If it is too short, two
+    /// owners can hold one lock after a failover.
     ///
     /// For a group the window is used if no min-replicas check bounds that time, so with
     /// [`MinReplicas::Warn`] or `Off`. There it is at least 3 s, unless the Sentinels' word may be

@@ -1,5 +1,7 @@
 //! Events that a node reports, and their log lines. They may be lost: nothing depends on them.
 
+mod cause;
+
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,6 +14,7 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
+pub use self::cause::HistoryCause;
 use crate::error::Commands;
 use crate::op::{Began, Loss};
 
@@ -138,8 +141,16 @@ pub enum NodeEvent {
         cause: HistoryCause,
     },
     /// The server has given another name to its data (after a backup, or after its replicas were
-    /// away for an hour), and has proved that it lost nothing. Nothing is refused. Log: `renamed`.
+    /// away for an hour), and has proved that it lost nothing; or a server that was declared
+    /// [durable](super::RedisNodeBuilder::durable) was restarted or replaced. Nothing is refused.
+    /// Log: `renamed`.
     Renamed,
+    /// The server was declared [durable](super::RedisNodeBuilder::durable), and lacks data that
+    /// this handle has seen: the declaration is false, or a backup was restored. Until this moment
+    /// the server may have granted what was held. A quarantine begins. Sent to the handle that
+    /// finds it first; others get [`HistoryChanged`](Self::HistoryChanged) only. Log:
+    /// `durable_refuted`, an error.
+    DurableRefuted,
     /// The node is in quarantine. It grants nothing for the time `remaining`, but holders may
     /// re-assert leases. Log: `quarantine_begun` with `remaining_ms`, `began`, `lost_ms` and
     /// `loss`.
@@ -231,37 +242,7 @@ pub enum NodeEvent {
     },
 }
 
-/// Cause of a change of a node's data history.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum HistoryCause {
-    /// A new server process answers at the same address. Its data may be complete.
-    Restart,
-    /// Another server answers. A replica was promoted, or the address points to another server.
-    Promotion,
-    /// The node has lost its marker, by `FLUSHALL` or by a restart without data.
-    DataLost,
-    /// The node had no data of palisade when the handle first reached it: the node is new, or it
-    /// was emptied. The log has this cause as information and not as a warning, because the warning
-    /// `quarantine_begun` follows.
-    FirstUse,
-    /// The handle is new to this node, or the same server process has another data history than
-    /// before.
-    Unknown,
-}
-
-impl HistoryCause {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Restart => "restart",
-            Self::Promotion => "promotion",
-            Self::DataLost => "data lost",
-            Self::FirstUse => "first use",
-            Self::Unknown => "unknown",
-        }
-    }
-}
-
+pub(crate) const DURABLE_REFUTED: &str = "declared `durable`, but the server lost data";
 const LOST: &str = "its data are lost; what was known of idempotency keys is unknown";
 
 impl NodeEvent {
@@ -290,8 +271,13 @@ impl NodeEvent {
                 say!(warn, "history_changed", "node has a new data history", cause = cause.word());
             }
             Self::Renamed => {
-                say!(info, "renamed", "server renamed its data; nothing was lost");
+                say!(info, "renamed", "the server's data have another name, and count as whole");
             }
+            Self::DurableRefuted => say!(
+                error,
+                "durable_refuted",
+                "{DURABLE_REFUTED}: find out which data are missing before you declare it again"
+            ),
             Self::QuarantineBegun { remaining, began, loss } => {
                 let why = match began {
                     Began::Known => "after a restart or failover".to_owned(),
@@ -448,6 +434,11 @@ pub(super) mod tests {
                 "if the whole deployment is new: `palisade init --new --node redis://a` (in tests: \
                  `trust_fresh(true)`); if it had data before, do not: `palisade idem incidents \
                  --node redis://a` node=",
+            ),
+            (
+                NodeEvent::DurableRefuted,
+                "durable_refuted",
+                "declared `durable`, but the server lost data: find out which",
             ),
             (NodeEvent::QuarantineEnded, "quarantine_ended", ""),
             (NodeEvent::Reasserted { leases: 7 }, "reasserted", "leases=7"),

@@ -106,8 +106,7 @@ pub struct Shown {
     pub process: Process,
     /// `evicted_keys`.
     pub evicted: u64,
-    /// True if the slot of a cluster was never another server's since the marker was written
-    /// (cluster 7). False for another node.
+    /// The slot of a cluster was never another server's since the marker was written (cluster 7).
     pub stayed: bool,
     /// The server's clock in µs.
     pub micros: u64,
@@ -125,6 +124,8 @@ pub(crate) struct Asked {
     pub trust_fresh: bool,
     /// A server that evicts may vote.
     pub allow_eviction: bool,
+    /// (quarantine 23).
+    pub durable: bool,
     /// Epoch in which the Sentinels named this server.
     pub epoch: Option<u64>,
     pub remembers: Remembered,
@@ -155,6 +156,8 @@ pub(crate) struct Change {
     pub missing: bool,
     pub renamed: bool,
     pub raised: bool,
+    /// The history begins because data were lost that a durable server has.
+    pub refuted: bool,
 }
 
 impl Process {
@@ -245,6 +248,7 @@ impl Marker {
             clock_error_asked: asked.clock_error,
             quarantine_raised: change.raised,
             new_history: change.begun,
+            refuted: change.refuted,
             renamed: change.renamed,
             marker_missing: change.missing,
             began: self.began,
@@ -277,13 +281,17 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
     // A marker without a name is as good as none to a client that knows one (quarantine 15).
     let was_unnamed = m.vote == 0 && me.vote != 0;
     let is_renamed = m.replid != shown.replid;
+    let is_moved = is_renamed && !is_continued(m.process, shown.process);
+    // In a quarantine, also if it is prolonged now, the clock by which it ends has to be the same.
+    let ends = Marker { quarantine: m.quarantine.max(length(asked)), ..before }.quarantine_end();
+    let is_trusted = asked.durable && now >= ends.saturating_add(apart(&before, asked));
     let put_back = !was_unnamed && is_put_back(&before, seq, asked);
     let is_older = note + apart(&before, asked) < me.note;
     let is_branch = m.history != me.history && !precedes(m.generation, me.generation);
     let has_evicted = before.has_evicted(shown);
     let beginnings = [
         was_unnamed.then_some(0),
-        (is_renamed && !is_continued(before.process, shown.process)).then_some(note),
+        (is_moved && !is_trusted).then_some(note),
         // Who returns with its own data may have got its last note up to L after it was replaced.
         asked.epoch.filter(|epoch| *epoch > before.epoch && !shown.stayed).map(|_| {
             let is_own = !is_renamed || has_read_nothing(before.process, shown.process);
@@ -312,6 +320,10 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
         }
         None => raise(&mut m, asked),
     };
+    if is_moved && begun.is_none() {
+        // Leases may end too early by this clock, as after a handover (quarantine 11).
+        m = m.taken_over(shown, None);
+    }
     m = with_window(m, asked, now);
     // Who allows evictions leaves them to those who do not, whatever process comes next
     // (quarantine 21).
@@ -329,7 +341,8 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
     m.written = now;
     let raised = raised && before.quarantine > 0;
     let renamed = is_renamed && begun.is_none();
-    Verdict::Goes(m, Change { begun: begun.is_some(), missing: false, renamed, raised })
+    let refuted = asked.durable && (put_back || was_unnamed);
+    Verdict::Goes(m, Change { begun: begun.is_some(), missing: false, renamed, raised, refuted })
 }
 
 /// What a client writes that may not vote because the server deletes keys (quarantine 21). It asks
@@ -367,7 +380,8 @@ fn first(shown: &Shown, asked: &Asked) -> Verdict {
         m.generation = 0;
         m = with_window(begin(m, 0, shown, asked), asked, m.written);
     }
-    Verdict::Goes(m, Change { begun: true, missing: true, ..Change::default() })
+    let refuted = asked.durable && m.began == Began::Lost;
+    Verdict::Goes(m, Change { begun: true, missing: true, refuted, ..Change::default() })
 }
 
 fn begin(mut m: Marker, from: u64, shown: &Shown, asked: &Asked) -> Marker {

@@ -81,6 +81,7 @@ struct State {
     epoch: Option<u64>,
     /// The lowest epoch since which all words of a cluster's masters named this server.
     watched: Option<u64>,
+    durable: bool,
     replid: ReplicationId,
     process: Process,
     evicted: u64,
@@ -171,6 +172,7 @@ impl State {
             windows: Windows { read: window, longest: window },
             epoch: None,
             watched: None,
+            durable: false,
             replid: ReplicationId::of(0),
             process: Process::fresh(),
             evicted: 0,
@@ -224,9 +226,9 @@ impl State {
     }
 
     fn nature(&self, name: u64) -> Nature {
-        let Self { replid, process, evicted, windows, epoch, watched, .. } = *self;
+        let Self { replid, process, evicted, windows, epoch, watched, durable, .. } = *self;
         let name = name.wrapping_add(self.lives);
-        Nature { replid, process, evicted, windows, epoch, watched, name }
+        Nature { replid, process, evicted, windows, epoch, watched, durable, name }
     }
 
     fn rename(&mut self) {

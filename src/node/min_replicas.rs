@@ -87,6 +87,7 @@ impl Judge {
             widest_window: known.max(longest),
             trust_fresh: false,
             allow_eviction: false,
+            durable: false,
             trial: None,
             named: None,
             slot: None,

@@ -20,6 +20,7 @@ pub mod spi;
 
 pub use self::builder::NodeBuilder;
 pub use self::cluster::{ClusterNode, ClusterNodeBuilder, ClusterSettings};
+pub(crate) use self::event::DURABLE_REFUTED;
 pub(crate) use self::event::NodeSignal;
 pub use self::event::{HistoryCause, NamedEvent, NodeEvent, NodeEvents};
 pub use self::failover_times::FailoverTimes;

@@ -40,8 +40,11 @@ pub struct Facts {
     pub quarantine_raised: bool,
     /// True if this batch was the first in a new data history, and wrote its marker.
     pub new_history: bool,
-    /// True if the server has given another name to its data, and this batch proved that nothing
-    /// was lost. So no history began.
+    /// True if a server that was declared durable lacks data that this client has seen. So this
+    /// batch began a new history.
+    pub refuted: bool,
+    /// True if the server has given another name to its data, and nothing was lost, by this batch's
+    /// proof or by declaration. So no history began.
     pub renamed: bool,
     /// True if the node had no marker before this batch: it is new, or has lost its data.
     pub marker_missing: bool,

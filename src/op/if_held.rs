@@ -84,10 +84,17 @@ pub struct Place {
     pub needs: Duration,
 }
 
+/// In µs.
+const WAITED_MAX: u64 = 3_600_000_000;
+
 impl Place {
-    /// Even if the waiter [needs](Self::needs) more. `wait_for_hint` of `lua/queue.lua` has the
-    /// same number.
+    /// Even if the waiter [needs](Self::needs) more. `lua/join.lua` has the same number.
     pub(crate) const RESERVED_MAX: Duration = Duration::from_millis(50);
+
+    /// For which the handle has waited, an hour at most.
+    pub(crate) fn micros(&self) -> u64 {
+        u64::try_from(self.waited.as_micros()).map_or(WAITED_MAX, |waited| waited.min(WAITED_MAX))
+    }
 }
 
 impl IfHeld {

@@ -215,6 +215,7 @@ mod tests {
             replication: 1,
             lineage: Lineage::default(),
             renamed: false,
+            refuted: false,
         }
     }
 

@@ -21,6 +21,8 @@ pub(crate) struct Header {
     /// End of that time by the wall clock in ms; 0 if it is over. It names the handover.
     pub(crate) settles_till: u64,
     pub(crate) terms: Terms,
+    /// The marker was written less than a longest lease ago, so what is held may be lost.
+    pub(crate) is_young: bool,
 }
 
 impl Header {
@@ -84,31 +86,55 @@ impl Header {
         micros(self.terms.clock_error)
     }
 
-    /// Fence of a new grant. The proposal is limited to this node's clock ± E.
+    /// Fence of a new grant. The proposal is limited to this node's clock ± E, but may have been
+    /// planned a while ago.
     pub(crate) fn next_fence(&self, fence: u64, proposal: u64) -> u64 {
-        self.fence_after(fence, proposal, 0)
-    }
-
-    /// As [`next_fence`](Self::next_fence), for a claim, which may have been planned a while ago.
-    pub(crate) fn claim_fence(&self, fence: u64, proposal: u64) -> u64 {
-        self.fence_after(fence, proposal, UNDER_WAY)
-    }
-
-    fn fence_after(&self, fence: u64, proposal: u64, under_way: u64) -> u64 {
         let (now, error) = (self.facts.node_micros, self.clock_error());
-        let low = now.saturating_sub(error.saturating_add(under_way));
-        let proposal = proposal.clamp(low, now.saturating_add(error));
+        let is_low = self.last_in_range(proposal) < now;
+        let low = if is_low { now.saturating_sub(error) } else { 0 };
+        let proposal = proposal.max(low).min(now.saturating_add(error));
         fence.saturating_add(1).max(proposal).max(self.floor)
+    }
+
+    /// Last time (µs) at which the proposal is not too low for a fence.
+    pub(crate) fn last_in_range(&self, proposal: u64) -> u64 {
+        proposal.saturating_add(self.clock_error() + UNDER_WAY)
+    }
+
+    /// A proposal in the node's range. One that the node would raise becomes half of E before its
+    /// clock.
+    pub(crate) fn in_range_for_long(&self, proposal: u64) -> u64 {
+        let (now, error) = (self.facts.node_micros, self.clock_error());
+        if proposal.saturating_add(error) < now {
+            return now.saturating_sub(error / 2);
+        }
+        proposal.min(now.saturating_add(error))
+    }
+
+    /// Lowered if no clock within E has brought the fence there, also before a backward step by 2E
+    /// (locks 6).
+    pub(crate) fn honest(&self, fence: u64) -> u64 {
+        let most =
+            self.facts.node_micros.saturating_add(micros(raise_lead(self.terms.clock_error)));
+        if fence > most.saturating_add(2 * self.clock_error()) { most } else { fence }
     }
 
     /// The token is further ahead of this node's clock than correct clocks and nodes can produce.
     pub(crate) fn is_ahead(&self, token: u64) -> bool {
         token > self.facts.node_micros.saturating_add(micros(raise_lead(self.terms.clock_error)))
     }
+
+    /// A quarantine may be ahead by a clock of this node that is 2E behind this one.
+    pub(crate) fn ended_lately(&self) -> bool {
+        let Facts { since, quarantine_len, node_micros, .. } = self.facts;
+        let end = since.saturating_add(millis(quarantine_len)).saturating_mul(1_000);
+        since > 0 && node_micros <= end.saturating_add(2 * self.clock_error())
+    }
 }
 
-/// In µs. For so long a claim may be under way with a ballot that was in range when it was planned
-/// (idempotency 24). Less than [`FENCE_SLACK`], for which a fence outlives what the clocks need.
+/// In µs. For so long a grant may be under way with a proposal that was in range when it was
+/// planned (idempotency 24, locks 4). Less than [`FENCE_SLACK`], for which a fence outlives what
+/// the clocks need.
 pub(crate) const UNDER_WAY: u64 = 500_000;
 
 /// Last time (µs) at which a request of this time (ms) is not too old.

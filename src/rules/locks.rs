@@ -15,8 +15,9 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::permits::Slot;
-use self::queue::Waiter;
+pub(crate) use self::permits::Slot;
+pub(crate) use self::queue::Waiter;
+pub(crate) use self::readers::READERS_MAX;
 use super::header::Header;
 use crate::op::{Holder, IfHeld, LockMode, Op, Place, QuarantineId, Reply};
 use crate::token::{FencingToken, OwnerToken};
@@ -25,31 +26,31 @@ use crate::token::{FencingToken, OwnerToken};
 /// expiry clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Row {
-    held: Option<Held>,
+    pub(crate) held: Option<Held>,
     /// Each with its end, in the order in which they were first given. Those that are over may
     /// stay until the next acquire or release.
-    readers: Vec<(OwnerToken, u64)>,
+    pub(crate) readers: Vec<(OwnerToken, u64)>,
     /// They expire with the fence.
-    slots: Vec<Slot>,
-    fence: u64,
-    fence_till: u64,
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) fence: u64,
+    pub(crate) fence_till: u64,
     watched_till: u64,
     /// The longest wait first; fair waiters by their tickets.
     queue: Vec<Waiter>,
     queue_till: u64,
     /// Value in the owner's place, and its end. A reserved lock has no holder of ours.
-    reserved: Option<(OwnerToken, u64)>,
+    pub(crate) reserved: Option<(OwnerToken, u64)>,
     /// (quarantine 11): the handover after which the lock was first kept, and until when.
-    kept: Option<(u64, u64)>,
+    pub(crate) kept: Option<(u64, u64)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Held {
+pub(crate) struct Held {
     /// `None` if another program wrote the value.
-    owner: Option<OwnerToken>,
+    pub(crate) owner: Option<OwnerToken>,
     /// `None` if it has no expiry.
-    till: Option<u64>,
-    meta: Option<Arc<[u8]>>,
+    pub(crate) till: Option<u64>,
+    pub(crate) meta: Option<Arc<[u8]>>,
 }
 
 impl Held {
@@ -205,11 +206,11 @@ fn acquire(h: &Header, ask: &Ask, row: &mut Row) -> Reply {
         row.read_until(ask.owner, till);
         match row.fence {
             0 => h.next_fence(0, ask.proposal),
-            fence => fence.max(h.floor),
+            fence => h.honest(fence).max(h.floor),
         }
     } else {
         row.held = Some(Held::by(ask.owner, till));
-        h.next_fence(row.fence, ask.proposal)
+        h.next_fence(h.honest(row.fence), ask.proposal)
     };
     row.set_fence(h, fence);
     Reply::Granted { fence }
@@ -313,6 +314,22 @@ impl Row {
         !self.is_free() || self.fence_till > now || self.watched_till.max(self.queue_till) > now
     }
 
+    /// But for who waits.
+    pub(crate) fn is_as(&self, other: &Self) -> bool {
+        let without = |row: &Self| Self { queue: Vec::new(), queue_till: 0, ..row.clone() };
+        without(self) == Self { watched_till: self.watched_till, ..without(other) }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn waiters(&self) -> Vec<(u64, LockMode, u64)> {
+        self.queue.iter().map(|w| (w.since, w.mode, w.place.waiter)).collect()
+    }
+
+    /// Behind those that wait for longer, or have smaller tickets.
+    pub(crate) fn wait(&mut self, waiter: Waiter) {
+        self.queue.push(waiter);
+    }
+
     /// The key has another program's value.
     pub(crate) fn is_foreign(&self) -> bool {
         self.held.as_ref().is_some_and(|held| held.owner.is_none())
@@ -339,7 +356,7 @@ impl Row {
         self.held.is_none() && self.readers.is_empty() && self.slots.is_empty()
     }
 
-    fn is_owned_by(&self, owner: OwnerToken) -> bool {
+    pub(crate) fn is_owned_by(&self, owner: OwnerToken) -> bool {
         self.held.as_ref().is_some_and(|held| held.owner == Some(owner))
     }
 

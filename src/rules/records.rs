@@ -10,7 +10,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::header::{Header, UNDER_WAY, last_young};
+use super::header::{Header, last_young};
 use super::lost_claims::Unsure;
 use crate::op::{
     Ballot, Claim, ClaimEnd, FingerprintBytes, Op, QuarantineId, RecordState, Reply, StoredRecord,
@@ -92,7 +92,7 @@ pub(crate) fn holds_until(h: &Header, op: &Op) -> Option<u64> {
     match op {
         Op::Claim(c) => {
             let young = last_young(c.created, c.retention);
-            Some(young.min(c.proposal.saturating_add(h.clock_error() + UNDER_WAY)))
+            Some(young.min(h.last_in_range(c.proposal)))
         }
         Op::RaiseClaim { .. } | Op::ExtendClaim { .. } => Some(u64::MAX),
         _ => None,
@@ -127,7 +127,7 @@ fn decide_claim(h: &Header, c: &Claim, row: Option<&Row>) -> Ruling {
         return Ruling::unchanged(Reply::TooOld);
     }
     let mut row = row.cloned().unwrap_or_default();
-    row.promise(h, c.owner, h.claim_fence(row.fence, c.proposal));
+    row.promise(h, c.owner, h.next_fence(row.fence, c.proposal));
     row.till = Some(h.after(c.lease));
     row.attempt = row.attempt.saturating_add(1);
     row.is_of(c.fingerprint);

@@ -43,6 +43,7 @@ pub(crate) fn header(words: &str) -> Header {
         quarantine_raised: false,
         new_history: false,
         renamed: false,
+        refuted: false,
         marker_missing: false,
         began: Began::Known,
         losses: Arc::from([]),
@@ -50,7 +51,16 @@ pub(crate) fn header(words: &str) -> Header {
     let terms =
         Terms { max_ttl: Duration::from_millis(300), clock_error: Duration::from_millis(5) };
     let (now, settles_till) = (NOW * 1_000_000, 0);
-    let mut h = Header { facts, now, floor: 0, late: false, settling: false, settles_till, terms };
+    let mut h = Header {
+        facts,
+        now,
+        floor: 0,
+        late: false,
+        settling: false,
+        settles_till,
+        terms,
+        is_young: false,
+    };
     for word in words.split_whitespace() {
         match word.split_once('=').unwrap_or((word, "")) {
             ("since", at) => h.facts.since = num(at),

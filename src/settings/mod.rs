@@ -176,7 +176,7 @@ impl Redlock {
     /// end with a `?` and settings of the node's builder, separated by `&`: `trust_fresh`,
     /// `allow_eviction`, `failover_window`, `min_replicas` and `max_lag` for a server, a group or a
     /// cluster; `name` for a server or a cluster; `tls` for a group or a cluster;
-    /// `connect_timeout` and `replicas` only for a server; `sentinel_username`,
+    /// `connect_timeout`, `replicas` and `durable` only for a server; `sentinel_username`,
     /// `sentinel_password`, `sentinel_tls`, `sentinel_deadline`, `poll_every` and
     /// `trust_unconfirmed_master` only for a group. The login of a socket is `user` and `pass`, its
     /// database `db`, as options.

@@ -49,6 +49,12 @@ impl NodeUrl {
         }
     }
 
+    /// Returns true if the settings declare that the server loses no write that it has confirmed
+    /// (`durable`).
+    pub fn is_durable(&self) -> bool {
+        matches!(self, Self::Lone(node) if node.is_durable())
+    }
+
     /// Returns what the node requires of its servers' min-replicas check, from which follows its
     /// failover window.
     pub fn min_replicas_rule(&self) -> MinReplicasRule {
@@ -61,7 +67,7 @@ impl NodeUrl {
     }
 
     /// Returns the address that names the node in a command: without the login, with the options
-    /// that decide how long a quarantine is.
+    /// that decide whether there is a quarantine, and for how long.
     ///
     /// # Errors
     /// [`ConfigError`] for the first invalid setting.
@@ -77,7 +83,8 @@ impl NodeUrl {
         let replicas = (replicas != usual.replicas).then(|| format!("min_replicas={replicas}"));
         let lag = (lag != usual.max_lag).then(|| format!("max_lag={}s", lag.as_secs()));
         let window = window.map(|window| format!("failover_window={}s", window.as_secs_f64()));
-        let options = replicas.into_iter().chain(lag).chain(window);
+        let durable = self.is_durable().then(|| "durable=true".to_owned());
+        let options = replicas.into_iter().chain(lag).chain(window).chain(durable);
         Ok(options.fold(url, |url, option| {
             let mark = if url.contains('?') { '&' } else { '?' };
             format!("{url}{mark}{option}")
@@ -124,6 +131,7 @@ pub(super) struct Access<'a> {
     client: Option<(Vec<u8>, Vec<u8>)>,
 }
 
+#[cfg(feature = "tls")]
 fn contents(field: &'static str, path: &Path) -> Result<Vec<u8>, ConfigError> {
     std::fs::read(path).map_err(|e| ConfigError::new(field, quoted(path), e.to_string()))
 }
@@ -235,7 +243,8 @@ impl<'a> Access<'a> {
                 "name" => node.name(&given.value),
                 "connect_timeout" => node.connect_timeout(given.span()?),
                 "replicas" => node.replicas(given.number()?),
-                _ => return Err(given.unknown("name, connect_timeout, replicas")),
+                "durable" => node.durable(given.yes()?),
+                _ => return Err(given.unknown("name, connect_timeout, replicas, durable")),
             })
         })
     }

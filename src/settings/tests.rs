@@ -57,6 +57,8 @@ fn a_refused_address_is_named_and_no_secret_is_shown() {
         ("x-y.z://h", "is \"x-y.z://h\": must begin"),
         ("redis://h?password=s3cret", "`?password` is not known: no such option"),
         ("redis://h?trust_fresh=1", "`?trust_fresh` is \"1\": true or false"),
+        ("redis://h?durable=yes", "`?durable` is \"yes\": true or false"),
+        ("sentinel://h/a?durable=true", "`?durable` is not known"),
         ("redis://h?connect_timeout=5%20s", "`?connect_timeout` is \"5 s\": write a duration as"),
         ("redis://h?min_replicas=0", "`min_replicas` is 0 replicas"),
         ("sentinel://joe:s3cret@h:26379", "without a name"),

@@ -2,10 +2,11 @@
 //! record into a write; [`judge`] gives what the server shows to the same rule. A refusal is never
 //! given out of a belief: such a plan only reads.
 
+use super::planned::Judged;
 use super::record::{
     HEAD, MILLIS, RESULT, STATE, Shown, TILL, WAITERS, head, push_till, through_till, value,
 };
-use super::write::{ALONE, AWAITED, Answer, Class, Look, Stamped, Step, Write};
+use super::write::{ALONE, AWAITED, Answer, Class, Key, Look, Stamped, Step, Write};
 use crate::error::NodeError;
 use crate::op::{Claim, Op, Reply};
 use crate::rules::header::Header;
@@ -24,22 +25,6 @@ pub(crate) struct Planned {
     pub(crate) write: Write,
     /// What the record becomes if the steps run.
     pub(crate) becomes: Option<Shown>,
-}
-
-#[cfg(test)]
-impl Planned {
-    pub(crate) fn of_write(op: Op, write: Write) -> Self {
-        Self { op, believed: None, decides: true, write, becomes: None }
-    }
-}
-
-#[derive(Debug)]
-pub(crate) enum Judged {
-    Reply(Result<Reply, NodeError>),
-    /// The server's memory is full.
-    Full,
-    /// The record is not as it was believed to be: another plan is needed.
-    Again,
 }
 
 /// The reply may have a result or steps.
@@ -101,11 +86,12 @@ pub(crate) fn plan(h: &Header, op: &Op, believed: Option<Shown>) -> Planned {
         (_, None) => {}
     }
     let look = if is_shown(&op) {
-        Look { first: FIRST, whole_if: Some((STATE, RESULT)) }
+        Look::Record { first: FIRST, whole_if: Some((STATE, RESULT)) }
     } else {
-        Look { first: HEAD, whole_if: None }
+        Look::Record { first: HEAD, whole_if: None }
     };
-    Planned { op, believed, decides, write: Write { class, steps, look }, becomes }
+    let write = Write { class, keys: &[Key::Main], names: 1, steps, look, joins: None };
+    Planned { op, believed, decides, write, becomes }
 }
 
 /// Also returns what the record is now, as far as the answer shows it. `h` has the time of the
@@ -115,7 +101,9 @@ pub(crate) fn judge(h: &Header, planned: &Planned, answer: Answer) -> (Judged, O
     let (text, ran) = match answer {
         Answer::Late => return (Judged::Reply(Err(NodeError::past_deadline())), None),
         Answer::Full => return (Judged::Full, None),
-        Answer::Foreign => return (foreign(op), None),
+        Answer::Foreign | Answer::Shown(_) | Answer::Refused(_) | Answer::Deferred => {
+            return (foreign(op), None);
+        }
         Answer::Ran(text) => (text, true),
         Answer::Not(text) => (text, false),
     };
@@ -157,18 +145,10 @@ fn foreign(op: &Op) -> Judged {
     Judged::Reply(Err(NodeError::foreign(op.own_key().unwrap_or_default())))
 }
 
-/// A proposal that the node would raise is replaced by half of E before its clock. So the ballot,
-/// which stands in the write, is right for some time after this clock.
+/// So the ballot, which stands in the write, is right for some time after this clock.
 fn with_proposal_in_range(h: &Header, op: &Op) -> Op {
-    let (now, error) = (h.facts.node_micros, h.clock_error());
     match op {
-        Op::Claim(c) if c.proposal.saturating_add(error) < now => {
-            Op::Claim(Claim { proposal: now.saturating_sub(error / 2), ..c.clone() })
-        }
-        Op::Claim(c) => {
-            let proposal = c.proposal.min(now.saturating_add(error));
-            Op::Claim(Claim { proposal, ..c.clone() })
-        }
+        Op::Claim(c) => Op::Claim(Claim { proposal: h.in_range_for_long(c.proposal), ..c.clone() }),
         op => op.clone(),
     }
 }

@@ -6,8 +6,9 @@ mod interleaved;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::planned::Judged;
 use super::record::Shown;
-use super::records::{Judged, Planned, judge, plan};
+use super::records::{Planned, judge, plan};
 use super::twin::{Setting, Twin, Value};
 use crate::fuzzing::Dice;
 use crate::op::{Ballot, Claim, ClaimEnd, Op, QuarantineId, Reply};
@@ -39,7 +40,7 @@ impl World {
     fn text(&self) -> Option<Vec<u8>> {
         match self.twin.keys.get("key")? {
             (Value::Text(text), _) => Some(text.clone()),
-            (Value::Other, _) => None,
+            _ => None,
         }
     }
 
@@ -178,7 +179,7 @@ fn history(seed: u64) {
         assert_eq!(reply, expected.reply, "{what}");
         if let Some(fence) = fence {
             let least = row.map_or(0, |row| row.fence);
-            let in_range = h.claim_fence(0, fence) == fence || least + 1 >= fence;
+            let in_range = h.next_fence(0, fence) == fence || least + 1 >= fence;
             assert!(in_range, "{fence} is out of range, {what}");
         }
         let after = world.shown();

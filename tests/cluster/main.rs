@@ -6,3 +6,4 @@ mod support;
 mod contract;
 mod failures;
 mod moves;
+mod waits;

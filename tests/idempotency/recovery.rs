@@ -85,7 +85,8 @@ async fn ledger(orders: &Orders, keys: &str, span: Duration) -> Vec<(String, u64
     let (mut all, end) = (Vec::new(), Instant::now() + span);
     while Instant::now() < end {
         let (key, begun) = (format!("{keys}-{}", all.len()), now());
-        assert!(run(&orders.accepting, &key).await.is_executed());
+        let outcome = run(&orders.accepting, &key).await;
+        assert!(outcome.is_executed(), "{key}: {outcome:?}");
         all.push((key, begun, now()));
     }
     all

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::bench::Bench;
 use crate::doctor::Patient;
-use crate::doctor::Verdict::{Error, Fine, Info, Warning};
+use crate::doctor::Verdict::{Error, Fine, Info, Unknown, Warning};
 use crate::lab::wait_for;
 use crate::support::server::Server;
 
@@ -82,6 +82,29 @@ fn a_user_default_that_may_not_write() {
         let found = server.cli(&["exists", "a", "b"]);
         assert_eq!(found, kept, "default has {rights}");
     }
+}
+
+/// The doctor sees what the settings say now, where it may read them.
+#[test]
+fn a_server_that_was_declared_durable() {
+    let server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let url = format!("{}?durable=true", server.url());
+    let patient = || Patient::default().arg("--node").arg(&url);
+    let subject = format!("node {}", server.addr());
+    let set = |value: &str| assert_eq!(server.cli(&["CONFIG", "SET", "appendfsync", value]), "OK");
+    let report = Bench::new(patient()).exactly(
+        "a declaration that the settings contradict",
+        &[("durable", Error, subject.clone())],
+        || set("everysec"),
+        || set("always"),
+    );
+    let found = report.of("durable", &subject);
+    assert!(found.fix.iter().any(|line| line.ends_with("CONFIG SET appendfsync always")));
+    assert_eq!(server.cli(&["ACL", "SETUSER", "default", "-config"]), "OK");
+    let report = patient().examine();
+    let found = report.of("durable", &subject);
+    assert_eq!(found.verdict, Unknown, "{found:#?}");
+    assert!(found.message.contains("only whoever runs the server can know"), "{found:#?}");
 }
 
 /// The doctor reports the length of the loss of data that a restart may have caused, and the

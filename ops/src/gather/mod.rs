@@ -46,6 +46,7 @@ async fn gather(gather: Gather<'_>, access: &Access) -> (Vec<Group>, Vec<Server>
         asked.map(|server| Server {
             url: node.url.clone(),
             allows_eviction: node.allows_eviction,
+            durable: node.durable,
             window: node.window,
             ..server
         })

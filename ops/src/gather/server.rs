@@ -79,6 +79,7 @@ impl Server {
             tls: false,
             url: String::new(),
             allows_eviction: false,
+            durable: false,
             window: Duration::ZERO,
             reached: unreached().map_err(String::from),
             role: unreached(),

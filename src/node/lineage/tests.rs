@@ -65,6 +65,7 @@ fn asked() -> Asked {
         longest_window: Duration::ZERO,
         trust_fresh: false,
         allow_eviction: false,
+        durable: false,
         epoch: None,
         remembers: Remembered::default(),
         name: NAME,
@@ -108,6 +109,7 @@ fn say(shown: &mut Shown, asked: &mut Asked, word: &str) {
         "fresh" => asked.trust_fresh = true,
         "shared" => asked.remembers.is_shared = true,
         "evicts" => asked.allow_eviction = true,
+        "durable" => asked.durable = true,
         "note" if value == "none" => shown.note = None,
         "note" if value == "other" => shown.note = shown.note.map(|n| Note { generation: 4, ..n }),
         "note" => {
@@ -160,6 +162,7 @@ fn told(shown: &Shown, verdict: &Verdict) -> String {
     say(!change.begun && loss.is_some(), format!("to={to}"));
     say(change.missing, "missing".to_owned());
     say(change.renamed, "renamed".to_owned());
+    say(change.refuted, "refuted".to_owned());
     say(change.raised, "raised".to_owned());
     say(m.epoch != before.epoch, format!("epoch={}", m.epoch));
     say(m.quarantine != before.quarantine, format!("q={}", m.quarantine));
@@ -168,7 +171,8 @@ fn told(shown: &Shown, verdict: &Verdict) -> String {
     say(m.began != before.began, format!("began={origin}"));
     let ids = (m.deployment, m.vote);
     say(ids != (before.deployment, before.vote), format!("ids={}/{}", m.deployment, m.vote));
-    say(m.handover != before.handover, "open".to_owned());
+    say(m.handover != before.handover && m.handover.is_none(), "open".to_owned());
+    say(m.handover != before.handover && m.handover.is_some(), "settles".to_owned());
     say(m.evicted != shown.evicted, format!("evicted={}", m.evicted));
     if change.begun {
         assert_eq!((m.history, m.process), (NAME, shown.process));

@@ -1,113 +1,46 @@
--- Slow path of acquire. The kinds differ in what happens if another owner has the lock: A nothing,
--- V the client watches the lock, W it waits in the queue, O it waits in the order of tickets, T it
--- takes the lock from the owner that the op names. The fast path has granted the first `rest`
--- acquires. It may also have set lock and fence of the next: then `found` is the previous fence,
--- which still has to be checked.
--- KEYS  per op: 1 lock   2 fence   3 queue (V, W, O) or metadata of the holder (T)
--- ARGV  as in acquire_fast.lua. Each op has further arguments after its owner and proposal:
---       W: 3 µs for which the client has waited  4 its handle, in 16 hex digits
---          5 ms for which a released lock is to be reserved for it
---       O: 3 ticket of the call, or '' if it has none yet  4, 5 as W
---       T: 3 owner from whom the lock is taken
---          4 '', or the fencing token of that owner. With a token, a free lock is not granted, and
---          the lock is not taken if the fence is above the token
--- Puts  per op one of
---       the fence
---       QUARANTINED: a quarantine runs
---       HELD, ms until the lock may be free, -1 if its key does not expire
---       FOREIGN, ms as for HELD: another program's value is under the lock's key
---       WRONG_TYPE: another program wrote or deleted the fence
---       O puts two more numbers after ms: the ticket of the client on this server, 0 if it has no
---       place in the queue, and the number of places ahead
-if find('AVWOT', kind, 1, true) then
-  -- Completes a grant that set the fence to `p` over `old`. Returns the fence for the answer, above
-  -- `old`. If another program wrote `old`, undoes the grant and returns WRONG_TYPE.
-  local function above(lock, fence, old, p)
-    local number = type(old) == 'string' and tonumber(old)
-    if not number or number >= 1e18 then -- another program's: put back, without its expiry
-      if type(old) == 'string' then redis.call('SET', fence, old) end
-      redis.call('DEL', lock)
-      return -5
-    end
-    number = honest(number)
-    if number >= tonumber(p) then
-      p = string.format('%.0f', number + 1)
-      keep_fence(fence, p)
-    end
-    return p
-  end
-
-  if (kind == 'W' or kind == 'O') and left <= 0
-    and look(KEYS[k + 1], '22') == '------' .. ARGV[a + 8] then
-    call('DEL', KEYS[k + 1])
-  end
-
-  -- T: one SET transfers the lock if its value is the token from which it is taken, or this
-  -- client's own, from an earlier request. Not if that would shorten the time for which it is held.
-  local given, only
-  if kind == 'T' and left <= 0 then
-    local value, ms = look(KEYS[k + 1], '22'), call('PTTL', KEYS[k + 1])
-    only = tonumber(ARGV[a + 8])
-    if (value == ARGV[a + 5] or value == ARGV[a + 7]) and not is_ownerless(value)
-      and ms >= 0 and ms <= tonumber(ARGV[a + 3])
-      and not (only and value ~= ARGV[a + 5] and (stored(KEYS[k + 2]) or 0) > only) then
-      if not stored(KEYS[k + 2]) then return put(WRONG_TYPE) end
-      given = call('SET', KEYS[k + 1], ARGV[a + 5], 'PX', ARGV[a + 3])
-      if is_meta(KEYS[k + 3]) then call('DEL', KEYS[k + 3]) end
-    end
-  end
-
-  local ttl, old = ARGV[a + 3], found
-  local ticket, ahead, kept
-  if kind == 'O' then ticket, ahead, kept = standing(KEYS[k + 3], ARGV[a + 8], ARGV[a + 7]) end
+-- Takes locks that are free, each with a fence above the last one. The clock is in the window for
+-- which the client has judged: no proposal is out of range, nothing is kept. No upvalues
+-- (helpers.lua).
+-- KEYS     per op: 1 lock   2 fence
+-- ARGV     1 kind  2 number of ops  3 ttl ms  4 fence kept for ms, then per op: 1 owner  2 proposal
+--          (proposed fencing token). Parameter `reserved`: value of a lock that is free, but
+--          reserved for the caller
+-- Returns  nothing if every op took its lock with its proposal as its fence. Else a table, with for
+--          the place of each other op: its fence as text; 2 if somebody has the lock; 0 if the lock
+--          is free, and its fence is one that the rule has to judge
+local function acquire(k, a, count, reserved)
+  local KEYS, ARGV, call, try, find = KEYS, ARGV, redis.call, redis.pcall, string.find
+  local ttl, life, odd = ARGV[a + 3], ARGV[a + 4], nil
+  a = a + 4
   for i = 1, count do
-    local lock, fence, owner, p = KEYS[k + 1], KEYS[k + 2], ARGV[a + 5], ARGV[a + 6]
-    if i <= rest then
-      put(p)
-    elseif left > 0 then
-      put(QUARANTINED)
-    elseif old or given or not only and not (b.settling and is_kept(lock, fence))
-      and not (ticket and ahead > 0) and call('SET', lock, owner, 'NX', 'PX', ttl) then
-      if not old then
-        p = in_range(p)
-        old = try('SET', fence, p, 'PX', fence_life(fence), 'GET')
+    local lock, fence, owner, p = KEYS[k + 1], KEYS[k + 2], ARGV[a + 1], ARGV[a + 2]
+    local got, is = call('SET', lock, owner, 'NX', 'PX', ttl), nil
+    if not got and reserved and try('GETRANGE', lock, '0', '22') == reserved then
+      got = call('SET', lock, owner, 'PX', ttl)
+    end
+    local old = got and try('SET', fence, p, 'PX', life, 'GET')
+    -- Tokens with equally many digits compare as strings. So another program's text of this length
+    -- may count as one. The length of an error reply is 0.
+    if not got then
+      is = 2
+    elseif old and (#old ~= #p or old >= p) then
+      local n = not old.err and #old < 19 and find(old, '^%d+$') and tonumber(old)
+      -- Few correct clocks are so far apart.
+      if not n or n >= p + 1000000 then
+        if n then call('SET', fence, old, 'PX', life)
+        elseif not old.err then call('SET', fence, old) end
+        call('DEL', lock)
+        is = 0
+      elseif n >= tonumber(p) then
+        is = string.format('%.0f', n + 1)
+        call('SET', fence, is, 'PX', life)
       end
-      -- Tokens with equally many digits compare as strings. The length of an error reply is 0.
-      if old and (#old ~= #p or old >= p) then p = above(lock, fence, old, p) end
-      put(p)
-      old = nil
-      if ticket and ARGV[a + 7] ~= '' then
-        wait_for_hint(KEYS[k + 3], FRESH, nil, ARGV[a + 8], ARGV[a + 9], 'X', nil, ticket)
-      end
-    else
-      local value = look(lock, '22')
-      if value == owner then
-        -- From an earlier request. A fence is kept longer than its lock, so without one another
-        -- program has deleted it.
-        local given = stored(fence)
-        put(given and given > 0 and given or WRONG_TYPE)
-      else
-        local ms = call('PTTL', lock)
-        if ticket and not value then ms = kept end
-        -- A free lock was not granted: T, and there is no owner to take it from; or O, and others
-        -- have smaller tickets.
-        put((not value or is_ours(lock, value)) and HELD or FOREIGN)
-        put(ms)
-        ms = ms >= 0 and ms + 1000 or 10000
-        if kind == 'V' then wait_for_hint(KEYS[k + 3], ms) end
-        if kind == 'W' then
-          wait_for_hint(KEYS[k + 3], ms, ARGV[a + 7], ARGV[a + 8], ARGV[a + 9], 'x')
-        end
-        if ticket then
-          ms = math.max(ms, FRESH)
-          local needs = ARGV[a + 9]
-          local placed = wait_for_hint(KEYS[k + 3], ms, nil, ARGV[a + 8], needs, 'X', nil, ticket)
-          put(placed and ticket or 0)
-          put(ahead)
-        end
-      end
+    end
+    if is then
+      odd = odd or {}
+      odd[i] = is
     end
     k, a = k + 2, a + 2
   end
-  return
+  return odd
 end

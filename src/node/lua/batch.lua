@@ -32,7 +32,6 @@ return {
   now_ms = now_ms,
   floor = tonumber(floor), -- no token is below it
   left = math.max(till - now_ms, 0), -- ms until the quarantine ends, 0 outside of one
-  never_lost = till == '0', -- these data never lost anything
   id = id,
   clock_error = clock_error,
   apart = math.ceil(clock_error / 500), -- largest difference between two servers' clocks, in ms

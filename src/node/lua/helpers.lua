@@ -1,12 +1,11 @@
--- Helpers of the slow paths, each of which runs once for one op, or for a run of acquires or
--- releases in which the fast path did not execute every op as requested. Each closure and each
--- upvalue adds a tenth of a small command's time to an op; the functions of the fast paths are made
+-- Helpers of the slow paths of permits and lists, each of which runs once for one op. Each closure
+-- and each upvalue adds a tenth of a small command's time to an op; the other functions are made
 -- anew on every call of the script, so they have none.
 -- KEYS, ARGV  keys of the op from KEYS[k + 1] on, arguments of a single op from ARGV[a + 1] on
 -- Returns     see the comment of each function
 local KEYS, ARGV, call, try, find = KEYS, ARGV, redis.call, redis.pcall, string.find
 local now_ms, left = b.now_ms, b.left
-if not count then a = a + 1 end -- a single op's ARGV follow its kind; for runs see main.lua
+a = a + 1 -- the ARGV of an op follow its kind
 
 local out = b.out
 local function put(x)
@@ -77,4 +76,4 @@ end
 -- A server whose memory is full refuses a write that may need memory, but only as the first of a
 -- script. To extend, give back or complete needs next to none, so a write that changes nothing
 -- comes first.
-if find('XHKYDQMGF', kind, 1, true) then call('DEL', 'palisade:none') end
+if find('YF', kind, 1, true) then call('DEL', 'palisade:none') end

@@ -2,11 +2,9 @@
 -- which only give back. Where the memory is full, refuses acquires, whatever else the batch has.
 -- KEYS, ARGV  not read
 -- Puts        per op: LATE or FULL
-if b.late and not find('DQMGF', kind, 1, true) then
-  for _ = 1, count or 1 do put(LATE) end
-  return
+if b.late and kind ~= 'F' then
+  return put(LATE)
 end
-if b.full and find('AVWOTSPN', kind, 1, true) then
-  for _ = 1, count or 1 do put(FULL) end
-  return
+if b.full and kind == 'P' then
+  return put(FULL)
 end

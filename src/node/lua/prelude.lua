@@ -90,7 +90,7 @@ end
 local counted
 if ARGV[5] ~= '' then
   store(KEYS[1], ARGV[5])
-  marker, id = ARGV[5], sub(ARGV[5], 4, 26)
+  id = sub(ARGV[5], 4, 26)
   is_own = sub(note, 1, 23) == id
 end
 local in_range = now_us >= tonumber(ARGV[2]) and now_us <= tonumber(ARGV[3])

@@ -7,9 +7,7 @@
 -- ARGV  1 owner
 --       P: 2 ttl ms  3 number of slots  4 first slot to look at  5 distance to the next slot to
 --          look at, or 0 if only the slot of argument 4 is wanted  6 proposed fence
---          7 w: waits in the queue, v: watches, '': neither
---          8 to 10 of a client that waits: µs that it has waited, its handle, ms for which a free
---          slot is reserved for it
+--          7 to 11 as in join.lua; 7 is '' if the client neither waits nor watches
 --       Y: 2 ttl ms  3 fencing token of the owner  4 slot of the permit  5 number of slots
 --          6 name of the quarantine in which the owner may extend, or ''
 --       F: 2 number of slots  3 slot of the permit, or '' for any
@@ -187,11 +185,7 @@ if find('PYFU', kind, 1, true) then
   local function refuse(code, ms)
     put(code)
     put(ms)
-    ms = ms >= 0 and ms + 1000 or 10000
-    if ARGV[a + 7] == 'v' then wait_for_hint(KEYS[k + 2], ms) end
-    if ARGV[a + 7] == 'w' then
-      wait_for_hint(KEYS[k + 2], ms, ARGV[a + 8], ARGV[a + 9], ARGV[a + 10], 'x', ARGV[a + 3])
-    end
+    if ARGV[a + 7] ~= '' then join(b, record, KEYS[k + 2], a + 6) end
   end
 
   local slots, start, step = tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5])
@@ -208,10 +202,10 @@ if find('PYFU', kind, 1, true) then
     put(digits(math.max(fence_of(own), 1)))
     return put(own)
   end
-  if ARGV[a + 7] == 'w' then
-    local mine = slot_of('------' .. ARGV[a + 9])
+  if ARGV[a + 7] == 'x' then
+    local mine = slot_of('------' .. ARGV[a + 8])
     while mine and (till(mine) <= now or mine >= slots or step == 0 and mine ~= start) do
-      mine = slot_of('------' .. ARGV[a + 9], mine + 1)
+      mine = slot_of('------' .. ARGV[a + 8], mine + 1)
     end
     chosen = mine
   end

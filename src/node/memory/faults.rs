@@ -161,6 +161,13 @@ impl MemoryNode {
         self.state().windows = Windows { read, longest: read.max(unread) };
     }
 
+    /// Declares that a restart loses nothing, as
+    /// [`RedisNodeBuilder::durable`](crate::node::RedisNodeBuilder::durable) does.
+    #[doc(hidden)]
+    pub fn set_durable(&self, declared: bool) {
+        self.state().durable = declared;
+    }
+
     /// Sets the epoch in which the clients of the next batches were told that this server is the
     /// master; `None` without Sentinels.
     #[doc(hidden)]

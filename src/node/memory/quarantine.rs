@@ -48,6 +48,7 @@ pub(super) struct Nature {
     pub(super) windows: Windows,
     pub(super) epoch: Option<u64>,
     pub(super) watched: Option<u64>,
+    pub(super) durable: bool,
     pub(super) name: u64,
 }
 
@@ -82,6 +83,7 @@ pub(super) fn open(
         longest_window: nature.windows.longest,
         trust_fresh: false,
         allow_eviction: false,
+        durable: nature.durable,
         epoch: nature.epoch,
         remembers: batch.remembers,
         name: nature.name,
@@ -116,7 +118,7 @@ pub(super) fn open(
     facts.quarantine_asked = batch.terms.max_ttl.saturating_add(nature.windows.read);
     let (settling, settles_till) = (settles.is_some(), settles.unwrap_or(0));
     let (now, floor) = (clock.now, m.floor);
-    Ok(Header { facts, now, floor, late, settling, settles_till, terms })
+    Ok(Header { facts, now, floor, late, settling, settles_till, terms, is_young: false })
 }
 
 #[cfg(test)]

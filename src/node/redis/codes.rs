@@ -14,9 +14,6 @@ macro_rules! codes {
             WRONG_TYPE = -5, "another program wrote a key that the op needs";
             LATE = -10, "not executed, because the batch came after its deadline";
             DEFERRED = -12, "not executed, because the answer is full: ask again";
-            READING = -13, "readers have the lock; they follow";
-            NO_PERMISSION = -14, "the user lacks a command that readers need";
-            PERMITS = -15, "the key is a semaphore; its permits follow";
             FULL = -16, "refused, because the server's memory is full";
         }
     };
@@ -41,6 +38,11 @@ pub(super) use {codes, lua_text};
 pub(super) const RAN: i64 = 1;
 /// A condition of a write did not hold, and what is there follows.
 pub(super) const NOT_RUN: i64 = 0;
+/// Somebody else has the lock, and what is there follows. The caller waits as it asked to.
+pub(super) const REFUSED: i64 = 2;
+
+/// Not executed, because an earlier op on one of its keys needs another plan. Once for a whole run.
+pub(super) const BEHIND: i64 = -17;
 
 /// For a whole run (`encode::runs`): each op was executed as requested. Not in the table, because
 /// `main.lua` writes it and cannot see the table's names.
@@ -53,7 +55,9 @@ mod tests {
     use super::*;
 
     macro_rules! numbers {
-        ($($name:ident = $number:literal, $meaning:literal;)*) => { [AS_ASKED, $($name),*] };
+        ($($name:ident = $number:literal, $meaning:literal;)*) => {
+            [AS_ASKED, BEHIND, $($name),*]
+        };
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! Decodes the script's answer into [`Replies`]. What cannot be decoded is never a panic, but an
 //! error which states that the batch may have run.
 
+use std::cell::LazyCell;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
 
 use super::codes::{
-    ABSENT, AS_ASKED, DEFERRED, DONE, FOREIGN, FULL, HELD, LATE, NO_PERMISSION, NOT_OWNER, NOT_RUN,
-    PERMITS, QUARANTINED, RAN, READING, WRONG_TYPE,
+    ABSENT, AS_ASKED, BEHIND, DEFERRED, DONE, FOREIGN, FULL, HELD, LATE, NOT_OWNER, NOT_RUN,
+    QUARANTINED, RAN, REFUSED, WRONG_TYPE,
 };
 use super::encode::runs;
 use super::faults;
@@ -17,17 +18,19 @@ use super::seen::{Noted, Seen};
 use crate::error::{NodeError, NodeFault};
 use crate::name::LockKeys;
 use crate::op::{
-    Batch, Facts, Holder, IfHeld, Listed, LockMode, MAX_LISTED, Op, QuarantineId, Queued, Readers,
-    RecordKey, Replies, Reply, SharedGrant, SlotGrant, Slots,
+    Batch, Facts, Listed, LockMode, MAX_LISTED, Op, QuarantineId, Replies, Reply, Slots,
 };
-use crate::store::records::{Judged, Planned, judge};
-use crate::store::write::{Answer, Class, Step, Write};
+use crate::rules::header::Header;
+use crate::store::lock::{Main, Shown, Text};
+use crate::store::locks;
+use crate::store::planned::{Judged, Planned, judge_one};
+use crate::store::write::{Answer, Class, Extent, Look, Step, Write};
 use crate::token::OwnerToken;
 
 /// The script counts in doubles, which represent every whole number only up to this.
 pub(super) const EXACT_END: u64 = 1 << 53;
 
-/// Answers to a batch. `None` for an op on a record that needs another plan.
+/// Answers to a batch. `None` for an op that is to be sent again, some with another plan.
 #[derive(Debug)]
 pub(super) struct Decoded {
     pub(super) facts: Facts,
@@ -73,7 +76,10 @@ pub(super) fn replies(
     seen: &Arc<Seen>,
 ) -> Result<Decoded, NodeError> {
     let ops = &batch.ops[..];
-    let as_asked = || runs(ops).map(|_| Value::Int(AS_ASKED)).collect::<Vec<_>>().into_iter();
+    let as_asked = || {
+        let all = runs(ops, plans).map(|_| Value::Int(AS_ASKED));
+        all.collect::<Vec<_>>().into_iter()
+    };
     let (items, node_micros, noted) = match answer {
         // Each op was executed as requested; the note was written or not.
         Value::Int(clock) => {
@@ -102,58 +108,56 @@ pub(super) fn replies(
     let mut from = Reader { values: items, spoiled: None };
     let noted = judging.heard(seen, node_micros, noted);
     let facts = seen.facts(node_micros, noted, &judging.identity);
-    let is_planned = plans.iter().any(Option::is_some);
-    let header = is_planned.then(|| seen.header(facts.clone(), batch.terms.max_ttl));
-    let mut again: Vec<&RecordKey> = Vec::new();
+    let header = LazyCell::new(|| seen.header(facts.clone(), batch.terms.max_ttl));
+    // (overview 2): the script has run no op on a key behind one that is to run yet.
+    let mut again: Vec<&str> = Vec::new();
     let mut items = Vec::with_capacity(ops.len());
-    for run in runs(ops) {
-        if let (Some(h), Some(Some(planned)), Some(key)) =
-            (&header, plans.get(items.len()), run[0].record_key())
+    for (run, planned) in runs(ops, plans) {
+        if let Some(Value::Int(BEHIND)) = from.values.as_slice().first()
+            && planned.is_none()
         {
-            let answer = from.answer(planned)?;
-            // (overview 2): the script has run no op on a key behind one that is to run yet.
-            let waits = matches!(answer, Answer::Not(_)) && again.contains(&key);
-            let (mut judged, shown) = judge(h, planned, answer);
-            if waits {
-                judged = Judged::Again;
-            } else {
-                let for_next_plan = matches!(judged, Judged::Again);
-                judging.beliefs.lock().learn(key, shown, for_next_plan);
+            from.values.next();
+            again.extend(run.iter().flat_map(main_keys));
+            items.extend(run.iter().map(|_| None));
+            continue;
+        }
+        let behind = run.iter().flat_map(main_keys).any(|key| again.contains(&key));
+        let judged: Vec<Judged> = match (planned, &run[0]) {
+            (Some(planned), _) => {
+                let answer = from.answer(planned.write())?;
+                let mut beliefs = judging.beliefs.lock();
+                let judge =
+                    |op| planned.judge((&header, op), (answer.clone(), behind), &mut beliefs);
+                run.iter().map(judge).collect()
             }
+            (None, Op::Acquire { mode: LockMode::Exclusive, .. }) => {
+                let answers = from.granted(run)?;
+                let mut beliefs = judging.beliefs.lock();
+                let judge = |(op, answer)| judge_one(&header, op, answer, &mut beliefs);
+                run.iter().zip(answers).map(judge).collect()
+            }
+            (None, Op::Release { mode, .. }) if mode.slots().is_none() => {
+                from.released(&header, run)?.into_iter().map(|r| Judged::Reply(Ok(r))).collect()
+            }
+            (None, op) => {
+                let code = from.code()?;
+                let reply = match reply(&mut from, op, code, &facts) {
+                    Ok(reply) => Ok(reply),
+                    Err(Trouble::Op(e)) => Err(e),
+                    Err(Trouble::Answer(e)) => return Err(e),
+                };
+                vec![Judged::Reply(reply)]
+            }
+        };
+        for (op, judged) in run.iter().zip(judged) {
             items.push(match judged {
                 Judged::Reply(reply) => Some(reply.and_then(in_range)),
                 Judged::Full => Some(Err(faults::no_memory())),
                 Judged::Again => {
-                    again.push(key);
+                    again.extend(main_keys(op));
                     None
                 }
             });
-            continue;
-        }
-        let mut first = from.code()?;
-        let as_asked = first == AS_ASKED;
-        if as_asked && matches!(run[0], Op::Acquire { mode: LockMode::Shared, .. }) {
-            first = from.code()?;
-        }
-        for (i, op) in run.iter().enumerate() {
-            let mut code = if as_asked || i == 0 { first } else { from.code()? };
-            if let (Op::Release { .. }, Some(names), false) = (op, op.several(), as_asked) {
-                // Of several locks: `NotOwner` if another owner has one, else `Absent` if one is
-                // free, else `Done` (multi_lock 5).
-                let rank = |code: &i64| [DONE, ABSENT, NOT_OWNER].iter().position(|c| c == code);
-                for _ in 1..names.all().count() {
-                    let next = from.code()?;
-                    code = std::cmp::max_by_key(code, next, |code| rank(code).unwrap_or(3));
-                }
-            }
-            if code == AS_ASKED && !as_asked {
-                return Err(garbage("the rest of a run as asked"));
-            }
-            match reply(&mut from, op, code, &facts) {
-                Ok(reply) => items.push(Some(Ok(reply))),
-                Err(Trouble::Op(e)) => items.push(Some(Err(e))),
-                Err(Trouble::Answer(e)) => return Err(e),
-            }
         }
     }
     if from.values.next().is_some() {
@@ -166,6 +170,11 @@ pub(super) fn replies(
         }
     }
     Ok(Decoded { facts, items })
+}
+
+fn main_keys(op: &Op) -> impl Iterator<Item = &str> {
+    let locks = op.lock_keys().into_iter().flat_map(LockKeys::all);
+    op.own_key().into_iter().chain(locks.map(LockKeys::lock))
 }
 
 fn noted(note: Vec<u8>) -> Result<(Noted, u64), NodeError> {
@@ -190,7 +199,6 @@ impl From<NodeError> for Trouble {
 fn reply(from: &mut Reader, op: &Op, code: i64, facts: &Facts) -> Result<Reply, Trouble> {
     let reply = match (op, code) {
         (_, WRONG_TYPE) => return Err(Trouble::Op(wrong_type(op))),
-        (_, NO_PERMISSION) => return Err(no_permission()),
         (_, FULL) => return Err(Trouble::Op(faults::no_memory())),
         (_, LATE) if !op.is_undo() => return Err(Trouble::Op(NodeError::past_deadline())),
         (Op::Acquire { .. } | Op::Raise { .. } | Op::Extend { .. }, QUARANTINED) => {
@@ -198,28 +206,14 @@ fn reply(from: &mut Reader, op: &Op, code: i64, facts: &Facts) -> Result<Reply, 
             let began = facts.began;
             Reply::Quarantined { remaining: facts.quarantine, id, began }
         }
-        (Op::Acquire { mode, keys, if_held, .. }, HELD | FOREIGN) => {
-            let (remaining, foreign) = (from.ttl()?, code == FOREIGN);
-            let is_fair = matches!(if_held, Some(IfHeld::Fair { .. }));
-            if is_fair && *mode == LockMode::Exclusive && !keys.is_many() {
-                from.queued(remaining, foreign)?
-            } else {
-                Reply::Held { remaining, foreign }
-            }
+        (Op::Acquire { .. }, HELD | FOREIGN) => {
+            Reply::Held { remaining: from.ttl()?, foreign: code == FOREIGN }
         }
         (_, DEFERRED) if op.shows_result() => Reply::Deferred,
-        (Op::Acquire { mode: LockMode::Exclusive, proposal, .. }, AS_ASKED) => {
-            Reply::Granted { fence: *proposal }
-        }
         (Op::Acquire { mode: LockMode::Slot(_), .. }, 1..) => {
             Reply::Permit { fence: code.unsigned_abs(), slot: from.slot()? }
         }
-        (Op::Acquire { .. }, 1..) => Reply::Granted { fence: code.unsigned_abs() },
         (Op::Enlist(_), 0..) => Reply::Candidates(from.candidates(code.unsigned_abs())?),
-        (Op::Inspect { .. }, ABSENT) => Reply::Holder(None),
-        (Op::Inspect { .. }, READING) => Reply::Readers(from.readers()?),
-        (Op::Inspect { .. }, PERMITS) => Reply::Permits(from.permits()?),
-        (Op::Inspect { .. }, 0..) => Reply::Holder(Some(from.holder(code.unsigned_abs())?)),
         (Op::Release { .. }, ABSENT) => Reply::Absent,
         (op, _) if shows(op) => return Err(garbage("an answer to another kind of question").into()),
         (Op::Release { .. } | Op::Extend { .. }, AS_ASKED) | (_, DONE) => Reply::Done,
@@ -242,21 +236,13 @@ fn in_range(reply: Reply) -> Result<Reply, NodeError> {
     Ok(reply)
 }
 
-/// A fencing token, a holder or a list, and never `DONE` or `NOT_OWNER`.
+/// A fencing token or a list, and never `DONE` or `NOT_OWNER`.
 fn shows(op: &Op) -> bool {
-    matches!(op, Op::Acquire { .. } | Op::Inspect { .. } | Op::Enlist(_))
+    matches!(op, Op::Acquire { .. } | Op::Enlist(_))
 }
 
 fn wrong_type(op: &Op) -> NodeError {
-    let locks = op.lock_keys().into_iter().flat_map(LockKeys::all);
-    let keys: Vec<&str> = op.own_key().into_iter().chain(locks.map(LockKeys::fence)).collect();
-    NodeError::foreign(&keys.join(" or "))
-}
-
-fn no_permission() -> Trouble {
-    let detail = "NOPERM: allow this user +zadd +zrem +zrange +zcard +zscore +zremrangebyscore \
-                  +pexpireat";
-    Trouble::Op(NodeError::not_executed(NodeFault::NoPermission, detail))
+    NodeError::foreign(op.own_key().or(op.lock_keys().map(LockKeys::lock)).unwrap_or_default())
 }
 
 /// 0 if there is none. Those of a stored result are in range.
@@ -327,16 +313,6 @@ impl Reader {
         })
     }
 
-    /// The ticket, zero without a place, and the number of places ahead.
-    fn queued(&mut self, remaining: Option<Duration>, foreign: bool) -> Result<Reply, NodeError> {
-        let (ticket, ahead) = (self.number()?, self.number()?);
-        let ahead = self.fitting(u16::try_from(ahead).ok(), "too many places ahead");
-        Ok(match ticket {
-            0 => Reply::Held { remaining, foreign },
-            ticket => Reply::Queued { remaining, foreign, queued: Queued { ahead, ticket } },
-        })
-    }
-
     fn maybe_bytes(&mut self) -> Result<Option<Vec<u8>>, NodeError> {
         match self.values.next() {
             Some(Value::BulkString(b)) => Ok(Some(b)),
@@ -350,53 +326,107 @@ impl Reader {
     }
 
     /// To a conditional write.
-    fn answer(&mut self, planned: &Planned) -> Result<Answer, NodeError> {
-        let Write { class, steps, .. } = &planned.write;
-        let shows = steps.contains(&Step::Show);
-        Ok(match self.code()? {
-            AS_ASKED if !steps.is_empty() && !shows => Answer::Ran(None),
-            RAN if shows => Answer::Ran(Some(self.bytes()?)),
-            NOT_RUN => Answer::Not(self.maybe_bytes()?),
-            WRONG_TYPE => Answer::Foreign,
-            LATE if *class != Class::Undo => Answer::Late,
-            FULL if *class == Class::Grant => Answer::Full,
+    fn answer(&mut self, write: &Write) -> Result<Answer, NodeError> {
+        let Write { class, names, steps, look, .. } = write;
+        let told = |step: &Step| matches!(step, Step::Take(_) | Step::Keep { .. });
+        let (shows, tells) = (steps.contains(&Step::Show), steps.iter().any(told));
+        Ok(match (self.code()?, look) {
+            (AS_ASKED, _) if !steps.is_empty() && !shows => Answer::Ran(None),
+            (RAN, _) if shows || tells => Answer::Ran(Some(self.bytes()?)),
+            (NOT_RUN, Look::Record { .. }) => Answer::Not(self.maybe_bytes()?),
+            (NOT_RUN, Look::Lock(extent)) => Answer::Shown(self.locks(*names, *extent)?),
+            (REFUSED, Look::Lock(extent)) => Answer::Refused(self.locks(*names, *extent)?),
+            (DEFERRED, Look::Lock(Extent { all: true, .. })) => Answer::Deferred,
+            (WRONG_TYPE, Look::Record { .. }) => Answer::Foreign,
+            (LATE, _) if *class != Class::Undo => Answer::Late,
+            (FULL, _) if *class == Class::Grant => Answer::Full,
             _ => return Err(garbage("an answer to another kind of question")),
         })
     }
 
-    fn holder(&mut self, fence: u64) -> Result<Holder, NodeError> {
-        let owner = self.maybe_bytes()?.and_then(|v| OwnerToken::parse(&v));
-        let remaining = self.ttl()?;
-        let meta = self.maybe_bytes()?.map(Into::into);
-        Ok(Holder { owner, fence, remaining, meta })
+    /// To a run of acquires.
+    fn granted(&mut self, run: &[Op]) -> Result<Vec<Answer>, NodeError> {
+        if let Some(Value::Int(code @ (AS_ASKED | LATE))) = self.values.as_slice().first() {
+            let all = if *code == LATE { Answer::Late } else { Answer::Ran(None) };
+            self.values.next();
+            return Ok(vec![all; run.len()]);
+        }
+        let extent = Extent { fence: true, ..Extent::default() };
+        let one = |_| {
+            Ok(match self.code()? {
+                RAN => Answer::Ran(Some(self.bytes()?)),
+                NOT_RUN => Answer::Shown(self.locks(1, extent)?),
+                REFUSED => Answer::Refused(self.locks(1, extent)?),
+                _ => return Err(garbage("an answer to another kind of question")),
+            })
+        };
+        run.iter().map(one).collect()
     }
 
-    fn readers(&mut self) -> Result<Readers, NodeError> {
-        let fence = self.number()?;
-        let count = self.number()?;
-        let count = self.fitting(u32::try_from(count).ok(), "no number of readers");
-        let mut listed = Vec::new();
-        for _ in 0..(count as usize).min(MAX_LISTED) {
-            let owner = self.owner()?;
-            listed.push(SharedGrant { owner, remaining: Duration::from_millis(self.number()?) });
+    /// To a run of releases, of which one may not have found what its owner had.
+    fn released(&mut self, h: &Header, run: &[Op]) -> Result<Vec<Reply>, NodeError> {
+        if let Some(Value::Int(AS_ASKED)) = self.values.as_slice().first() {
+            self.values.next();
+            return Ok(vec![Reply::Done; run.len()]);
         }
-        Ok(Readers { fence, count, listed })
+        let one = |op: &Op| {
+            let (names, owner) = (op.lock_keys().into_iter().flat_map(LockKeys::all), op.owner());
+            let own = || Main::Text(owner.map_or("", OwnerToken::as_str).into());
+            let found = names.map(|_| match self.values.next() {
+                Some(Value::Int(DONE)) => Ok(own()),
+                Some(Value::Int(ABSENT)) => {
+                    let another = OwnerToken::READERS;
+                    Ok(Main::Readers(1, vec![(another, u64::MAX)]))
+                }
+                found => main(found),
+            });
+            Ok(locks::released(h, op, found.collect::<Result<_, _>>()?))
+        };
+        run.iter().map(one).collect()
+    }
+
+    fn locks(&mut self, names: usize, extent: Extent) -> Result<Vec<Shown>, NodeError> {
+        (0..names).map(|_| self.lock(extent)).collect()
+    }
+
+    fn lock(&mut self, extent: Extent) -> Result<Shown, NodeError> {
+        let main = match self.values.next() {
+            Some(Value::Int(count @ 0..)) => {
+                let all = self.number()?;
+                let all = self.fitting(u32::try_from(all).ok(), "no number of readers");
+                Main::Readers(all, self.grants(count)?)
+            }
+            found => main(found)?,
+        };
+        let left = self.integer()?;
+        let fence = match self.values.next() {
+            Some(Value::Nil) => Text::None,
+            Some(Value::BulkString(text)) => Text::Is(text),
+            Some(Value::Int(WRONG_TYPE)) => Text::Other,
+            _ => return Err(garbage("no fence where it belongs")),
+        };
+        let meta = if extent.all { self.maybe_bytes()? } else { None };
+        let kept = if extent.kept { self.maybe_bytes()? } else { None };
+        let kept = kept.and_then(|digits| String::from_utf8(digits).ok()?.parse().ok());
+        let queue = if extent.queue { self.bytes()? } else { Vec::new() };
+        // Members or ends that none of ours has.
+        let main = if self.spoiled.take().is_some() { Main::Other } else { main };
+        Ok(Shown { main, left, fence, meta, kept, queue })
+    }
+
+    /// Readers, each with the end of its grant in ms.
+    fn grants(&mut self, count: i64) -> Result<Vec<(OwnerToken, u64)>, NodeError> {
+        let mut all = Vec::new();
+        for _ in 0..count.min(i64::try_from(MAX_LISTED).unwrap_or(i64::MAX)) {
+            all.push((self.owner()?, self.number()?));
+        }
+        Ok(all)
     }
 
     fn slot(&mut self) -> Result<u16, NodeError> {
         let n = self.integer()?;
         let slot = u16::try_from(n).ok().filter(|slot| *slot < Slots::MAX);
         Ok(self.fitting(slot, "no slot where one belongs"))
-    }
-
-    fn permits(&mut self) -> Result<Vec<SlotGrant>, NodeError> {
-        let mut all = Vec::new();
-        for _ in 0..self.number()? {
-            let (slot, owner, fence) = (self.slot()?, self.owner()?, self.number()?);
-            let remaining = Duration::from_millis(self.number()?);
-            all.push(SlotGrant { slot, owner, fence, remaining });
-        }
-        Ok(all)
     }
 
     fn owner(&mut self) -> Result<OwnerToken, NodeError> {
@@ -417,6 +447,15 @@ impl Reader {
         }
         Ok(all)
     }
+}
+
+fn main(found: Option<Value>) -> Result<Main, NodeError> {
+    Ok(match found {
+        Some(Value::Nil) => Main::None,
+        Some(Value::BulkString(text)) => Main::Text(text),
+        Some(Value::Int(WRONG_TYPE)) => Main::Other,
+        _ => return Err(garbage("no lock where it belongs")),
+    })
 }
 
 pub(super) fn garbage(what: &str) -> NodeError {

@@ -7,9 +7,10 @@ use redis::Cmd;
 use super::script::{IN_SLOT, SCRIPT};
 use super::seen::Seen;
 use crate::name::{STAYS, slot_key, trial_key};
-use crate::op::{Batch, Enlist, IfHeld, LockMode, Op, Place, QuarantineId, Slots, Want};
-use crate::store::records::Planned;
-use crate::store::write::{Class, Look, Stamped, Step, Write};
+use crate::op::{Batch, Enlist, LockMode, Op, Place, QuarantineId, Slots, Want};
+use crate::store::locks::waits;
+use crate::store::planned::Planned;
+use crate::store::write::{Ahead, Class, Extent, Key, Look, Stamped, Step, Take, Waits, Write};
 use crate::time::{FENCE_SLACK, Moment, token_lead};
 use crate::token::OwnerToken;
 
@@ -18,6 +19,9 @@ pub(crate) const NOTE: &str = crate::name::NOTE;
 /// The last two keys of each batch in a slot of a cluster: whether it was away, and one that is
 /// never there.
 const IN_SLOT_ONLY: [&str; 2] = [STAYS, "palisade:none"];
+
+/// Larger than every ticket.
+const LAST_TICKET: u64 = 10_000_000_000_000_000;
 
 /// In one run. Lua passes at most some thousand values to a command, and a release passes two for
 /// each op.
@@ -38,6 +42,7 @@ pub(crate) struct GroupTerms {
     /// seconds.
     pub(crate) good_replicas: (u32, u64),
     pub(crate) allow_eviction: bool,
+    pub(crate) durable: bool,
     /// Number of a trial, which has a marker and a note of its own.
     pub(crate) trial: Option<u64>,
     /// The Sentinels' last word on the master of the group, or that of a cluster's masters on the
@@ -65,6 +70,7 @@ impl GroupTerms {
         trust_fresh: false,
         good_replicas: (0, 0),
         allow_eviction: false,
+        durable: false,
         trial: None,
         named: None,
         slot: None,
@@ -73,8 +79,8 @@ impl GroupTerms {
 
 /// For a server on which the client expects `seen`. Without one the script executes nothing, and
 /// answers what the client needs to judge again. `not_after` is in µs by that server's clock.
-/// `awaited`: a client may be waiting for a hint from it. `plans`: for each op on a record its
-/// conditional write.
+/// `awaited`: a client may be waiting for a hint from it. `plans`: for each op that is one its
+/// conditional write; none if the script is to execute nothing.
 pub(crate) fn batch(
     batch: &Batch,
     plans: &[Option<Planned>],
@@ -83,18 +89,33 @@ pub(crate) fn batch(
     seen: Option<&Seen>,
     awaited: bool,
 ) -> Cmd {
-    let n = batch.ops.len();
+    // Without a marker it is to execute nothing.
+    let ops = if seen.is_some() { &batch.ops[..] } else { &[] };
     // About four keys and four arguments per op. A wrong guess only costs a reallocation.
-    let (mut args, mut bytes) = (14 + 9 * n, 640 + 160 * n);
-    for Planned { write, .. } in plans.iter().flatten() {
+    let (mut args, mut bytes) = (14 + 9 * ops.len(), 640 + 160 * ops.len());
+    for planned in plans.iter().flatten() {
+        let write = planned.write();
         (args, bytes) = (args + 5 * write.steps.len(), bytes + write.len());
     }
     let mut cmd = Cmd::with_capacity(args, bytes);
     let script = if group_terms.slot.is_some() { &IN_SLOT } else { &SCRIPT };
     cmd.arg("EVALSHA").arg(script.get_hash());
-    let keyed = || runs(&batch.ops).flat_map(keyed);
+    let each_key = |each: &mut dyn FnMut(&str)| {
+        for (run, planned) in runs(ops, plans) {
+            if let Some(write) = planned.map(Planned::write) {
+                for key in write.keys {
+                    keys_of(&run[0], *key, &mut *each);
+                }
+                continue;
+            }
+            let run = if is_leaving(&run[0]) { &run[..1] } else { run };
+            for op in run {
+                keys(op, awaited, &mut *each);
+            }
+        }
+    };
     let mut count = 2 + group_terms.slot.map_or(0, |_| IN_SLOT_ONLY.len());
-    keyed().for_each(|op| keys(op, awaited, |_| count += 1));
+    each_key(&mut |_| count += 1);
     cmd.arg(count);
     for key in [MARKER, NOTE] {
         match (group_terms.slot, group_terms.trial) {
@@ -103,7 +124,7 @@ pub(crate) fn batch(
             (None, Some(trial)) => cmd.arg(trial_key(trial, key)),
         };
     }
-    keyed().for_each(|op| keys(op, awaited, |key| _ = cmd.arg(key)));
+    each_key(&mut |key| _ = cmd.arg(key));
     if let Some(slot) = group_terms.slot {
         for key in IN_SLOT_ONLY {
             cmd.arg(slot_key(slot, key));
@@ -129,15 +150,11 @@ pub(crate) fn batch(
         Some(seen) => cmd.arg(seen.text()).arg(seen.marker.replid.to_string()),
         None => cmd.arg("").arg(""),
     };
-    let mut at = 0;
-    for run in runs(&batch.ops) {
-        match plans.get(at).and_then(Option::as_ref) {
-            Some(planned) => write(&mut cmd, &planned.write),
-            // Nothing is executed.
-            None if run[0].record_key().is_some() => write(&mut cmd, &Write::NOTHING),
+    for (run, planned) in runs(ops, plans) {
+        match planned {
+            Some(planned) => write(&mut cmd, planned.write()),
             None => run_args(&mut cmd, run, fence_life, awaited),
         }
-        at += run.len();
     }
     cmd
 }
@@ -153,39 +170,167 @@ fn counts(ops: &[Op]) -> u8 {
     }
 }
 
-/// As `lua/write.lua` reads it.
-pub(super) fn write(cmd: &mut Cmd, Write { class, steps, look }: &Write) {
-    let args = |step: &Step| match step {
-        Step::Absent | Step::Show => 1,
-        Step::Begins(_) | Step::KeepFor(_) | Step::Wake(_) => 2,
-        Step::Clock(..) => 3,
-        Step::Set(..) | Step::Part(..) => 5,
-    };
-    let class = match class {
-        Class::Grant => "g",
-        Class::Keep => "k",
-        Class::Undo => "u",
-        Class::Read => "r",
-    };
-    cmd.arg("C").arg(class).arg(steps.iter().map(args).sum::<usize>());
-    for step in steps {
-        match step {
-            Step::Absent => cmd.arg("A"),
-            Step::Show => cmd.arg("V"),
-            Step::Begins(bytes) => cmd.arg("E").arg(&bytes[..]),
-            Step::Clock(from, until) => cmd.arg("T").arg(*from).arg(*until),
-            Step::KeepFor(ms) => cmd.arg("X").arg(*ms),
-            Step::Wake(at) => cmd.arg("W").arg(*at),
-            Step::Set(value, life) => stamped(number(cmd.arg("S"), *life), value),
-            Step::Part(at, value) => stamped(cmd.arg("O").arg(*at), value),
-        };
+fn keys_of(op: &Op, key: Key, each: &mut dyn FnMut(&str)) {
+    let Some(names) = op.lock_keys() else { return each(op.own_key().unwrap_or_default()) };
+    for keys in names.all() {
+        each(match key {
+            Key::Main => keys.lock(),
+            Key::Fence => keys.fence(),
+            Key::Meta => keys.meta(),
+            Key::Queue => keys.queue(),
+        });
     }
-    let Look { first, whole_if } = look;
-    cmd.arg(first - 1);
-    match whole_if {
-        Some((at, byte)) => cmd.arg(at + 1).arg(&[*byte][..]),
-        None => cmd.arg("").arg(""),
+}
+
+/// As `lua/write.lua` reads it.
+fn write(cmd: &mut Cmd, Write { class, keys, names, steps, look, joins }: &Write) {
+    let shape = |step: &Step| match step {
+        Step::On(..) => (b' ', 0),
+        Step::Absent => (b'A', 0),
+        Step::Present => (b'p', 0),
+        Step::Refuse => (b'f', 0),
+        Step::Readable => (b's', 0),
+        Step::Window => (b'n', 0),
+        Step::DropMeta => (b'D', 0),
+        Step::Drop => (b'J', 0),
+        Step::WakeReaders => (b'w', 0),
+        Step::Show => (b'V', 0),
+        Step::IsRead(_) => (b'o', 1),
+        Step::Shareable(_) => (b'R', 1),
+        Step::Free(_) => (b'U', 1),
+        Step::Leave(_) => (b'l', 1),
+        Step::Settled(_) => (b'Q', 1),
+        Step::Begins(_) => (b'E', 1),
+        Step::Is(_) => (b'I', 1),
+        Step::IsOrAbsent(_) => (b'i', 1),
+        Step::AtMost(_) => (b'B', 1),
+        Step::Member(_) => (b'Z', 1),
+        Step::NoMember(_) => (b'z', 1),
+        Step::EndsWithin(_) => (b'L', 1),
+        Step::KeepFor(_) => (b'X', 1),
+        Step::LiveFor(_) => (b'P', 1),
+        Step::KeepMeta(_) => (b'M', 1),
+        Step::Wake(_) => (b'W', 1),
+        Step::Settle(..) => (b'H', 2),
+        Step::Clock(..) => (b'T', 2),
+        Step::Number(..) => (b'F', 2),
+        Step::Publish(..) => (b'N', 2),
+        Step::Keep { .. } => (b'C', 3),
+        Step::Read { owners, .. } => (b'Y', 3 + owners.len()),
+        Step::First(_) => (b'K', 4),
+        Step::Set(..) => (b'S', 4),
+        Step::Part(..) => (b'O', 4),
+        Step::Take(_) => (b'G', 7),
     };
+    let code = |n: usize| 48 + u8::try_from(n).unwrap_or(0);
+    let (mut letters, mut on, mut args) = (Vec::with_capacity(2 * steps.len()), 1, 0);
+    for step in steps {
+        if let Step::On(key, name) = step {
+            on = keys.iter().position(|sent| sent == key).map_or(1, |at| at * names + name + 1);
+            continue;
+        }
+        let (letter, count) = shape(step);
+        letters.extend([letter, code(on)]);
+        args += count;
+    }
+    let (shows, more) = match look {
+        Look::Record { .. } => (b'r', 3),
+        Look::Lock(Extent { fence, reader, all, kept, queue }) => {
+            let parts = [*fence, reader.is_some(), *all, *kept, *queue];
+            let sum = parts.iter().rev().fold(0, |sum, shown| 2 * sum + usize::from(*shown));
+            (code(sum), usize::from(reader.is_some()))
+        }
+    };
+    args += more + if joins.is_some() { 5 } else { 0 };
+    let class = match class {
+        Class::Grant => b'g',
+        Class::Keep => b'k',
+        Class::Undo => b'u',
+        Class::Read => b'r',
+    };
+    let then = joins.as_ref().map_or(b'-', |joins| if joins.always { b'a' } else { b'e' });
+    let (low, high) = (code(args % 64), code(args / 64));
+    let head = [class, code(keys.len() * names), low, high, shows, then, code(*names)];
+    cmd.arg([&head[..], &letters].concat());
+    for step in steps {
+        step_args(cmd, step);
+    }
+    match look {
+        Look::Record { first, whole_if: Some((at, byte)) } => {
+            cmd.arg(first - 1).arg(at + 1).arg(&[*byte][..])
+        }
+        Look::Record { first, whole_if: None } => cmd.arg(first - 1).arg("").arg(""),
+        Look::Lock(Extent { reader: Some(reader), .. }) => cmd.arg(reader.as_str()),
+        Look::Lock(_) => cmd,
+    };
+    if let Some(joins) = joins {
+        place(cmd, Some(joins.place), None);
+    }
+}
+
+fn step_args<'c>(cmd: &'c mut Cmd, step: &Step) -> &'c mut Cmd {
+    match step {
+        Step::On(..)
+        | Step::Absent
+        | Step::Present
+        | Step::Refuse
+        | Step::Readable
+        | Step::Window
+        | Step::DropMeta
+        | Step::Drop
+        | Step::WakeReaders
+        | Step::Show => cmd,
+        Step::Begins(bytes) | Step::Is(bytes) | Step::IsOrAbsent(bytes) => cmd.arg(&bytes[..]),
+        Step::Settled(till) => number(cmd, *till),
+        Step::AtMost(number)
+        | Step::KeepFor(number)
+        | Step::LiveFor(number)
+        | Step::EndsWithin(number)
+        | Step::KeepMeta(number) => cmd.arg(*number),
+        Step::Member(owner) | Step::NoMember(owner) | Step::Free(owner) => cmd.arg(owner.as_str()),
+        Step::Leave(owner) => cmd.arg(&owner.as_str()[6..]),
+        Step::Wake(at) | Step::IsRead(at) | Step::Shareable(at) => cmd.arg(*at),
+        Step::Clock(from, until) | Step::Settle(from, until) | Step::Number(from, until) => {
+            cmd.arg(*from).arg(*until)
+        }
+        Step::Publish(meta, ms) => cmd.arg(&meta[..]).arg(*ms),
+        Step::Keep { first, low, ms } => cmd.arg(*first).arg(*low).arg(*ms),
+        Step::Read { owners, ms, prolongs } => {
+            cmd.arg(if *prolongs { "CH" } else { "NX" }).arg(*ms).arg(owners.len());
+            owners.iter().fold(cmd, |cmd, owner| cmd.arg(owner.as_str()))
+        }
+        Step::First(Ahead::OfReader(waited)) => {
+            cmd.arg("xX").arg(format!("-{}", (*waited).max(1))).arg("").arg(0)
+        }
+        Step::First(Ahead::OfFair(waiter, ticket, lead)) => {
+            let ticket = ticket.unwrap_or(LAST_TICKET);
+            cmd.arg("X").arg(ticket).arg(format!("{waiter:016x}")).arg(*lead)
+        }
+        Step::Take(Take { owner, proposal, ttl, life, reserved }) => {
+            let cmd = cmd.arg("A").arg(1).arg(*ttl).arg(*life);
+            let cmd = cmd.arg(owner.as_str()).arg(*proposal);
+            cmd.arg(reserved.as_ref().map_or("", OwnerToken::as_str))
+        }
+        Step::Set(value, life) => stamped(number(cmd, *life), value),
+        Step::Part(at, value) => stamped(cmd.arg(*at), value),
+    }
+}
+
+/// As `lua/join.lua` reads it. A waiter for a permit knows this number of slots.
+fn place(cmd: &mut Cmd, waits: Option<Waits>, slots: Option<u16>) -> &mut Cmd {
+    let (mode, place, ticket) = match waits {
+        None => ("", None, None),
+        Some(Waits::Watcher) => ("v", None, None),
+        Some(Waits::Writer(place)) => ("x", Some(place), None),
+        Some(Waits::Reader(place)) => ("s", Some(place), None),
+        Some(Waits::Fair(place, ticket)) => ("X", Some(place), Some(ticket)),
+    };
+    let Some(Place { waiter, needs, .. }) = place else {
+        return cmd.arg(mode).arg("").arg("").arg("").arg("");
+    };
+    let since = ticket.unwrap_or_else(|| place.as_ref().map(Place::micros));
+    let cmd = number(cmd.arg(mode).arg(format!("{waiter:016x}")), since);
+    number(cmd.arg(whole_millis(needs)), slots.map(u64::from))
 }
 
 fn stamped<'c>(cmd: &'c mut Cmd, Stamped { before, lease, after }: &Stamped) -> &'c mut Cmd {
@@ -196,12 +341,31 @@ pub(super) fn micros(d: Duration) -> u64 {
     u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Each run is sent as one: acquires or releases that differ only in keys, owner and proposal, and
-/// for readers only in owner and proposal; any other op is a run by itself. The script releases a
-/// run in two commands instead of two for each lock, adds its readers in one, and answers a single
-/// code if all was executed as requested.
-pub(super) fn runs(ops: &[Op]) -> impl Iterator<Item = &[Op]> {
-    ops.chunk_by(|a, b| match (a, b) {
+/// Neighbours that are sent as one: acquires or releases that differ only in keys, owner and
+/// proposal, and of readers only in owner and proposal; any other op is alone. With what is planned
+/// for them.
+pub(super) fn runs<'a>(
+    ops: &'a [Op],
+    plans: &'a [Option<Planned>],
+) -> impl Iterator<Item = (&'a [Op], Option<&'a Planned>)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let first = ops.get(at)?;
+        let planned = plans.get(at).and_then(Option::as_ref);
+        let unplanned = || {
+            let is_alone = |n: &usize| plans.get(at + n).and_then(Option::as_ref).is_some();
+            let is_next = |n: &usize| !is_alone(n) && are_run(first, &ops[at + n]);
+            1 + (1..(ops.len() - at).min(RUN_MAX)).take_while(is_next).count()
+        };
+        let count = planned.map_or_else(unplanned, Planned::count);
+        let run = &ops[at..at + count];
+        at += count;
+        Some((run, planned))
+    })
+}
+
+fn are_run(a: &Op, b: &Op) -> bool {
+    match (a, b) {
         (
             Op::Acquire { mode: LockMode::Exclusive, keys, ttl, if_held: None, .. },
             Op::Acquire {
@@ -213,54 +377,30 @@ pub(super) fn runs(ops: &[Op]) -> impl Iterator<Item = &[Op]> {
             Op::Release { mode: LockMode::Exclusive, keys: next, meta: false, .. },
         ) => !keys.is_many() && !next.is_many(),
         (
-            Op::Acquire { mode: LockMode::Shared, keys, ttl, if_held: None, .. },
-            Op::Acquire { mode: LockMode::Shared, keys: next, ttl: other, if_held: None, .. },
-        ) => ttl == other && keys == next,
-        (
             Op::Release { mode: LockMode::Shared, keys, .. },
             Op::Release { mode: LockMode::Shared, keys: next, .. },
         ) => keys == next,
         _ => false,
-    })
-    .flat_map(|run| run.chunks(RUN_MAX))
+    }
 }
 
 /// The readers of a run have the same keys, which are sent once.
-fn keyed(run: &[Op]) -> &[Op] {
-    match &run[0] {
-        Op::Acquire { mode: LockMode::Shared, .. } | Op::Release { mode: LockMode::Shared, .. } => {
-            &run[..1]
-        }
-        _ => run,
-    }
+fn is_leaving(op: &Op) -> bool {
+    matches!(op, Op::Release { mode: LockMode::Shared, .. })
 }
 
 fn run_args(cmd: &mut Cmd, run: &[Op], fence_life: u64, awaited: bool) {
     match &run[0] {
-        Op::Release { mode, keys, meta, .. }
-            if keys.is_many() || *mode == LockMode::Exclusive && !meta =>
-        {
-            // Several locks are a run of releases of the same owner.
-            let releases = run.iter().map(|op| op.several().map_or(1, |keys| keys.all().count()));
-            cmd.arg(if awaited { "Q" } else { "D" }).arg(releases.sum::<usize>());
-        }
-        op if op.several().is_some() => {}
-        Op::Acquire { mode: LockMode::Shared, ttl, proposal, if_held, .. } => {
-            let cmd = cmd.arg("S").arg(run.len()).arg(millis(*ttl)).arg(*proposal);
-            waits(cmd, if_held.as_ref());
-        }
         Op::Release { mode: LockMode::Shared, .. } => {
             cmd.arg("G").arg(run.len());
         }
-        Op::Acquire { mode: LockMode::Exclusive, ttl, if_held, .. } => {
-            let kind = match if_held {
-                None => "A",
-                Some(IfHeld::Watch) => "V",
-                Some(IfHeld::Queue(_)) => "W",
-                Some(IfHeld::Fair { .. }) => "O",
-                Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }) => "T",
-            };
-            cmd.arg(kind).arg(run.len()).arg(millis(*ttl)).arg(fence_life);
+        Op::Release { mode: LockMode::Exclusive, keys, .. } => {
+            // Several locks are a run of releases of the same owner.
+            let names = if run.len() == 1 { keys.all().count() } else { run.len() };
+            cmd.arg(if awaited { "Q" } else { "D" }).arg(names);
+        }
+        Op::Acquire { mode: LockMode::Exclusive, ttl, .. } => {
+            cmd.arg("A").arg(run.len()).arg(millis(*ttl)).arg(fence_life);
         }
         _ => {}
     }
@@ -280,80 +420,18 @@ pub(super) fn whole_millis(d: Duration) -> u64 {
     u64::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// As `lua/many.lua` or `lua/release_fast.lua` reads them.
-fn many_args(cmd: &mut Cmd, op: &Op, names: usize) {
-    if let Op::Release { owner, .. } = op {
-        for _ in 0..names {
-            cmd.arg(owner.as_str());
-        }
-        return;
-    }
-    let (lease, number) = match op {
-        Op::Acquire { ttl, proposal, .. } => (millis(*ttl), *proposal),
-        Op::Raise { token, .. } => (1, token.get()),
-        Op::Extend { ttl, token, .. } => (millis(*ttl), token.get()),
-        _ => (1, 0),
-    };
-    let kind = match op {
-        Op::Acquire { .. } => "N",
-        Op::Raise { .. } => "J",
-        _ => "K",
-    };
-    cmd.arg(kind).arg(names).arg(op.owner().map_or("", OwnerToken::as_str)).arg(lease).arg(number);
-    match op {
-        Op::Acquire { if_held: Some(IfHeld::TakeFrom(from)), .. } => cmd.arg(from.as_str()),
-        Op::Extend { reassert, .. } => named(cmd, *reassert),
-        _ => cmd.arg(""),
-    };
-}
-
-/// In the order in which the script expects them.
+/// Of an op without a plan, in the order in which the script expects them.
 pub(crate) fn keys(op: &Op, awaited: bool, mut each: impl FnMut(&str)) {
-    if let Some(names) = op.several() {
-        let is_release = matches!(op, Op::Release { .. });
-        for name in names.all() {
-            each(name.lock());
-            if is_release && awaited {
-                each(name.queue());
-            }
+    let Some(names) = op.lock_keys() else { return each(op.own_key().unwrap_or_default()) };
+    for keys in names.all() {
+        each(keys.lock());
+        match op {
+            Op::Acquire { mode: LockMode::Exclusive, .. } => each(keys.fence()),
+            Op::Raise { .. } => {}
+            // Each key costs time, so the queue's is sent only if there may be one.
+            Op::Release { mode: LockMode::Exclusive, .. } if !awaited => {}
+            _ => each(keys.queue()),
         }
-        if !is_release {
-            names.all().for_each(|name| each(name.fence()));
-        }
-        return;
-    }
-    let keys: &[&str] = match op {
-        Op::Acquire { mode: LockMode::Slot(_), keys, .. }
-        | Op::Extend { mode: LockMode::Slot(_), keys, .. }
-        | Op::Release { mode: LockMode::Slot(_) | LockMode::Shared, keys, .. } => {
-            &[keys.lock(), keys.queue()]
-        }
-        Op::Raise { slot: Some(_), keys, .. } => &[keys.lock()],
-        Op::Acquire { mode: LockMode::Shared, keys, .. }
-        | Op::Extend { mode: LockMode::Shared, keys, .. } => {
-            &[keys.lock(), keys.fence(), keys.queue()]
-        }
-        Op::Acquire { keys, if_held, .. } => match if_held {
-            None => &[keys.lock(), keys.fence()],
-            Some(IfHeld::Watch | IfHeld::Queue(_) | IfHeld::Fair { .. }) => {
-                &[keys.lock(), keys.fence(), keys.queue()]
-            }
-            Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }) => {
-                &[keys.lock(), keys.fence(), keys.meta()]
-            }
-        },
-        Op::Raise { keys, .. } => &[keys.lock(), keys.fence()],
-        Op::Extend { keys, .. } | Op::Inspect { keys, .. } => {
-            &[keys.lock(), keys.fence(), keys.meta(), keys.queue()]
-        }
-        Op::Release { keys, meta: true, .. } => &[keys.lock(), keys.queue(), keys.meta()],
-        // Each key costs time, so the queue's is sent only if there may be one.
-        Op::Release { keys, .. } if awaited => &[keys.lock(), keys.queue()],
-        Op::Release { keys, .. } => &[keys.lock()],
-        op => &[op.own_key().unwrap_or_default()],
-    };
-    for key in keys {
-        each(key);
     }
 }
 
@@ -371,38 +449,7 @@ fn number(cmd: &mut Cmd, number: Option<u64>) -> &mut Cmd {
     }
 }
 
-fn held<'c>(cmd: &'c mut Cmd, then: Option<&IfHeld>) -> &'c mut Cmd {
-    match then {
-        None | Some(IfHeld::Watch) => cmd,
-        Some(IfHeld::Queue(Place { waited, .. })) => place(cmd.arg(micros(*waited)), then),
-        Some(IfHeld::Fair { ticket, .. }) => place(number(cmd, *ticket), then),
-        Some(IfHeld::TakeFrom(from)) => cmd.arg(from.as_str()).arg(""),
-        Some(IfHeld::TakeOnly { from, token }) => cmd.arg(from.as_str()).arg(token.get()),
-    }
-}
-
-/// With the time in ms for which a released lock is to be reserved.
-fn place<'c>(cmd: &'c mut Cmd, if_held: Option<&IfHeld>) -> &'c mut Cmd {
-    let Some(Place { waiter, needs, .. }) = if_held.and_then(IfHeld::place) else { return cmd };
-    cmd.arg(format!("{waiter:016x}")).arg(whole_millis(*needs))
-}
-
-fn waits<'c>(cmd: &'c mut Cmd, if_held: Option<&IfHeld>) -> &'c mut Cmd {
-    match if_held {
-        Some(
-            IfHeld::Queue(Place { waited, .. }) | IfHeld::Fair { place: Place { waited, .. }, .. },
-        ) => place(cmd.arg("w").arg(micros(*waited)), if_held),
-        Some(IfHeld::Watch) => cmd.arg("v").arg("").arg("").arg(""),
-        Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }) | None => {
-            cmd.arg("").arg("").arg("").arg("")
-        }
-    }
-}
-
 fn args(cmd: &mut Cmd, op: &Op) {
-    if let Some(keys) = op.several() {
-        return many_args(cmd, op, keys.all().count());
-    }
     match op {
         Op::Acquire { mode: LockMode::Slot(slots), owner, ttl, proposal, if_held, .. } => {
             let Slots { of, want } = *slots;
@@ -411,7 +458,9 @@ fn args(cmd: &mut Cmd, op: &Op) {
                 Want::Exactly(slot) => (slot, 0),
             };
             let cmd = cmd.arg("P").arg(owner.as_str()).arg(millis(*ttl));
-            waits(cmd.arg(of).arg(start).arg(step).arg(*proposal), if_held.as_ref())
+            let cmd = cmd.arg(of).arg(start).arg(step).arg(*proposal);
+            let waits = if_held.and_then(|then| waits(LockMode::Slot(*slots), then));
+            place(cmd, waits, Some(of))
         }
         Op::Extend { mode: LockMode::Slot(slots), owner, ttl, token, reassert, .. } => {
             let cmd = cmd.arg("Y").arg(owner.as_str()).arg(millis(*ttl)).arg(token.get());
@@ -425,34 +474,18 @@ fn args(cmd: &mut Cmd, op: &Op) {
             cmd.arg("U").arg(owner.as_str()).arg(token.get()).arg(*slot)
         }
         // `run_args` has added the kind, and what the ops of the run share.
-        Op::Acquire { mode: LockMode::Shared, owner, .. }
-        | Op::Release { mode: LockMode::Shared, owner, .. }
-        | Op::Release { owner, meta: false, .. } => cmd.arg(owner.as_str()),
-        Op::Extend { mode: LockMode::Shared, owner, ttl, token, reassert, .. } => {
-            named(cmd.arg("H").arg(owner.as_str()).arg(millis(*ttl)).arg(token.get()), *reassert)
-        }
-        Op::Acquire { owner, proposal, if_held, .. } => {
-            held(cmd.arg(owner.as_str()).arg(*proposal), if_held.as_ref())
-        }
-        Op::Raise { owner, token, .. } => cmd.arg("R").arg(owner.as_str()).arg(token.get()),
-        Op::Extend { owner, ttl, token, meta, reassert, .. } => named(
-            cmd.arg("X")
-                .arg(owner.as_str())
-                .arg(millis(*ttl))
-                .arg(token.get())
-                .arg(u8::from(meta.is_some()))
-                .arg(meta.as_deref().unwrap_or_default()),
-            *reassert,
-        ),
-        Op::Release { owner, .. } => cmd.arg("M").arg(owner.as_str()),
-        Op::Inspect { wait, .. } => cmd.arg("I").arg(u8::from(*wait)),
+        Op::Release { keys, owner, .. } => keys.all().fold(cmd, |cmd, _| cmd.arg(owner.as_str())),
+        Op::Acquire { owner, proposal, .. } => cmd.arg(owner.as_str()).arg(*proposal),
         Op::Enlist(Enlist { owner, ttl, entry, news, .. }) => cmd
             .arg("E")
             .arg(owner.as_str())
             .arg(millis(*ttl))
             .arg(entry.as_deref().unwrap_or_default())
             .arg(u8::from(*news)),
-        Op::Claim(_)
+        Op::Raise { .. }
+        | Op::Extend { .. }
+        | Op::Inspect { .. }
+        | Op::Claim(_)
         | Op::RaiseClaim { .. }
         | Op::ExtendClaim { .. }
         | Op::Complete { .. }

@@ -16,14 +16,14 @@ use crate::error::{NodeError, NodeFault};
 use crate::node::lineage::{self, Asked, Change, Marker, Verdict};
 use crate::op::{Batch, Op, TimedFacts};
 use crate::store::beliefs::Beliefs;
-use crate::store::records::Planned;
+use crate::store::planned::Planned;
 use crate::sync::SyncMutex;
 use crate::time::{Drift, Moment, NodeClock};
 
 /// How often a batch is sent again because the marker is another one each time.
 const TRIES: u8 = 3;
-/// How often the rest of a batch is sent again because its records are not as they were believed to
-/// be. One is enough if nobody else changes them meanwhile.
+/// How often the rest of a batch is sent again because its records or locks are not as they were
+/// believed to be. One is enough if nobody else changes them meanwhile.
 const PLANS: u8 = 100;
 
 pub(super) struct Judging {
@@ -56,6 +56,7 @@ impl Judging {
             longest_window: group_terms.failover_window.max(group_terms.unread_window),
             trust_fresh: group_terms.trust_fresh,
             allow_eviction: group_terms.allow_eviction,
+            durable: group_terms.durable,
             epoch: group_terms.named.and_then(|named| named.epoch),
             remembers: batch.remembers,
             name: 0,
@@ -177,18 +178,17 @@ impl Attempt {
         cmd.get_packed_command()
     }
 
-    /// Empty if no op is on a record.
     fn plan(&self, seen: &Seen, noted: Noted) -> Vec<Option<Planned>> {
-        if self.batch.ops.iter().all(|op| op.record_key().is_none()) {
+        let Self { judging, batch, .. } = self;
+        if !judging.beliefs.lock().needs_plans(&batch.ops) {
             return Vec::new();
         }
-        let Self { judging, batch, .. } = self;
         let clock = judging.known.lock().clock;
         let micros = clock.map_or(0, |clock| clock.at(judging.env.now(), Drift::DEFAULT));
         let facts = seen.facts(micros, noted, &judging.identity);
         let h = seen.header(facts, batch.terms.max_ttl);
         let mut beliefs = judging.beliefs.lock();
-        batch.ops.iter().map(|op| beliefs.plan(&h, op)).collect()
+        beliefs.plan_all(&h, &batch.ops)
     }
 
     /// Keeps an answer that settles only a part of the batch, and plans the rest again.
@@ -196,7 +196,7 @@ impl Attempt {
         let (seen, plans) = {
             let mut sent_with = self.sent_with.lock();
             let is_list = matches!(answer, Value::Array(_));
-            if self.places.is_none() && (!is_list || sent_with.plans.is_empty()) {
+            if self.places.is_none() && !is_list {
                 return None;
             }
             (sent_with.seen.clone()?, std::mem::take(&mut sent_with.plans))
@@ -326,7 +326,8 @@ pub(super) enum Begun {
 }
 
 fn overtaken() -> NodeError {
-    let detail = "a later request of its owner came first, because the record was another one";
+    let detail =
+        "a later request of its owner came first, because the record or lock was another one";
     NodeError::not_executed(NodeFault::Contended, detail)
 }
 

@@ -44,6 +44,13 @@ use crate::time::Moment;
 /// node grants nothing for `max_ttl` plus the
 /// [`failover_window`](NodeBuilder::failover_window), because the server may have lost its
 /// locks. For a group that Sentinels monitor use `SentinelNode`.
+///
+/// The host of the address may be a name behind which the primary changes, as managed services give
+/// it. The node has the name resolved by the system for each new connection, and keeps no answer.
+/// Then set the [`failover_window`](NodeBuilder::failover_window): the longest time for which a
+/// primary that was replaced may go on answering. A server of another deployment behind the name is
+/// refused ([`NodeFault::ForeignData`](crate::error::NodeFault::ForeignData)), and nothing is
+/// written there.
 pub struct RedisNode {
     name: Arc<str>,
     url: Arc<str>,
@@ -70,8 +77,12 @@ impl RedisNode {
     }
 
     pub(crate) fn at(data: Endpoint) -> RedisNodeBuilder {
-        let own =
-            ServerSettings { name: None, connect_timeout: Duration::from_secs(1), replicas: None };
+        let own = ServerSettings {
+            name: None,
+            connect_timeout: Duration::from_secs(1),
+            replicas: None,
+            durable: false,
+        };
         NodeBuilder::new(Ok(NodeSettings::new(data, MinReplicas::Off, own)))
     }
 }
@@ -93,6 +104,7 @@ pub struct ServerSettings {
     name: Option<String>,
     connect_timeout: Duration,
     replicas: Option<u32>,
+    durable: bool,
 }
 
 impl NodeBuilder<ServerSettings> {
@@ -141,6 +153,28 @@ impl NodeBuilder<ServerSettings> {
         self.set(|s| s.own.replicas = Some(count))
     }
 
+    /// Declares that the server loses no write that it has confirmed, and that a server which was
+    /// replaced behind this address confirms nothing more. Then the node grants right after a
+    /// restart or a failover, and remembers every idempotency key. Default `false`. All clients of
+    /// the server must use the same value.
+    ///
+    /// Use `true` for a server without replicas that writes each command to disk before it answers
+    /// (`appendonly yes`, `appendfsync always`), and for a service that promises the same of its
+    /// failovers. The library cannot check the declaration, and the doctor can only in part. **If
+    /// it is false, two owners can hold one lock, and a key can run twice**, for example after a
+    /// restart from an older backup. A running program notices data that are older than what it
+    /// remembers, unless others have written more since, and data that are gone: then a quarantine
+    /// begins as without the declaration, with the event
+    /// [`DurableRefuted`](crate::node::NodeEvent::DurableRefuted) (quarantine 23; the manual's page
+    /// on [promises](crate::manual::promises#what-durable-means)).
+    pub fn durable(self, declared: bool) -> Self {
+        self.set(|s| s.own.durable = declared)
+    }
+
+    pub(crate) fn is_durable(&self) -> bool {
+        self.settings.as_ref().is_ok_and(|settings| settings.own.durable)
+    }
+
     /// Makes the node. The node connects at its first call.
     ///
     /// # Errors
@@ -161,6 +195,7 @@ impl NodeBuilder<ServerSettings> {
             judge: Judge::new(Arc::clone(&name), MinReplicasRule { window: None, ..settings.rule }),
             endpoint: settings.data,
             replicas: settings.own.replicas,
+            durable: settings.own.durable,
             never: watch::Sender::new(0),
         };
         let link = Link::new(fixed, options).reporting(logins);
@@ -173,6 +208,7 @@ struct Fixed {
     window: Duration,
     judge: Judge,
     replicas: Option<u32>,
+    durable: bool,
     never: watch::Sender<u64>,
 }
 
@@ -214,6 +250,7 @@ impl Resolver for Fixed {
             failover_window: window,
             unread_window: window,
             widest_window: window,
+            durable: self.durable,
             ..judged
         }
     }

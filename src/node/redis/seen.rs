@@ -120,11 +120,13 @@ impl Seen {
         Duration::from_micros(self.marker.clock_error)
     }
 
-    /// For the rules of ops on records.
+    /// For the rules.
     pub(super) fn header(&self, facts: Facts, max_ttl: Duration) -> Header {
+        let young_till = u128::from(self.marker.written) + max_ttl.as_millis();
         let settles = self.marker.settles(facts.node_micros / 1_000);
         Header {
             now: facts.node_micros.saturating_mul(1_000),
+            is_young: u128::from(facts.node_micros / 1_000) < young_till,
             facts,
             floor: self.marker.floor,
             late: false,
@@ -157,6 +159,7 @@ mod tests {
             longest_window: Duration::ZERO,
             trust_fresh: false,
             allow_eviction: false,
+            durable: false,
             epoch: Some(3),
             remembers: Remembered::default(),
             name: 1,

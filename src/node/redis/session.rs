@@ -273,6 +273,7 @@ impl Sent {
             let first = session.first_facts().map(|first| first.facts);
             if let Some(first) = first.filter(|first| first.history_id == facts.history_id) {
                 facts.new_history |= first.new_history;
+                facts.refuted |= first.refuted;
                 facts.renamed |= first.renamed;
                 facts.marker_missing |= first.marker_missing;
                 facts.quarantine_raised |= first.quarantine_raised;
@@ -283,7 +284,7 @@ impl Sent {
 }
 
 pub(super) fn out_of_plans() -> NodeError {
-    NodeError::not_executed(NodeFault::Contended, "the record was another one each time")
+    NodeError::not_executed(NodeFault::Contended, "the record or lock was another one each time")
 }
 
 /// The master may have been replaced and promoted again, and only the Sentinels can tell

@@ -160,7 +160,7 @@ impl Row {
     }
 
     /// Of a lock that an acquire has found kept after this handover.
-    pub(super) fn kept_lately(&self, h: &Header) -> Option<Duration> {
+    pub(crate) fn kept_lately(&self, h: &Header) -> Option<Duration> {
         let found = self.kept.filter(|(handover, _)| *handover == h.settles_till);
         found.and_then(|_| self.kept_till(h)).map(|till| h.until(till))
     }

@@ -15,7 +15,7 @@ pub(super) fn acquire(h: &Header, ask: &Ask, rows: &mut [Row]) -> Reply {
     if !busy.is_empty() {
         return refuse(&busy);
     }
-    let most = rows.iter().map(|row| row.fence).max().unwrap_or(0);
+    let most = rows.iter().map(|row| h.honest(row.fence)).max().unwrap_or(0);
     // A repeated take-over is granted again, with a new fence, as that of one name is.
     let is_repeated = !ask.collects() && rows.iter().all(|row| row.is_owned_by(ask.owner));
     let fence = if is_repeated { most } else { h.next_fence(most, ask.proposal) };

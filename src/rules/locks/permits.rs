@@ -10,12 +10,12 @@ use crate::token::{FencingToken, OwnerToken};
 
 /// A slot of a semaphore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Slot {
+pub(crate) struct Slot {
     /// A value in its place while the slot is reserved; `None` after a release.
-    pub(super) owner: Option<OwnerToken>,
+    pub(crate) owner: Option<OwnerToken>,
     /// End of the grant or of the reservation.
-    pub(super) till: u64,
-    pub(super) fence: u64,
+    pub(crate) till: u64,
+    pub(crate) fence: u64,
 }
 
 impl Slot {

@@ -9,8 +9,6 @@ use crate::token::OwnerToken;
 
 /// Further handles have no place, and ask again from time to time.
 const PLACES: usize = 64;
-/// Longest wait that counts.
-const WAITED_MAX: Duration = Duration::from_secs(3600);
 /// Time after a waiter's last request in which it keeps others out: a writer later readers, a fair
 /// caller those with larger tickets (readers 9, fair 3).
 const FRESH: Duration = Duration::from_secs(3);
@@ -19,13 +17,13 @@ const TICKET_MAX: u64 = 1 << 53;
 
 /// A handle that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Waiter {
-    pub(super) mode: LockMode,
-    pub(super) place: Place,
+pub(crate) struct Waiter {
+    pub(crate) mode: LockMode,
+    pub(crate) place: Place,
     /// Start of the wait by the node's wall clock, in µs; of a fair waiter the ticket.
-    pub(super) since: u64,
-    pub(super) is_fair: bool,
-    pub(super) fresh_till: u64,
+    pub(crate) since: u64,
+    pub(crate) is_fair: bool,
+    pub(crate) fresh_till: u64,
 }
 
 impl Waiter {
@@ -125,6 +123,12 @@ impl Row {
         (queued, ahead.into_iter().max().map(|till| h.until(till)))
     }
 
+    /// The fair waiter whose reservations have this value has a place.
+    pub(crate) fn is_fair_to(&self, value: OwnerToken) -> bool {
+        let is_own = |w: &Waiter| OwnerToken::reserved_for(w.place.waiter) == value;
+        self.queue.iter().any(|w| w.is_fair && is_own(w))
+    }
+
     /// Takes the place of a fair waiter, whose reservations have this value, out of the queue.
     pub(super) fn give_up(&mut self, value: OwnerToken) {
         self.queue.retain(|w| !w.is_fair || OwnerToken::reserved_for(w.place.waiter) != value);
@@ -133,5 +137,5 @@ impl Row {
 
 /// Start of the wait, in µs by the node's wall clock.
 pub(super) fn since(h: &Header, place: &Place) -> u64 {
-    h.facts.node_micros.saturating_sub(place.waited.min(WAITED_MAX).as_micros() as u64)
+    h.facts.node_micros.saturating_sub(place.micros())
 }

@@ -8,10 +8,10 @@ use crate::op::{MAX_LISTED, Readers, Reply, SharedGrant};
 use crate::rules::header::Header;
 use crate::token::OwnerToken;
 
-const READERS_MAX: usize = 4_096;
+pub(crate) const READERS_MAX: usize = 4_096;
 
 impl Row {
-    pub(super) fn is_read_by(&self, owner: OwnerToken, now: u64) -> bool {
+    pub(crate) fn is_read_by(&self, owner: OwnerToken, now: u64) -> bool {
         self.readers.iter().any(|(reader, till)| *reader == owner && *till > now)
     }
 

@@ -4,6 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::super::beliefs::Beliefs;
+use super::super::planned::Planned as AnyPlanned;
 use super::super::write::{Answer, Write};
 use super::*;
 
@@ -39,7 +40,11 @@ fn at_key(op: Op, to: &str) -> Op {
 
 fn plan_all(world: &World, client: &mut Client, ops: &[Op], ago: u64) -> Vec<Planned> {
     let h = world.header(ago);
-    ops.iter().map(|op| client.beliefs.plan(&h, op).expect("a record's")).collect()
+    let record = |planned| match planned {
+        Some(AnyPlanned::Record(planned)) => planned,
+        _ => panic!("a record's"),
+    };
+    client.beliefs.plan_all(&h, ops).into_iter().map(record).collect()
 }
 
 fn compare(world: &World, key: &str, spec: Option<&Row>, what: &str) {

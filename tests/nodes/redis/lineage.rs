@@ -64,7 +64,7 @@ fn evicted(server: &Server) -> u64 {
 }
 
 /// Has the server delete each key that expires, and then sets it back.
-async fn evict(server: &Server) {
+pub(super) async fn evict(server: &Server) {
     let before = evicted(server);
     server.cli(&["set", "cache", "x", "px", "600000"]);
     server.cli(&["config", "set", "maxmemory-policy", "volatile-ttl"]);
@@ -134,7 +134,7 @@ async fn evicted_keys_are_a_loss_to_who_does_not_allow_it_whoever_comes_first() 
     }
 }
 
-async fn up(node: &RedisNode) -> Facts {
+pub(super) async fn up(node: &RedisNode) -> Facts {
     let end = Instant::now() + PATIENCE;
     loop {
         let replies = batch(node, LONG, Vec::new(), Duration::from_secs(5)).await;

@@ -4,6 +4,8 @@
 #![allow(clippy::needless_pass_by_value)]
 
 mod access;
+mod dns;
+mod durable;
 mod expected;
 mod flood;
 mod forged;

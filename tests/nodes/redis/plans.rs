@@ -116,15 +116,62 @@ async fn a_handle_with_a_small_clock_error_runs_its_handlers() {
     }
 }
 
-/// Within what is assumed: the client's clock is E behind, and the answers take 40 ms.
+/// Each kind of grant: by the window, by a plan, from its holder, and beside other readers.
+async fn is_granted(node: &RedisNode, terms: Terms, proposal: u64, name: &str) {
+    let place = Place { waiter: 1, waited: Duration::ZERO, needs: Duration::ZERO };
+    let (first, name) = (owner(), |what: &str| LockKeys::new(&format!("{name}:{what}")));
+    let (alone, read, many) = (name("k"), name("r"), LockKeys::many(vec![name("1"), name("2")]));
+    let (exclusive, shared, fair) =
+        (LockMode::Exclusive, LockMode::Shared, IfHeld::Fair { place, ticket: None });
+    for (keys, mode, owner, if_held) in [
+        (&alone, exclusive, first, None),
+        (&alone, exclusive, owner(), Some(IfHeld::TakeFrom(first))),
+        (&many, exclusive, owner(), None),
+        (&read, shared, owner(), None),
+        (&read, shared, owner(), None),
+        (&name("w"), exclusive, owner(), Some(IfHeld::Queue(place))),
+        (&name("f"), exclusive, owner(), Some(fair)),
+    ] {
+        let op = Op::Acquire { mode, keys: keys.clone(), owner, ttl: TTL, proposal, if_held };
+        let got = one(node, terms, op.clone()).await;
+        assert!(matches!(got, Ok(Reply::Granted { .. })), "{op:?}, {terms:?}: {got:?}");
+    }
+}
+
 #[tokio::test]
-async fn a_slow_link_denies_no_claim_of_a_client_whose_clock_is_behind() {
+async fn a_small_clock_error_denies_no_lock() {
+    for micros in [0, 100, 5_000] {
+        let server = Server::start(&[]);
+        let (node, terms) = (fresh(&server), with_error(Duration::from_micros(micros)));
+        facts(&node, terms).await;
+        for i in 0..10 {
+            is_granted(&node, terms, SystemEnv.wall_micros(), &format!("k{i}")).await;
+        }
+    }
+}
+
+/// The answers take 40 ms. A client whose clock is E behind is within what is assumed.
+async fn slow_link() -> (Server, Proxy, RedisNode, Terms) {
     let server = Server::start(&[]);
     let proxy = Proxy::to(&server.addr());
     let node = RedisNode::builder(format!("redis://{}", proxy.addr())).trust_fresh(true);
     let (node, terms) = (node.build().unwrap(), with_error(Duration::from_millis(50)));
     facts(&node, terms).await;
     proxy.edit(|_| std::thread::sleep(Duration::from_millis(40)));
+    (server, proxy, node, terms)
+}
+
+#[tokio::test]
+async fn a_slow_link_denies_no_lock_of_a_client_whose_clock_is_behind() {
+    let (_server, _proxy, node, terms) = slow_link().await;
+    for i in 0..3 {
+        is_granted(&node, terms, SystemEnv.wall_micros() - 50_000, &format!("k{i}")).await;
+    }
+}
+
+#[tokio::test]
+async fn a_slow_link_denies_no_claim_of_a_client_whose_clock_is_behind() {
+    let (_server, _proxy, node, terms) = slow_link().await;
     for i in 0..10 {
         let of = claim(&format!("k{i}"), owner());
         let of = Claim { proposal: of.proposal - 50_000, ..of };

@@ -260,6 +260,15 @@ pub enum Bug {
     /// After a planned handover, a lock is kept for its holders from the first refusal on, which
     /// may be before the last of them has left (quarantine 11).
     KeptFromRefusal,
+    /// For a server that was declared durable, another vote's data are taken for its own
+    /// (quarantine 23).
+    DeclaredForeign,
+    /// A server that was declared durable goes on in another process, and leases end by its clock
+    /// only (quarantine 23).
+    DeclaredWithoutSettling,
+    /// A server that was declared durable goes on in another process in a quarantine, which ends by
+    /// that one's clock (quarantine 23).
+    DeclaredInQuarantine,
 }
 
 thread_local! {

@@ -45,6 +45,7 @@ const PUT_BACKS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::PutBacks));
 const ASTRAY: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Astray));
 const NEWCOMERS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Newcomers));
 const UNEQUAL: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Unequal));
+const DECLARED: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Declared));
 const TICKS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Ticks));
 
 /// Runs seeds with the bug turned on until one of them breaks a rule.
@@ -179,6 +180,9 @@ known_bugs! {
     evictions_unseen: EvictionsUnseen in PUT_BACKS,
     handover_forgets_epoch: HandoverForgetsEpoch in HANDOVERS,
     kept_once: KeptOnce in HANDOVERS,
+    declared_foreign: DeclaredForeign in DECLARED,
+    declared_without_settling: DeclaredWithoutSettling in DECLARED,
+    declared_in_quarantine: DeclaredInQuarantine in DECLARED,
 }
 
 /// Defines one test for each order of a change of settings that the manual forbids. The simulator

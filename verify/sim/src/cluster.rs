@@ -91,18 +91,19 @@ impl Cluster {
     pub(crate) fn new(world: &Arc<World>, plan: &Plan) -> Arc<Self> {
         let cluster = plan.cluster.clone().expect("only plans with a cluster make one");
         let slots = usize::from(cluster.slots);
-        let data = |clock: &Arc<ServerClock>, is_new: bool, deployment: u64| -> Vec<MemoryNode> {
+        let data = |clock: &Arc<ServerClock>, has: &dyn Fn(usize) -> bool, deployment: u64| {
             let node = || MemoryNode::builder().name("part").env(Arc::clone(clock) as _);
-            let build = |_| {
-                if is_new { node().named(deployment, 1).build() } else { node().quarantined().build() }
+            let build = |slot| {
+                let node = node();
+                if has(slot) { node.named(deployment, 1) } else { node.quarantined() }.build()
             };
-            (0..slots).map(build).collect()
+            (0..slots).map(build).collect::<Vec<MemoryNode>>()
         };
         let clock =
             |at, wave| ServerClock::new(world, wave, plan.dice(1_000 + 10 * at as u64));
         let servers = cluster.clocks.iter().enumerate().map(|(at, wave)| {
             let clock = clock(at, *wave);
-            let parts = data(&clock, at < cluster.masters, 7);
+            let parts = data(&clock, &|slot| slot % cluster.masters == at, 7);
             Server {
                 signals: parts.iter().map(MemoryNode::events).collect(),
                 parts,
@@ -115,7 +116,7 @@ impl Cluster {
             }
         });
         let servers: Vec<Server> = servers.collect();
-        let foreign = data(&clock(99, cluster.clocks[0]), true, 9);
+        let foreign = data(&clock(99, cluster.clocks[0]), &|_| true, 9);
         let state = State { servers, splits: Vec::new(), foreign, healed: false };
         Arc::new(Self {
             world: Arc::clone(world),
@@ -212,6 +213,7 @@ impl Cluster {
         for (op, reply) in ops.iter().zip(&replies.items) {
             let (verb, name, owner) = describe(op);
             let answer = reply.as_ref().map_or(Answer::Failed, answer);
+            if std::env::var("DBG").is_ok() { if let Err(e) = reply { eprintln!("{} {at} {slot} {client} {e:?}", self.world.micros()); } }
             let node = usize::from(slot);
             self.world.tell(Event::Served { node, server: at, client, verb, name, owner, answer });
             if answer.is_effect() && !op.is_undo() && late > 0 {

@@ -38,6 +38,9 @@ pub(crate) struct Node {
     pub(crate) index: usize,
     /// True if the node is of another deployment.
     is_foreign: bool,
+    /// True if the clients declare that the node loses nothing that it confirmed. It is not watched
+    /// by Sentinels then.
+    is_declared: bool,
     world: Arc<World>,
     clients: Vec<ClientPlan>,
     /// Largest failover window of the node's servers: the time for which a replaced master may
@@ -134,6 +137,7 @@ impl Node {
         Arc::new(Self {
             index,
             is_foreign: node.is_foreign,
+            is_declared: plan.is_declared(),
             world: Arc::clone(world),
             clients: plan.clients.clone(),
             longest: ms(node.window()),
@@ -225,7 +229,8 @@ impl Node {
         let memory = &state.servers[at].memory;
         memory.set_failover_windows(read, unread);
         let (is_group, told) = (state.servers.len() > 1, state.told[client]);
-        memory.set_epoch(is_group.then_some(told));
+        memory.set_epoch((is_group && !self.is_declared).then_some(told));
+        memory.set_durable(self.is_declared);
         // If this server's clock was set back, it reaches the deadline `due` later. So the batch
         // may take effect later (rule clocks 5 in docs/design).
         let due = due + state.servers[at].clock.set_back() * 1_000;
@@ -237,10 +242,11 @@ impl Node {
         let may_begin = told == state.epoch || state.servers[at].stale.is_none();
         let is_answered = replies.facts.is_some();
         let begins = state.servers[at].fresh.take_if(|_| is_answered && may_begin);
-        if state.whole && replies.facts.as_ref().is_some_and(|facts| facts.new_history) {
+        let is_new = replies.facts.as_ref().is_some_and(|facts| facts.new_history);
+        if state.whole && is_new {
             self.world.tell(Event::Needless { node: self.index });
         }
-        if let Some(window) = begins {
+        if let Some(window) = begins.filter(|_| is_new || !self.is_declared) {
             let silent = (self.least_lease + window).as_nanos() as u64;
             let (node, server) = (self.index, at);
             self.world.tell(Event::NewLife { node, server, life, at: clock, quarantine: silent });
@@ -351,7 +357,9 @@ impl Node {
         server.frozen = 0;
         (server.halts, server.halted) = (false, None);
         state.down = true;
+        let whole = self.is_declared && state.whole && copy == Copy::Behind(0);
         state.begin(at);
+        state.whole = whole;
         // The server closes its connections, and to connect again is to ask the Sentinels.
         for client in 0..state.views.len() {
             if state.views[client] == at {

@@ -416,6 +416,11 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// Returns true if the clients declare that the nodes lose nothing that they confirmed.
+    pub(crate) fn is_declared(&self) -> bool {
+        self.tamper == Some(Tamper::Scene(Scene::Declared))
+    }
+
     pub(crate) fn most(&self, of: impl Fn(&Settings) -> Ms) -> Ms {
         self.stages.iter().map(of).max().unwrap_or(0)
     }

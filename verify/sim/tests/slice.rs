@@ -67,6 +67,7 @@ scenes! {
     addresses_of_other_nodes_break_nothing: Astray,
     newcomers_break_nothing: Newcomers,
     unequal_leases_break_nothing: Unequal,
+    declared_servers_that_keep_their_word_break_nothing: Declared,
     ticks_break_nothing: Ticks,
 }
 

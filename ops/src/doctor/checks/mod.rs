@@ -3,6 +3,7 @@
 mod addresses;
 mod backlog;
 mod clocks;
+mod durable;
 #[cfg(test)]
 mod fuzz;
 mod groups;
@@ -60,6 +61,7 @@ pub(crate) const CHECKS: &[Check] = &[
     addresses::ANNOUNCED_ADDRESS,
     servers::PERSISTENCE,
     servers::AOF_REPLAY,
+    durable::DURABLE,
     backlog::HISTORY_RENAME,
     servers::PERMISSIONS,
     clocks::CLOCK_SKEW,

@@ -14,10 +14,10 @@ use crate::op::{Ballot, Began, Claim, ClaimEnd, Enlist, Place};
 use crate::token::FencingToken;
 
 /// Letters of the kinds of ops that the tests generate (see `op`). Neighbours of the kinds `a`,
-/// `d`, `S` or `G` form a run (ops that are sent as one).
-const KINDS: &str = "AORXDIEaaaddSHGPYFU";
-/// Of ops on records.
-const WRITES: &str = "CrxcsuL";
+/// `d` or `G` form a run (ops that are sent as one).
+const KINDS: &str = "EaaaddGGPYFU";
+/// Of ops that are conditional writes.
+const WRITES: &str = "CrxcsuLRXDIAOSH";
 const SECOND: Duration = Duration::from_secs(1);
 /// Makes the values with which an answer begins. The quarantine has 70 ms left.
 fn header() -> Vec<Value> {
@@ -32,40 +32,15 @@ fn wire_values(reply: &Reply) -> Vec<Value> {
     let ttl = |d: Option<Duration>| d.map_or(Value::Int(-1), ms);
     let bytes = |b: &[u8]| Value::BulkString(b.to_vec());
     match reply {
-        Reply::Granted { fence } => vec![n(*fence)],
+        Reply::Granted { fence } => vec![Value::Int(1), text(&fence.to_string())],
         Reply::Permit { fence, slot } => vec![n(*fence), n((*slot).into())],
-        Reply::Permits(permits) => {
-            let mut all = vec![Value::Int(-15), n(permits.len() as u64)];
-            for p in permits {
-                let (slot, owner) = (n(p.slot.into()), text(p.owner.as_str()));
-                all.extend([slot, owner, n(p.fence), ms(p.remaining)]);
-            }
-            all
-        }
         Reply::Held { remaining, foreign } => {
             vec![Value::Int(if *foreign { -4 } else { -3 }), ttl(*remaining)]
-        }
-        Reply::Queued { remaining, foreign, queued } => {
-            let code = Value::Int(if *foreign { -4 } else { -3 });
-            vec![code, ttl(*remaining), n(queued.ticket), n(queued.ahead.into())]
         }
         Reply::Quarantined { .. } => vec![Value::Int(-2)],
         Reply::Done => vec![Value::Int(1)],
         Reply::NotOwner => vec![Value::Int(0)],
-        Reply::Absent | Reply::Holder(None) => vec![Value::Int(-1)],
-        Reply::Holder(Some(h)) => vec![
-            n(h.fence),
-            h.owner.map_or(Value::Nil, |o| text(o.as_str())),
-            ttl(h.remaining),
-            h.meta.as_ref().map_or(Value::Nil, |m| bytes(m)),
-        ],
-        Reply::Readers(readers) => {
-            let mut all = vec![Value::Int(-13), n(readers.fence), n(readers.count.into())];
-            for reader in &readers.listed {
-                all.extend([text(reader.owner.as_str()), ms(reader.remaining)]);
-            }
-            all
-        }
+        Reply::Absent => vec![Value::Int(-1)],
         Reply::Candidates(listed) => {
             let mut all = vec![n(listed.len() as u64)];
             for l in listed {
@@ -90,34 +65,9 @@ fn candidates() -> BoxedStrategy<Reply> {
     proptest::collection::vec(one, 0..4).prop_map(Reply::Candidates).boxed()
 }
 
-fn readers() -> BoxedStrategy<Reply> {
-    let owner = any::<u128>().prop_map(OwnerToken::from_random);
-    let span = (0_u64..1 << 40).prop_map(Duration::from_millis);
-    let one = (owner, span).prop_map(|(owner, remaining)| SharedGrant { owner, remaining });
-    let more = prop_oneof![3 => Just(0_u32), 1 => 1_u32..5_000];
-    (1_u64..1 << 53, proptest::collection::vec(one, 1..MAX_LISTED + 1), more)
-        .prop_map(|(fence, listed, more)| {
-            // The script lists at most `MAX_LISTED` readers. So the count is larger than the list
-            // only if the list is full.
-            let more = if listed.len() == MAX_LISTED { more } else { 0 };
-            let count = listed.len() as u32 + more;
-            Reply::Readers(Readers { fence, count, listed })
-        })
-        .boxed()
-}
-
-fn permits() -> BoxedStrategy<Reply> {
-    let owner = any::<u128>().prop_map(OwnerToken::from_random);
-    let span = (0_u64..1 << 40).prop_map(Duration::from_millis);
-    let one = (0..Slots::MAX, owner, 1_u64..1 << 53, span)
-        .prop_map(|(slot, owner, fence, remaining)| SlotGrant { slot, owner, fence, remaining });
-    proptest::collection::vec(one, 0..5).prop_map(Reply::Permits).boxed()
-}
-
 fn any_reply(kind: char) -> BoxedStrategy<Reply> {
     let fence = || 1_u64..1 << 53;
     let span = || (0_u64..1 << 40).prop_map(Duration::from_millis);
-    let bytes = || proptest::collection::vec(any::<u8>(), 0..9).prop_map(Arc::<[u8]>::from);
     let option = proptest::option::of::<BoxedStrategy<Duration>>;
     let quarantined = || {
         let remaining = Duration::from_millis(70);
@@ -129,27 +79,9 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
     match kind {
         // Three of four replies are those of a success as the client requested it. So often all
         // replies of a run (ops that are sent as one) are such replies.
-        'a' => prop_oneof![3 => Just(Reply::Granted { fence: 1 }), 1 => any_reply('A')].boxed(),
-        'd' => prop_oneof![3 => Just(Reply::Done), 1 => any_reply('D')].boxed(),
-        'A' | 'S' => prop_oneof![
-            fence().prop_map(|fence| Reply::Granted { fence }),
-            (option(span().boxed()), any::<bool>())
-                .prop_map(|(remaining, foreign)| Reply::Held { remaining, foreign }),
-            quarantined(),
-        ]
-        .boxed(),
-        'O' => {
-            let standing = (1_u64..1 << 53, any::<u16>());
-            let queued = (option(span().boxed()), any::<bool>(), standing).prop_map(
-                |(remaining, foreign, (ticket, ahead))| Reply::Queued {
-                    remaining,
-                    foreign,
-                    queued: Queued { ahead, ticket },
-                },
-            );
-            let granted = fence().prop_map(|fence| Reply::Granted { fence });
-            prop_oneof![granted, queued, quarantined()].boxed()
-        }
+        'a' => prop_oneof![3 => Just(1), 1 => fence()]
+            .prop_map(|fence| Reply::Granted { fence })
+            .boxed(),
         'P' => {
             let permit = (fence(), 0..Slots::MAX);
             let permit = permit.prop_map(|(fence, slot)| Reply::Permit { fence, slot });
@@ -157,18 +89,10 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
                 .prop_map(|remaining| Reply::Held { remaining, foreign: false });
             prop_oneof![permit, held, quarantined()].boxed()
         }
-        'R' | 'X' | 'H' | 'Y' | 'U' => prop_oneof![verdict(), quarantined()].boxed(),
-        'D' | 'G' | 'F' => plain(&[Reply::Done, Reply::NotOwner, Reply::Absent]),
-        'I' => {
-            let owner = proptest::option::of(any::<u128>().prop_map(OwnerToken::from_random));
-            let meta = proptest::option::of(bytes());
-            let holder = (fence(), owner, option(span().boxed()), meta).prop_map(
-                |(fence, owner, remaining, meta)| {
-                    Reply::Holder(Some(Holder { owner, fence, remaining, meta }))
-                },
-            );
-            prop_oneof![holder, readers(), permits()].boxed()
-        }
+        'Y' | 'U' => prop_oneof![verdict(), quarantined()].boxed(),
+        'd' => plain(&[Reply::Done]),
+        'G' => plain(&[Reply::Done, Reply::Absent]),
+        'F' => plain(&[Reply::Done, Reply::NotOwner, Reply::Absent]),
         _ => prop_oneof![3 => candidates(), 1 => plain(&[Reply::Deferred])].boxed(),
     }
 }
@@ -209,14 +133,14 @@ fn batch() -> impl Strategy<Value = (Vec<char>, Vec<Reply>)> {
 /// Returns the number of ops at the beginning that form one run (are sent to the script as one).
 fn run(kinds: &[char]) -> usize {
     let alike = kinds.iter().take_while(|k| **k == kinds[0]).count();
-    if matches!(kinds[0], 'a' | 'd' | 'S' | 'G') { alike } else { 1 }
+    if matches!(kinds[0], 'a' | 'd' | 'G') { alike } else { 1 }
 }
 
 /// Returns true if the reply is what the op requested.
 fn as_asked(kind: char, reply: &Reply) -> bool {
     match kind {
-        'A' | 'O' | 'a' => *reply == Reply::Granted { fence: 1 },
-        'D' | 'd' | 'X' | 'G' | 'F' | 'H' | 'Y' | 'K' => *reply == Reply::Done,
+        'a' => *reply == Reply::Granted { fence: 1 },
+        'd' | 'G' | 'F' | 'Y' => *reply == Reply::Done,
         _ => false,
     }
 }
@@ -225,12 +149,7 @@ fn spoken(mut kinds: &[char], mut replies: &[Reply]) -> Value {
     let mut all = header();
     while !kinds.is_empty() {
         let n = run(kinds);
-        let first = &replies[0];
-        let readers = kinds[0] == 'S' && matches!(first, Reply::Granted { .. });
-        if readers && replies[..n].iter().all(|r| r == first) {
-            all.push(Value::Int(-9));
-            all.extend(wire_values(first));
-        } else if replies[..n].iter().all(|r| as_asked(kinds[0], r)) {
+        if replies[..n].iter().all(|r| as_asked(kinds[0], r)) {
             all.push(Value::Int(-9));
         } else {
             all.extend(replies[..n].iter().flat_map(wire_values));
@@ -247,16 +166,21 @@ fn stood_there(mut kinds: &[char], mut read: &[Reply], mut stood: &[Value]) -> b
         let n = run(kinds);
         if stood.first().is_some_and(|first| same(&Value::Int(-9), first)) {
             stood = &stood[1..];
-            if kinds[0] == 'S' {
-                // The readers are a run: ops of the same kind in a row. After the code of the run
-                // follows the fence (fencing token) that all of them have.
-                let fence = wire_values(&read[0]);
-                if !read[..n].iter().all(|r| *r == read[0]) || !same(&fence[0], &stood[0]) {
-                    return false;
-                }
-                stood = &stood[1..];
-            } else if !read[..n].iter().all(|r| as_asked(kinds[0], r)) {
+            if !read[..n].iter().all(|r| as_asked(kinds[0], r)) {
                 return false;
+            }
+        } else if matches!(kinds[0], 'd' | 'G') {
+            let found = stood.iter().take(n);
+            if stood.len() < n || !read[..n].iter().zip(found).all(|(r, found)| freed(r, found)) {
+                return false;
+            }
+            stood = &stood[n..];
+        } else if kinds[0] == 'a' {
+            for reply in &read[..n] {
+                match taken(reply, stood) {
+                    Some(rest) => stood = rest,
+                    None => return false,
+                }
             }
         } else {
             for value in read[..n].iter().flat_map(wire_values) {
@@ -269,6 +193,49 @@ fn stood_there(mut kinds: &[char], mut read: &[Reply], mut stood: &[Value]) -> b
         (kinds, read) = (&kinds[n..], &read[n..]);
     }
     stood.is_empty()
+}
+
+/// Returns the values behind those of this reply to an acquire; `None` if they do not mean it. What
+/// is shown of a lock in quarantine is refused, or the lock is the owner's.
+fn taken<'v>(reply: &Reply, stood: &'v [Value]) -> Option<&'v [Value]> {
+    let number = |v: &Value| match v {
+        Value::Int(n) => Some(*n),
+        Value::BulkString(b) => std::str::from_utf8(b).ok()?.parse().ok(),
+        _ => None,
+    };
+    let (code, rest) = stood.split_first()?;
+    match number(code)? {
+        1 => {
+            let Reply::Granted { fence } = reply else { return None };
+            let told = number(rest.first()?).and_then(|n| u64::try_from(n).ok());
+            (told == Some(*fence)).then(|| &rest[1..])
+        }
+        0 | 2 => {
+            let values = match rest.first()? {
+                Value::Int(count @ 0..) => 4 + 2 * (*count).min(64),
+                _ => 3,
+            };
+            let is_refused = matches!(reply, Reply::Quarantined { .. } | Reply::Held { .. });
+            rest.get(usize::try_from(values).ok()?..).filter(|_| is_refused)
+        }
+        _ => None,
+    }
+}
+
+/// Returns true if a release has this reply that found this value.
+fn freed(reply: &Reply, found: &Value) -> bool {
+    let of_owner = |text: &[u8]| match OwnerToken::parse(text) {
+        Some(owner) if owner == OwnerToken::from_random(1) => Reply::Done,
+        Some(owner) if owner.is_ownerless() => Reply::Absent,
+        _ => Reply::NotOwner,
+    };
+    match found {
+        Value::Int(1) => *reply == Reply::Done,
+        Value::Int(-5) => *reply == Reply::NotOwner,
+        Value::Int(-1) | Value::Nil => *reply == Reply::Absent,
+        Value::BulkString(text) => *reply == of_owner(text),
+        _ => false,
+    }
 }
 
 fn read(kinds: &[char], answer: Value) -> Result<Replies, NodeError> {
@@ -368,7 +335,7 @@ proptest! {
         kinds in proptest::collection::vec(
             proptest::sample::select(WRITES.chars().collect::<Vec<_>>()), 1..4),
         answers in proptest::collection::vec(
-            (proptest::sample::select(vec![-16, -10, -9, -5, 0, 0, 0, 1]), any_value()), 4),
+            (proptest::sample::select(vec![-16, -10, -9, -5, 0, 0, 0, 1, 2]), any_value()), 4),
         texts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..200), 4),
         records in proptest::collection::vec(record(), 4),
         kind in 0..3,
@@ -376,14 +343,20 @@ proptest! {
     ) {
         let text = |at: usize| Value::BulkString(texts[at].clone());
         let shown = |at: usize| Value::BulkString(records[at].clone());
-        let values = kinds.iter().enumerate().flat_map(|(at, _)| {
+        let values = kinds.iter().enumerate().flat_map(|(at, op)| {
             let (code, value) = &answers[at];
             let behind = match kind {
                 0 => text(at),
                 1 => value.clone(),
                 _ => shown(at),
             };
-            [vec![Value::Int(*code)], if *code == 0 { vec![behind] } else { vec![] }].concat()
+            let behind = match op {
+                'R' | 'X' | 'A' | 'H' => vec![behind, Value::Int(5), text(at)],
+                'O' | 'S' | 'I' => vec![behind, Value::Int(5), text(at), text(at)],
+                'D' => vec![behind, Value::Int(5), Value::Nil],
+                _ => vec![behind],
+            };
+            [vec![Value::Int(*code)], if matches!(*code, 0 | 2) { behind } else { vec![] }].concat()
         });
         let mut values: Vec<_> = header().into_iter().chain(values).collect();
         let mut ran = header();
@@ -412,20 +385,17 @@ proptest! {
 #[test]
 fn a_number_out_of_range_spoils_its_own_op_only() {
     let bad = [
-        ("A", vec![Value::Int(-3), Value::Int(-7)]),
-        ("A", vec![Value::Int(-4), text("1e300")]),
-        ("A", vec![Value::Int(1 << 53)]),
-        ("I", vec![Value::Int(9), Value::Nil, Value::Int(-3), Value::Nil]),
-        ("I", vec![Value::Int(9), Value::Nil, text("x"), text("m")]),
+        ("P", vec![Value::Int(-3), Value::Int(-7)]),
+        ("P", vec![Value::Int(-4), text("1e300")]),
+        ("a", vec![Value::Int(1), text("9007199254740992")]),
     ];
     for (kind, values) in bad {
-        let kinds: Vec<char> = format!("D{kind}I").chars().collect();
-        let behind = vec![Value::Int(9), Value::Nil, Value::Int(-1), Value::Nil];
-        let all = [header(), vec![Value::Int(-1)], values.clone(), behind].concat();
+        let kinds: Vec<char> = format!("d{kind}E").chars().collect();
+        let all = [header(), vec![Value::Nil], values.clone(), vec![Value::Int(0)]].concat();
         let got = read(&kinds, Value::Array(all)).unwrap_or_else(|e| panic!("{values:?}: {e}"));
         assert_eq!(got.items[0], Ok(Reply::Absent), "{values:?}");
         let e = got.items[1].as_ref().expect_err("it cannot be right");
         assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Protocol, true), "{values:?}");
-        assert!(matches!(got.items[2], Ok(Reply::Holder(Some(_)))), "{values:?}");
+        assert_eq!(got.items[2], Ok(Reply::Candidates(Vec::new())), "{values:?}");
     }
 }

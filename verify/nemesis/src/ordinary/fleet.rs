@@ -30,6 +30,8 @@ const ENDS: Duration = Duration::from_secs(10);
 const ELSEWHERE: Duration = Duration::from_secs(20);
 /// Time at the second master before the first one returns: longer than a quarantine.
 const REPLACED: Duration = Duration::from_secs(30);
+/// L of a name: time for which a service would let a replaced primary go on. Here it is killed.
+const WINDOW: Duration = Duration::from_secs(4);
 /// Maximum time for a step that Sentinels make.
 const STEP: Duration = Duration::from_secs(60);
 
@@ -40,6 +42,8 @@ names! {
         Server = "one server",
         ServerAof = "one server with AOF",
         ServerAlways = "one server with AOF, always",
+        ServerDurable = "one server, durable",
+        Named = "one name, one replica",
         Group = "one group",
         GroupAll = "one group, AllReplicas",
         Servers = "three servers",
@@ -65,7 +69,9 @@ impl Kind {
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Server => &["--save", "3600 1 300 100 60 10000"],
-            Self::ServerAlways => &["--save", "", "--appendonly", "yes", "--appendfsync", "always"],
+            Self::ServerAlways | Self::ServerDurable => {
+                &["--save", "", "--appendonly", "yes", "--appendfsync", "always"]
+            }
             _ => &["--save", "", "--appendonly", "yes", "--appendfsync", "everysec"],
         }
     }
@@ -73,9 +79,12 @@ impl Kind {
 
 /// A running deployment. Its servers end when this value is dropped, or when this process ends.
 pub(super) struct Fleet {
+    kind: Kind,
     lone: Vec<Server>,
     /// Address of the first lone server, if it can lead elsewhere.
     address: Option<Switch>,
+    /// The replica of the first lone server, which a service promotes in its place.
+    replica: Option<Server>,
     groups: Option<Groups>,
 }
 
@@ -84,15 +93,32 @@ impl Fleet {
     pub(super) async fn up(kind: Kind, what: Happening) -> Result<Self, Failure> {
         if kind.has_replicas() {
             let groups = Some(Groups::up(kind.nodes(), &["--no-marker"]).await?);
-            return Ok(Self { lone: Vec::new(), address: None, groups });
+            return Ok(Self { kind, lone: Vec::new(), address: None, replica: None, groups });
         }
         let start = || (0..kind.nodes()).map(|_| Server::start(kind.arguments())).collect();
         let lone: Vec<Server> = block_in_place(start);
         let address = match lone.first() {
-            Some(first) if what == Happening::Elsewhere => Some(Switch::to(&first.addr()).await?),
+            Some(first) if what == Happening::Elsewhere || kind == Kind::Named => {
+                Some(Switch::to(&first.addr()).await?)
+            }
             _ => None,
         };
-        Ok(Self { lone, address, groups: None })
+        let replica = lone.first().filter(|_| kind == Kind::Named).map(|first| {
+            let port = first.port().to_string();
+            let args = [kind.arguments(), &["--replicaof", "127.0.0.1", &port]].concat();
+            block_in_place(|| Server::start(&args))
+        });
+        let begun = Instant::now();
+        // The primary takes a little longer than the replica to see it.
+        while let Some(primary) = lone.first().filter(|_| replica.is_some())
+            && !block_in_place(|| primary.cli(&["INFO", "replication"])).contains("state=online")
+        {
+            if begun.elapsed() > STEP {
+                return Err("the replica does not follow".into());
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+        Ok(Self { kind, lone, address, replica, groups: None })
     }
 
     pub(super) fn redlock(&self) -> Result<Redlock, Failure> {
@@ -100,7 +126,9 @@ impl Fleet {
         for (n, server) in self.lone.iter().enumerate() {
             let address = self.address.as_ref().filter(|_| n == 0);
             let url = address.map_or_else(|| server.url(), |a| format!("redis://{}", a.addr()));
-            builder = builder.node(RedisNode::new(url)?);
+            let window = if self.kind == Kind::Named { WINDOW } else { Duration::ZERO };
+            let node = RedisNode::builder(url).failover_window(window);
+            builder = builder.node(node.durable(self.kind == Kind::ServerDurable).build()?);
         }
         for group in self.groups.iter().flat_map(|g| &g.groups) {
             builder = builder.node(SentinelNode::new(&*group.name, group.sentinels.clone())?);
@@ -253,6 +281,15 @@ impl Fleet {
         let server = self.lone.first_mut().ok_or("no server")?;
         block_in_place(|| server.kill());
         sleep(AWAY).await;
+        if let Some((name, replica)) = self.address.as_ref().zip(self.replica.take()) {
+            // As a service does.
+            if block_in_place(|| replica.cli(&["REPLICAOF", "NO", "ONE"])) != "OK" {
+                return Err("the replica is not promoted".into());
+            }
+            name.lead_to(&replica.addr());
+            *server = replica;
+            return Ok(());
+        }
         block_in_place(|| server.again());
         Ok(())
     }

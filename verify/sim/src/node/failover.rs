@@ -30,7 +30,8 @@ impl Node {
         // The real time may be shorter by the drift of its clock.
         let drift = u64::from(self.drift_ppm);
         let window = replaced.window.as_nanos() as u64 / 1_000_000 * (1_000_000 - drift);
-        replaced.role = Role::Former(replaced.clock.wall() + window);
+        let until = if self.is_declared { 0 } else { replaced.clock.wall() + window };
+        replaced.role = Role::Former(until);
         let memory = &state.servers[to].memory;
         let nothing = || Server::empty_memory(self.index, &state.servers[to].clock).snapshot();
         if own.is_none() {
@@ -39,7 +40,9 @@ impl Node {
         state.servers[to].role = Role::Master;
         state.master = to;
         state.down = false;
+        let whole = self.is_declared && state.whole && copy == Copy::Behind(0);
         state.begin(to);
+        state.whole = whole;
         let epoch = state.epoch + 1;
         state.servers[to].stale = own.map(|until| (until, epoch));
         state.promoted(to, old);

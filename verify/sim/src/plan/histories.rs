@@ -147,6 +147,48 @@ impl Plan {
         self.faults.sort_by_key(|(at, _)| *at);
     }
 
+    pub(super) fn declared(&mut self, d: &mut Dice) {
+        self.small_world(d);
+        // A lease may last as long as a quarantine, and clocks may be far apart.
+        self.stages[0].max_ttl = TTL;
+        self.stages[0].clock_error = TTL / 3;
+        let error = self.stages[0].clock_error * 1_000;
+        self.truth.error = error;
+        for node in &mut self.nodes {
+            *node = group(2 * TTL, false, 0);
+            let is_ahead = d.chance(500);
+            node.servers = [is_ahead, !is_ahead].map(|ahead| within(error, ahead, 0)).into();
+        }
+        self.lock_or_order(d);
+        let count = self.nodes.len();
+        let mut masters = vec![0; count];
+        let mut at = d.range(20, 2 * TTL);
+        for _ in 0..d.range(2, 6) {
+            let (node, client) = (d.range(0, count as u64 - 1) as usize, d.range(0, 2) as usize);
+            let span = d.range(TTL / 4, 2 * TTL);
+            let mut replace = |d: &mut Dice| {
+                masters[node] = 1 - masters[node];
+                let (to, copy, old) = (masters[node], Copy::Behind(0), d.range(0, 7));
+                Fault::Failover { node, to, copy, old, freeze: 0 }
+            };
+            let fault = match d.range(0, 9) {
+                0..5 => replace(d),
+                5 | 6 => Fault::Crash { node, copy: Copy::Behind(0), down: d.range(1, TTL) },
+                7 if count > 1 => Fault::Astray { node, to: (node + 1) % count, span },
+                7 => Fault::Rename { node },
+                8 => {
+                    self.faults.push((at, Fault::Flush { node }));
+                    at += d.range(1, TTL / 2);
+                    replace(d)
+                }
+                _ if d.chance(500) => Fault::Kill { client },
+                _ => Fault::Pause { client, span, lag: 0 },
+            };
+            self.faults.push((at, fault));
+            at += d.pick(&[5, TTL / 2, 2 * TTL, 5 * TTL]) + d.range(0, TTL);
+        }
+    }
+
     pub(super) fn astray(&mut self, d: &mut Dice) {
         let max_ttl: Ms = TTL;
         let nodes = (0..3).map(|_| lone(max_ttl, d.chance(500))).collect();

@@ -78,6 +78,9 @@ pub enum Scene {
     Takeovers,
     /// The address of a server of a cluster leads to another cluster.
     OtherClusters,
+    /// Servers that were declared `durable` restart, and others with other clocks replace them,
+    /// with all data. They are also emptied, and an address leads to another node.
+    Declared,
 }
 
 impl Scene {
@@ -126,6 +129,7 @@ impl Plan {
             Scene::ThereAndBack => self.there_and_back(&mut d),
             Scene::Takeovers => self.takeovers(&mut d),
             Scene::OtherClusters => self.other_clusters(&mut d),
+            Scene::Declared => self.declared(&mut d),
         }
     }
 

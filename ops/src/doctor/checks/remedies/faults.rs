@@ -315,6 +315,10 @@ pub(super) const LONE: &[Fault] = &[
     ("a file that is not written", |f| info_on(&mut f.nodes[1], "aof_last_write_status", "err")),
     ("a file that is not rewritten", |f| not_rewritten(&mut f.nodes[1])),
     ("appendfsync no", |f| set_on(&mut f.nodes[1], "appendfsync", "no")),
+    ("declared durable", |f| {
+        f.nodes[1].durable = true;
+        set_on(&mut f.nodes[1], "no-appendfsync-on-rewrite", "yes");
+    }),
     ("no rights to replay", |f| f.nodes[1].replays = Ok(Some("no permissions".into()))),
     ("eviction", |f| {
         info_on(&mut f.nodes[0], "maxmemory", "1000000");

@@ -1,6 +1,7 @@
 //! An op of each kind, for the tests of decoding.
 
 use super::*;
+use crate::op::IfHeld;
 
 const SLOTS: Slots = Slots::any(8);
 
