@@ -6,8 +6,6 @@ mod builder;
 mod map;
 mod nodes;
 pub(crate) mod owners;
-#[cfg(feature = "test-util")]
-pub(crate) mod simulated;
 mod watch;
 
 use std::collections::BTreeMap;

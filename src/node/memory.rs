@@ -81,6 +81,8 @@ struct State {
     epoch: Option<u64>,
     /// The lowest epoch since which all words of a cluster's masters named this server.
     watched: Option<u64>,
+    /// When keys of the slot were being moved, in µs.
+    disturbed: Option<u64>,
     durable: bool,
     replid: ReplicationId,
     process: Process,
@@ -172,6 +174,7 @@ impl State {
             windows: Windows { read: window, longest: window },
             epoch: None,
             watched: None,
+            disturbed: None,
             durable: false,
             replid: ReplicationId::of(0),
             process: Process::fresh(),
@@ -226,9 +229,9 @@ impl State {
     }
 
     fn nature(&self, name: u64) -> Nature {
-        let Self { replid, process, evicted, windows, epoch, watched, durable, .. } = *self;
+        let Self { replid, process, evicted, windows, epoch, watched, disturbed, durable, .. } = *self;
         let name = name.wrapping_add(self.lives);
-        Nature { replid, process, evicted, windows, epoch, watched, durable, name }
+        Nature { replid, process, evicted, windows, epoch, watched, disturbed, durable, name }
     }
 
     fn rename(&mut self) {

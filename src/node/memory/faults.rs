@@ -176,11 +176,13 @@ impl MemoryNode {
     }
 
     /// As a slot of a cluster: sets the epoch in which a majority of the masters named this server
-    /// to the clients of the next batches, and the lowest one since which all words named it.
+    /// to the clients of the next batches, the lowest one since which all words named it, and when
+    /// its keys were being moved, by this node's clock in µs.
     #[doc(hidden)]
-    pub fn set_named(&self, epoch: u64, since: u64) {
+    pub fn set_named(&self, epoch: u64, since: u64, disturbed: Option<u64>) {
         let mut state = self.state();
         (state.epoch, state.watched) = (Some(epoch), Some(since));
+        state.disturbed = disturbed;
     }
 
     /// Moves keys of a slot of a cluster to another server, as `MIGRATE` does.

@@ -48,6 +48,7 @@ pub(super) struct Nature {
     pub(super) windows: Windows,
     pub(super) epoch: Option<u64>,
     pub(super) watched: Option<u64>,
+    pub(super) disturbed: Option<u64>,
     pub(super) durable: bool,
     pub(super) name: u64,
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use palisade::error::{NodeError, NodeFault};
 use palisade::node::MemoryNode;
-use palisade::node::spi::{Batch, LockNode as _, NodeSignal, Op, Remembered, Reply};
+use palisade::node::spi::{Batch, Env as _, LockNode as _, NodeSignal, Op, Remembered, Reply};
 use tokio::sync::broadcast;
 
 use self::bus::View;
@@ -26,6 +26,8 @@ use crate::world::World;
 /// Port of the first server, and of the first server of another cluster.
 const OURS: u16 = 7_000;
 const THEIRS: u16 = 7_100;
+/// Answer of a server some of whose keys of the slot may be another's.
+const ASK: &str = "ASK";
 
 pub(crate) struct Cluster {
     world: Arc<World>,
@@ -46,6 +48,7 @@ struct State {
 }
 
 struct Server {
+    clock: Arc<ServerClock>,
     /// The data of each slot, also of those that the server does not own.
     parts: Vec<MemoryNode>,
     signals: Vec<broadcast::Receiver<NodeSignal>>,
@@ -66,6 +69,8 @@ struct Request {
     slot: u16,
     epoch: u64,
     since: u64,
+    /// For how long nothing is known to have moved any more.
+    disturbed: Option<Duration>,
     window: Duration,
     job: Job,
 }
@@ -107,6 +112,7 @@ impl Cluster {
             Server {
                 signals: parts.iter().map(MemoryNode::events).collect(),
                 parts,
+                clock,
                 view: View::new(&cluster),
                 frozen: 0,
                 astray: 0,
@@ -190,22 +196,23 @@ impl Cluster {
     }
 
     fn execute(&self, state: &mut State, request: Request) {
-        let Request { port, slot, epoch, since, window, job } = request;
+        let Request { port, slot, epoch, since, disturbed, window, job } = request;
         let at = usize::from(port.checked_sub(OURS).filter(|_| port < THEIRS).unwrap_or(99));
         let part = usize::from(slot);
-        let memory = match state.servers.get(at) {
-            None => state.foreign[part].clone(),
+        let (memory, clock) = match state.servers.get(at) {
+            None => (state.foreign[part].clone(), Arc::clone(&state.servers[0].clock)),
             Some(server) => {
                 // While its keys move, the script declares one that is never there.
-                let why = if server.moving[part] { "ASK" } else { "MOVED" };
+                let why = if server.moving[part] { ASK } else { "MOVED" };
                 if server.moving[part] || !server.view.owns(at, slot) {
                     return job.refuse(&NodeError::not_executed(NodeFault::NotMaster, why));
                 }
-                server.parts[part].clone()
+                (server.parts[part].clone(), Arc::clone(&server.clock))
             }
         };
         memory.set_failover_windows(window, window);
-        memory.set_named(epoch, since);
+        let disturbed = disturbed.map(|ago| clock.wall_micros() - ago.as_micros() as u64);
+        memory.set_named(epoch, since, disturbed);
         let Job { client, batch, due, reply } = job;
         let ops = batch.ops.clone();
         let replies = at_once(&memory, batch);
@@ -213,7 +220,6 @@ impl Cluster {
         for (op, reply) in ops.iter().zip(&replies.items) {
             let (verb, name, owner) = describe(op);
             let answer = reply.as_ref().map_or(Answer::Failed, answer);
-            if std::env::var("DBG").is_ok() { if let Err(e) = reply { eprintln!("{} {at} {slot} {client} {e:?}", self.world.micros()); } }
             let node = usize::from(slot);
             self.world.tell(Event::Served { node, server: at, client, verb, name, owner, answer });
             if answer.is_effect() && !op.is_undo() && late > 0 {

@@ -21,6 +21,8 @@ pub(super) struct View {
     /// Configuration epoch of each server.
     pub(super) epochs: Vec<u64>,
     pub(super) owners: Vec<Option<usize>>,
+    /// Slots that their owner does not claim any more.
+    unclaimed: Vec<bool>,
     /// The master of each server, if it is a replica.
     pub(super) follows: Vec<Option<usize>>,
     heard: Vec<Ms>,
@@ -49,6 +51,7 @@ impl View {
             current: servers as u64,
             epochs: (1..=servers as u64).collect(),
             owners: (0..usize::from(plan.slots)).map(|slot| Some(slot % masters)).collect(),
+            unclaimed: vec![false; usize::from(plan.slots)],
             follows: (0..servers).map(|n| (n >= masters).then_some(n % masters)).collect(),
             heard: vec![0; servers],
             failed: vec![None; servers],
@@ -179,13 +182,20 @@ impl Cluster {
         let master = view.follows[to].unwrap_or(to);
         let had_slots = !view.slots(master).is_empty();
         let (mut newer, mut lost) = (None, Vec::new());
-        for slot in &claim.slots {
-            match view.owners[*slot] {
-                Some(owner) if owner == claim.of => {}
-                Some(owner) if view.epochs[owner] >= claim.epoch => newer = Some(owner),
+        for slot in 0..view.owners.len() {
+            let is_its = view.owners[slot] == Some(claim.of);
+            if !claim.slots.contains(&slot) {
+                view.unclaimed[slot] |= is_its;
+                continue;
+            }
+            let unclaimed = std::mem::take(&mut view.unclaimed[slot]);
+            match view.owners[slot].filter(|_| !is_its) {
+                Some(owner) if view.epochs[owner] >= claim.epoch && !unclaimed => {
+                    newer = Some(owner);
+                }
                 owner => {
-                    view.owners[*slot] = Some(claim.of);
-                    lost.extend((owner == Some(to)).then_some(*slot));
+                    view.owners[slot] = Some(claim.of);
+                    lost.extend((owner == Some(to)).then_some(slot));
                 }
             }
         }

@@ -8,8 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use palisade::error::{NodeError, NodeFault};
-use palisade::internal::cluster_masters;
-use palisade::internal::model::{SlotMap, SlotWord};
+use palisade::internal::{ClusterMap, ClusterRound, ClusterView, SlotWord, cluster_masters};
 use palisade::node::spi::{
     Batch, BoxFuture, Env, Facts, LockNode, NodeSignal, NotAfter, Op, Replies,
 };
@@ -19,7 +18,7 @@ use tokio::sync::{Notify, broadcast, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::{Cluster, OURS, Request};
+use super::{ASK, Cluster, OURS, Request, THEIRS};
 use crate::dice::Dice;
 use crate::link::{Fate, Order, Peer, Turn, answered, pause, travel};
 use crate::node::Job;
@@ -37,7 +36,9 @@ struct Topology {
     net: Arc<Mutex<NetPlan>>,
     dice: Mutex<Dice>,
     deadline: Ms,
-    map: Mutex<SlotMap>,
+    map: Mutex<ClusterMap>,
+    /// Ports of the masters that the last answers named.
+    named: Mutex<BTreeSet<u16>>,
     told: Mutex<BTreeMap<u16, (u16, u64)>>,
     rounds: watch::Sender<u64>,
     prompt: Notify,
@@ -65,19 +66,28 @@ struct SlotLink {
 struct Owner {
     topology: Arc<Topology>,
     slot: u16,
+    port: u16,
     word: SlotWord,
+}
+
+/// Returns the port of the server with this id.
+fn port_of(id: &str) -> u16 {
+    let first = if id.starts_with('s') { OURS } else { THEIRS };
+    first + id[1..].trim_end_matches('x').parse::<u16>().unwrap_or_default()
 }
 
 impl Peer for Owner {
     fn arrive(&self, job: Job) {
-        let SlotWord { port, epoch, since, .. } = self.word;
-        let Topology { cluster, client, .. } = &*self.topology;
+        let SlotWord { epoch, since, disturbed, .. } = self.word;
+        let Topology { cluster, client, env, .. } = &*self.topology;
         let window = cluster.window(*client);
-        cluster.arrive(Request { port, slot: self.slot, epoch, since, window, job });
+        let disturbed = disturbed.map(|at| env.now().since(at));
+        let (port, slot) = (self.port, self.slot);
+        cluster.arrive(Request { port, slot, epoch, since, disturbed, window, job });
     }
 
     fn is_open(&self, _: bool) -> bool {
-        self.topology.cluster.reaches(self.topology.client, self.word.port)
+        self.topology.cluster.reaches(self.topology.client, self.port)
     }
 }
 
@@ -108,15 +118,21 @@ impl Topology {
     async fn round(self: &Arc<Self>) {
         let asked = self.env.now();
         let seeds = (0..self.cluster.plan.masters).map(|n| OURS + n as u16);
-        let known: BTreeSet<u16> = seeds.chain(lock(&self.map).masters()).collect();
+        let known: BTreeSet<u16> = seeds.chain(std::mem::take(&mut *lock(&self.named))).collect();
         let mut answers = self.ask_all(&known).await;
         let named = answers.iter().flat_map(|text| cluster_masters(text, false));
-        let more = named.map(|(_, port)| port).filter(|port| !known.contains(port)).collect();
+        let named: BTreeSet<u16> = named.map(|(_, port)| port).collect();
+        let more = named.difference(&known).copied().collect();
+        *lock(&self.named) = named;
         answers.extend(self.ask_all(&more).await);
+        let views: Vec<_> =
+            answers.iter().filter_map(|text| ClusterView::parse(text, false)).collect();
+        let (heard, unbroken) = (self.env.now(), ms(self.cluster.plan.window) / 3);
         let mut map = lock(&self.map);
-        map.decide(&answers, asked, self.window() / 3);
+        map.decide(ClusterRound { views: &views, asked, heard, unbroken, silence: None });
         for slot in 0..self.cluster.plan.slots {
-            let Ok(SlotWord { port, epoch, .. }) = map.word(slot) else { continue };
+            let Ok(SlotWord { owner, epoch, .. }) = map.word(slot) else { continue };
+            let (port, epoch) = (port_of(owner), *epoch);
             if lock(&self.told).insert(slot, (port, epoch)) != Some((port, epoch)) {
                 let named = Event::Named { client: self.client, slot, port, epoch };
                 self.cluster.world.tell(named);
@@ -137,17 +153,14 @@ impl Topology {
     }
 
     fn owner(self: &Arc<Self>, slot: u16) -> Result<Owner, NodeError> {
-        let word = lock(&self.map).word(slot)?;
-        if word.port == 0 {
-            let why = "the cluster does not know this server any more";
-            return Err(NodeError::not_executed(NodeFault::Unreachable, why));
-        }
-        Ok(Owner { topology: Arc::clone(self), slot, word })
+        let word = lock(&self.map).word(slot)?.clone();
+        let port = port_of(&word.owner);
+        Ok(Owner { topology: Arc::clone(self), slot, port, word })
     }
 
     fn clock(&self, owner: &Owner) -> Option<(Arc<str>, u64, Moment)> {
-        let server = self.cluster.server_of(owner.word.port, owner.slot);
-        let known = lock(&self.clocks).get(&(owner.word.port, owner.slot)).cloned();
+        let server = self.cluster.server_of(owner.port, owner.slot);
+        let known = lock(&self.clocks).get(&(owner.port, owner.slot)).cloned();
         known.filter(|(identity, ..)| server.as_ref() == Some(identity))
     }
 
@@ -179,6 +192,12 @@ impl Topology {
         if replies.facts.is_none() {
             self.prompt.notify_one();
         }
+        let asks = |item: &Result<_, NodeError>| {
+            item.as_ref().is_err_and(|e: &NodeError| e.detail() == ASK)
+        };
+        if replies.items.iter().any(asks) {
+            lock(&self.map).disturb(slot, &owner.word.owner, self.env.now());
+        }
         replies
     }
 
@@ -194,7 +213,7 @@ impl Topology {
         let due = self.cluster.world.nanos()
             + (budget + budget * drift.ppm() / 1_000_000).as_nanos() as u64;
         let fate = Fate::draw(&self.dice, &self.net);
-        let last = Arc::clone(lock(&self.last).entry(owner.word.port).or_default());
+        let last = Arc::clone(lock(&self.last).entry(owner.port).or_default());
         let order = Order::after(&last);
         let (sender, receiver) = oneshot::channel();
         let batch = self.bounded(owner, batch);
@@ -206,7 +225,7 @@ impl Topology {
             replies = answered(receiver) => {
                 if let Some(Facts { identity, node_micros, .. }) = &replies.facts {
                     let clock = (Arc::clone(identity), *node_micros, self.env.now());
-                    lock(&self.clocks).insert((owner.word.port, owner.slot), clock);
+                    lock(&self.clocks).insert((owner.port, owner.slot), clock);
                 }
                 replies
             }
@@ -219,7 +238,7 @@ impl Topology {
 
     /// The batch ends with the word, by the server's clock. While that is not known, it has ended.
     fn bounded(&self, owner: &Owner, batch: Batch) -> Batch {
-        let Some(server) = self.cluster.server_of(owner.word.port, owner.slot) else { return batch };
+        let Some(server) = self.cluster.server_of(owner.port, owner.slot) else { return batch };
         let (until, now) = (owner.word.asked + self.word_lasts(), self.env.now());
         let clock = self.clock(owner).filter(|_| now < until);
         let bound = clock.map_or(1, |(_, micros, read)| {
@@ -266,6 +285,7 @@ impl ClusterLink {
             dice: Mutex::new(dice),
             deadline,
             map: Mutex::default(),
+            named: Mutex::default(),
             told: Mutex::default(),
             rounds: watch::Sender::new(0),
             prompt: Notify::new(),

@@ -152,7 +152,14 @@ impl Cluster {
             MoveEnd::Done | MoveEnd::AtOnce if both => {
                 moves(0, 1);
                 self.takes_over(state, slot, to);
-                state.servers[from].view.owners[part] = Some(to);
+                // `SETSLOT` tells all masters.
+                for other in 0..state.servers.len() {
+                    let hears = state.connects(to, other) && state.servers[other].frozen == 0;
+                    let view = &mut state.servers[other].view;
+                    if hears && view.follows[other].is_none() {
+                        view.owners[part] = Some(to);
+                    }
+                }
             }
             MoveEnd::BrokenOff => parts[1].flush_all(),
             // A move that cannot be ended is turned back by its operators.
