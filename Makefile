@@ -35,6 +35,7 @@
 # make failover-table  shows what each fault does to the locks of a Sentinel group (Linux, root)
 #                      Each fault is one row. Options: ARGS=--json, or ARGS=--plain for plain writes
 #                      under each setting, too
+#                      A second table has the faults of a cluster, on loopback, without root.
 # make ordinary        shows what ordinary events cost each ordinary deployment, on real servers
 #                      The events are a start, a restart, a crash, a planned handover and others.
 #                      Options: ARGS=--json, ARGS='--only "one group:"'
@@ -50,6 +51,7 @@
 # make doctor          checks a deployment: ARGS='--node sentinel://s1,s2,s3/orders'
 # make bench           compares the speed of this library with others, in ratios
 #                      For each kind of lock in comparison with a mutex: ARGS='--locks --json'
+#                      For a cluster in comparison with lone servers: ARGS='--clusters'
 # make bench-idempotency  measures the costs of idempotency keys: round trips, batches, bytes
 # make soak            runs many seeds of the simulator: SEEDS=100000
 #                      To repeat one seed: ARGS='--reproduce SEED'
@@ -182,6 +184,8 @@ nemesis:
 
 # If this machine or user cannot run it, it is skipped, and make succeeds.
 failover-table:
+	@scripts/need cargo redis
+	@$(CARGO) run --release --quiet -p nemesis -- shards $(filter --json,$(ARGS))
 	@if [ "$$(id -u)" -ne 0 ]; then \
 	    echo 'failover-table: skipped: networks are made and cut by root only' >&2; exit 0; \
 	fi; \

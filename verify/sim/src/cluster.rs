@@ -104,8 +104,7 @@ impl Cluster {
             };
             (0..slots).map(build).collect::<Vec<MemoryNode>>()
         };
-        let clock =
-            |at, wave| ServerClock::new(world, wave, plan.dice(1_000 + 10 * at as u64));
+        let clock = |at, wave| ServerClock::new(world, wave, plan.dice(1_000 + 10 * at as u64));
         let servers = cluster.clocks.iter().enumerate().map(|(at, wave)| {
             let clock = clock(at, *wave);
             let parts = data(&clock, &|slot| slot % cluster.masters == at, 7);

@@ -33,7 +33,8 @@ struct Args {
 fn main() -> ExitCode {
     let args = Args::parse();
     let named = |scene: &Scene| args.scene.as_ref() == Some(&format!("{scene:?}"));
-    let scene = Scene::CLUSTERS.into_iter().find(named);
+    let forbidden = [Scene::BrokenOffMoves, Scene::TakeoversForNewcomers];
+    let scene = Scene::CLUSTERS.into_iter().chain(forbidden).find(named);
     assert!(args.scene.is_none() || scene.is_some(), "no such scene: {:?}", Scene::CLUSTERS);
     let tamper = scene.map(Tamper::Scene);
     if let Some(seed) = args.reproduce {

@@ -70,7 +70,8 @@ impl View {
     }
 
     fn voters(&self) -> impl Iterator<Item = usize> {
-        (0..self.epochs.len()).filter(|at| self.follows[*at].is_none() && !self.slots(*at).is_empty())
+        (0..self.epochs.len())
+            .filter(|at| self.follows[*at].is_none() && !self.slots(*at).is_empty())
     }
 
     fn needed(&self) -> usize {
@@ -104,7 +105,8 @@ impl View {
             let master = self.follows[at].map_or_else(|| "-".to_owned(), id);
             let epoch = self.epochs[self.follows[at].unwrap_or(at)];
             let (id, port) = (id(at), OURS + at as u16);
-            let _ = write!(text, "{id} h:{port}@1 {myself}{role}{fail} {master} 0 0 {epoch} connected");
+            let _ =
+                write!(text, "{id} h:{port}@1 {myself}{role}{fail} {master} 0 0 {epoch} connected");
             if self.follows[at].is_none() {
                 for slot in self.slots(at) {
                     let _ = write!(text, " {slot}");
@@ -284,7 +286,8 @@ impl Cluster {
             let (voters, needed) = (view.voters().collect::<Vec<_>>(), view.needed());
             let votes = voters.into_iter().filter(|voter| {
                 let connects = state.connects(at, *voter) && state.servers[*voter].frozen == 0;
-                connects && state.servers[*voter].view.vote(*voter, (master, epoch, had), &slots, now)
+                connects
+                    && state.servers[*voter].view.vote(*voter, (master, epoch, had), &slots, now)
             });
             let votes: Vec<usize> = votes.collect();
             for voter in &votes {

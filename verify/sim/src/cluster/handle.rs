@@ -37,7 +37,7 @@ struct Topology {
     dice: Mutex<Dice>,
     deadline: Ms,
     map: Mutex<ClusterMap>,
-    /// Ports of the masters that the last answers named.
+    /// Ports of all servers that an answer named as masters, also of those who were it before.
     named: Mutex<BTreeSet<u16>>,
     told: Mutex<BTreeMap<u16, (u16, u64)>>,
     rounds: watch::Sender<u64>,
@@ -118,12 +118,12 @@ impl Topology {
     async fn round(self: &Arc<Self>) {
         let asked = self.env.now();
         let seeds = (0..self.cluster.plan.masters).map(|n| OURS + n as u16);
-        let known: BTreeSet<u16> = seeds.chain(std::mem::take(&mut *lock(&self.named))).collect();
+        let known: BTreeSet<u16> = seeds.chain(lock(&self.named).clone()).collect();
         let mut answers = self.ask_all(&known).await;
         let named = answers.iter().flat_map(|text| cluster_masters(text, false));
         let named: BTreeSet<u16> = named.map(|(_, port)| port).collect();
         let more = named.difference(&known).copied().collect();
-        *lock(&self.named) = named;
+        lock(&self.named).extend(named);
         answers.extend(self.ask_all(&more).await);
         let views: Vec<_> =
             answers.iter().filter_map(|text| ClusterView::parse(text, false)).collect();

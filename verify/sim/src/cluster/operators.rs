@@ -20,8 +20,7 @@ pub(crate) enum Ending {
     Foreign(usize),
 }
 
-const KEYS: [SlotKeys; 4] =
-    [SlotKeys::Marker, SlotKeys::Note, SlotKeys::Stays, SlotKeys::Names];
+const KEYS: [SlotKeys; 4] = [SlotKeys::Marker, SlotKeys::Note, SlotKeys::Stays, SlotKeys::Names];
 
 impl Cluster {
     pub(crate) fn events(&self) -> broadcast::Receiver<NodeSignal> {
@@ -79,7 +78,8 @@ impl Cluster {
         let can = |at: usize| state.servers[at].frozen == 0 && !state.servers[at].moving[part];
         let knows = state.servers[to].view.owners[part] == Some(from);
         let is_master = state.servers[to].view.follows[to].is_none();
-        if from == to || !can(from) || !can(to) || !knows || !is_master || !state.connects(from, to) {
+        if from == to || !can(from) || !can(to) || !knows || !is_master || !state.connects(from, to)
+        {
             return None;
         }
         let ending = Ending::Move { slot, from, to, end };
@@ -125,7 +125,9 @@ impl Cluster {
                 }
                 self.thaw(&mut state, server);
             }
-            Ending::Move { slot, from, to, end } => self.end_move(&mut state, slot, (from, to), end),
+            Ending::Move { slot, from, to, end } => {
+                self.end_move(&mut state, slot, (from, to), end)
+            }
             Ending::Foreign(server) => {
                 let own = &mut state.servers[server];
                 own.astray = own.astray.saturating_sub(1);

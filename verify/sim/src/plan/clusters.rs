@@ -67,19 +67,44 @@ pub(crate) enum MoveEnd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Shift {
     /// A cut through the network. These servers and clients (bits) are on one side of it.
-    Split { servers: u64, clients: u64, span: Ms },
-    Freeze { server: usize, span: Ms },
+    Split {
+        servers: u64,
+        clients: u64,
+        span: Ms,
+    },
+    Freeze {
+        server: usize,
+        span: Ms,
+    },
     /// The process of a server dies, and is back after `down` with all data or none.
-    Restart { server: usize, is_empty: bool, down: Ms },
+    Restart {
+        server: usize,
+        is_empty: bool,
+        down: Ms,
+    },
     /// A replica takes the place of its master.
-    Promote { server: usize, how: Promotion },
+    Promote {
+        server: usize,
+        how: Promotion,
+    },
     /// A slot moves to another master. Its keys move one after the other; `first` are the ones that
     /// move before `takes` is over, as bits.
-    Move { slot: u16, to: usize, takes: Ms, first: u8, end: MoveEnd },
+    Move {
+        slot: u16,
+        to: usize,
+        takes: Ms,
+        first: u8,
+        end: MoveEnd,
+    },
     /// A master takes a new epoch without any change.
-    Bump { server: usize },
+    Bump {
+        server: usize,
+    },
     /// The address of a server leads to a server of another cluster.
-    Foreign { server: usize, span: Ms },
+    Foreign {
+        server: usize,
+        span: Ms,
+    },
 }
 
 impl Plan {
@@ -110,7 +135,7 @@ impl Plan {
             window: d.pick(&[TTL, 2 * TTL]),
             longer: 0,
             node_timeout: d.pick(&[TTL / 4, TTL]),
-            lose: d.pick(&[0, 0, 200, 600]),
+            lose: d.pick(&[0, 0, 100, 300]),
         });
         self.names_in_use(d);
         clocks
@@ -234,6 +259,33 @@ impl Plan {
         if d.chance(300) {
             let more = Shift::Freeze { server: d.range(0, 2) as usize, span: d.range(10, TTL) };
             self.faults.push((at + d.range(0, span), Fault::Shift(more)));
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
+    }
+
+    /// A master goes on with one client alone, whose L is longer, and the other masters replace it.
+    pub(super) fn long_words(&mut self, d: &mut Dice) {
+        self.cluster(d);
+        let lone = d.range(0, 2);
+        if let Some(cluster) = &mut self.cluster {
+            cluster.longer = 1 << lone;
+        }
+        self.shifts(d, 2, |d| {
+            let (servers, clients) = (1 << d.range(0, 2), 1 << lone);
+            vec![(0, Shift::Split { servers, clients, span: d.range(4 * TTL, 10 * TTL) })]
+        });
+    }
+
+    pub(super) fn broken_off_moves(&mut self, d: &mut Dice) {
+        self.cluster(d);
+        self.shifts(d, 3, |d| vec![(0, moves(d, MoveEnd::BrokenOff))]);
+    }
+
+    pub(super) fn takeovers_for_newcomers(&mut self, d: &mut Dice) {
+        self.takeovers(d);
+        let end = self.faults.last().map_or(0, |(at, _)| at + 4 * TTL);
+        for client in 0..3 {
+            self.faults.push((end + d.range(0, TTL), Fault::Kill { client }));
         }
         self.faults.sort_by_key(|(at, _)| *at);
     }

@@ -78,6 +78,15 @@ pub enum Scene {
     Takeovers,
     /// The address of a server of a cluster leads to another cluster.
     OtherClusters,
+    /// A master of a cluster is replaced behind the back of a client whose failover window is longer
+    /// than that of the others.
+    LongWords,
+    /// What the manual forbids: the move of a slot is broken off, and the source stays the owner
+    /// without the keys that have moved.
+    BrokenOffMoves,
+    /// What the manual forbids: a takeover in a cut, beside a master that goes on, and clients that
+    /// start meanwhile.
+    TakeoversForNewcomers,
     /// Servers that were declared `durable` restart, and others with other clocks replace them,
     /// with all data. They are also emptied, and an address leads to another node.
     Declared,
@@ -85,8 +94,14 @@ pub enum Scene {
 
 impl Scene {
     /// The scenes that have a cluster.
-    pub const CLUSTERS: [Self; 5] =
-        [Self::Slots, Self::Shards, Self::ThereAndBack, Self::Takeovers, Self::OtherClusters];
+    pub const CLUSTERS: [Self; 6] = [
+        Self::Slots,
+        Self::Shards,
+        Self::ThereAndBack,
+        Self::Takeovers,
+        Self::OtherClusters,
+        Self::LongWords,
+    ];
 }
 
 /// Length of a lease in the scenes (plans that each test one rule), in milliseconds.
@@ -129,6 +144,9 @@ impl Plan {
             Scene::ThereAndBack => self.there_and_back(&mut d),
             Scene::Takeovers => self.takeovers(&mut d),
             Scene::OtherClusters => self.other_clusters(&mut d),
+            Scene::LongWords => self.long_words(&mut d),
+            Scene::BrokenOffMoves => self.broken_off_moves(&mut d),
+            Scene::TakeoversForNewcomers => self.takeovers_for_newcomers(&mut d),
             Scene::Declared => self.declared(&mut d),
         }
     }
