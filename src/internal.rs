@@ -58,6 +58,10 @@ pub use crate::name::{
     DECISIONS, MARKER, NOTE, SETTLED, STAYS, check_name, check_namespace, check_prefix,
     deployment_id, of_key, of_record, record_key, slot_key, slot_of, trial_key,
 };
+pub use crate::node::cluster::map::{
+    Map as ClusterMap, Round as ClusterRound, WORD as CLUSTER_WORD, Word as SlotWord,
+};
+pub use crate::node::cluster::nodes::View as ClusterView;
 pub use crate::node::cluster::owners::{SlotOwner, cluster_masters, slot_owners};
 pub use crate::node::min_replicas_rule::{
     ADVISED_DOWN_AFTER, ADVISED_LAG, Checked, LAG_SLACK, MinReplicasFacts, MinReplicasRule,

@@ -26,6 +26,10 @@ pub(crate) const BARRIER: &str = "palisade:barrier";
 
 /// Shows whether a slot of a cluster was away (cluster 7).
 pub const STAYS: &str = "palisade:stays";
+/// Never there.
+pub(crate) const NONE: &str = "palisade:none";
+// A short string in a longer key is `raw` also where it came by `RESTORE` (Redis 8.2).
+const _: () = assert!(STAYS.len() + ":{999999}".len() <= 24);
 
 const ELECTION: &str = "election:";
 const RECORD: &str = "idem:";
@@ -202,7 +206,7 @@ pub fn of_record<'a>(prefix: &str, key: &'a str) -> Option<(&'a str, &'a str)> {
 fn check_key(field: &'static str, key: &str) -> Result<(), ConfigError> {
     // In a cluster each slot has its own.
     let whole = key.split_once(":{").map_or(key, |(whole, _)| whole);
-    if [MARKER, NOTE, BARRIER, SETTLED, STAYS].contains(&whole) {
+    if [MARKER, NOTE, BARRIER, SETTLED, STAYS, NONE].contains(&whole) {
         let rule = "is a key that servers keep for all locks together; use another name or prefix";
         return Err(ConfigError::new(field, Quoted(key).to_string(), rule));
     }

@@ -15,6 +15,7 @@ use palisade::internal::lineage::{Marker, Shown};
 use palisade::internal::{
     Endpoint, MARKER, NOTE, SETTLED, STAYS, cluster_masters, slot_key, slot_of, slot_owners,
 };
+use palisade::node::spi::Began;
 
 pub(super) async fn deployment_of(
     deployment: &Deployment,
@@ -64,11 +65,13 @@ impl Target {
 }
 
 /// Sent in one write. Each write has the deployment's whole time-out.
-const CHUNK: usize = 1_000;
+const CHUNK: usize = 250;
 const TRIES: usize = 5;
 
 pub(super) struct Cluster {
     shards: Vec<Shard>,
+    /// By its owner's address.
+    pub(super) open: Vec<(String, Vec<String>)>,
 }
 
 struct Shard {
@@ -96,23 +99,23 @@ pub(super) async fn find(deployment: &Deployment, login: &ClusterLogin) -> Resul
         Endpoint::at(host, port.parse().unwrap_or_default(), &login.like)
     };
     let mut silent = String::new();
-    let mut masters = Vec::new();
+    let mut masters = std::collections::BTreeSet::new();
     for at in &login.servers {
         match nodes(deployment, at).await {
-            Ok(answer) => {
-                masters = cluster_masters(&answer, by_name);
-                break;
-            }
+            Ok(answer) => masters.extend(cluster_masters(&answer, by_name)),
             Err(why) => silent = format!("{at}: {why}"),
         }
     }
     if masters.is_empty() {
         return Err(Absent::Unreachable(silent));
     }
-    let mut answers = Vec::new();
+    let (mut answers, mut open) = (Vec::new(), Vec::new());
     for at in masters.iter().map(reached) {
-        answers.extend(nodes(deployment, &at).await.ok());
+        let Ok(answer) = nodes(deployment, &at).await else { continue };
+        open.push((at.to_string(), open_slots(&answer)));
+        answers.push(answer);
     }
+    open.retain(|(_, slots)| !slots.is_empty());
     let refused = |e: palisade::error::NodeError| Absent::Refused(e.detail().to_owned());
     let shards = slot_owners(&answers, by_name).map_err(refused)?.into_iter().map(|owner| {
         let target = reached(&owner.at);
@@ -132,7 +135,14 @@ pub(super) async fn find(deployment: &Deployment, login: &ClusterLogin) -> Resul
         };
         Shard { master, slots: owner.slots }
     });
-    Ok(Cluster { shards: shards.collect() })
+    Ok(Cluster { shards: shards.collect(), open })
+}
+
+/// As `[77->-id]` or `[77-<-id]` in the server's own line.
+fn open_slots(answer: &str) -> Vec<String> {
+    let own = answer.lines().filter(|line| line.contains("myself"));
+    let words = own.flat_map(str::split_whitespace).filter_map(|word| word.strip_prefix('['));
+    words.filter_map(|word| Some(word.split_once('-')?.0.to_owned())).collect()
 }
 
 async fn nodes(deployment: &Deployment, at: &Endpoint) -> Result<String, String> {
@@ -217,12 +227,34 @@ impl Cluster {
             }
             (_, 0) => Ok(()),
             _ if prefix.is_none() => Ok(()),
+            // An earlier call ended halfway, and no program has used the cluster since.
+            _ if self.is_untouched(deployment).await.map_err(Not::Now)? => Ok(()),
             (new, marked) => Err(Not::New(format!(
-                "{marked} slots are initialised and {new} are not: those were emptied, or an \
-                 earlier call ended halfway; they join by themselves, each after one quarantine \
-                 from its first use; {LOST}"
+                "{marked} slots are initialised and in use, and {new} are not: they join by \
+                 themselves, each after one quarantine from its first use"
             ))),
         }
+    }
+
+    /// All markers are of one call of `init`, and no slot has a note.
+    async fn is_untouched(&self, deployment: &Deployment) -> Result<bool, Init> {
+        let mut names = std::collections::BTreeSet::new();
+        for shard in &self.shards {
+            let unreachable =
+                |why: String| Init::Unreachable(format!("{}: {why}", shard.master.at));
+            let looks = shard.look(deployment).await.map_err(unreachable)?;
+            let markers = looks.iter().filter_map(|(_, looked)| looked.shown.marker);
+            for marker in markers {
+                if marker.began != Began::Known || marker.since != 0 {
+                    return Ok(false);
+                }
+                names.insert((marker.deployment, marker.vote));
+            }
+            if shard.has_notes(deployment).await.map_err(unreachable)? {
+                return Ok(false);
+            }
+        }
+        Ok(names.len() == 1)
     }
 
     /// The first that a slot has.
@@ -256,7 +288,8 @@ impl Cluster {
                 }
                 Err(why) => {
                     return Init::Doubtful(format!(
-                        "{slots} slots were marked, and at {} the rest was not: {why}; {LOST}",
+                        "{slots} slots were marked, and at {} the rest was not: {why}; run this \
+                         again before programs use it",
                         shard.master.at
                     ));
                 }
@@ -311,6 +344,22 @@ impl Shard {
         Ok(looks)
     }
 
+    async fn has_notes(&self, deployment: &Deployment) -> Result<bool, String> {
+        for slots in self.slots.chunks(CHUNK) {
+            let conn = self.master.open(deployment).await?;
+            let mut sizes = Pipeline::with_capacity(slots.len());
+            for slot in slots {
+                sizes.cmd("STRLEN").arg(slot_key(*slot, NOTE));
+            }
+            for size in conn.all_needed(&sizes, slots.len()).await? {
+                if size? != Value::Int(0) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
     /// A slot that is to be marked must not have a key of palisade.
     async fn search(
         &self,
@@ -343,8 +392,15 @@ impl Shard {
         names: (u64, u64),
     ) -> Result<(usize, usize), String> {
         let (mut done, mut have) = (0, self.master.replicas.len());
+        let mut why = "programs use it at this moment: stop them, and run this again".to_owned();
         for _ in 0..TRIES {
-            let looks = self.look(deployment).await?;
+            let looks = match self.look(deployment).await {
+                Ok(looks) => looks,
+                Err(late) => {
+                    why = late;
+                    continue;
+                }
+            };
             let new = |(slot, looked)| match state(&looked, is_lost) {
                 Ok(State::New(used)) => Some((slot, looked, used)),
                 _ => None,
@@ -353,14 +409,20 @@ impl Shard {
             if open.is_empty() {
                 return Ok((done, have));
             }
-            for slots in open.chunks(CHUNK) {
-                let conn = self.master.open(deployment).await?;
-                done += self.write(&conn, slots, names).await?;
-                let wanted = self.master.replicas.len();
-                have = script::wait(&conn, wanted, deployment.within() / 2).await;
+            let written: Result<(), String> = async {
+                for slots in open.chunks(CHUNK) {
+                    let conn = self.master.open(deployment).await?;
+                    done += self.write(&conn, slots, names).await?;
+                    let wanted = self.master.replicas.len();
+                    have = script::wait(&conn, wanted, deployment.within() / 2).await;
+                }
+                Ok(())
             }
+            .await;
+            // What was written is not written again.
+            why = written.err().unwrap_or(why);
         }
-        Err("programs use it at this moment: stop them, and run this again".to_owned())
+        Err(why)
     }
 
     /// Returns how many were still as they were looked at.

@@ -58,6 +58,7 @@ pub(super) async fn look_at(conn: &Conn, keys: &[String; 2]) -> Result<Looked, R
         process,
         evicted: number(9).ok_or_else(broken)?,
         stayed: false,
+        disturbed: false,
         micros,
     };
     Ok(Looked { text: marker, shown })

@@ -16,8 +16,8 @@ mod pending_releases;
 mod replies;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -92,7 +92,7 @@ pub(crate) struct NodeQueue {
     load: Arc<Load>,
     look: Arc<Notify>,
     remembers: Arc<SyncMutex<Remembered>>,
-    queues: SyncMutex<Option<Queues>>,
+    queues: Arc<SyncMutex<Option<Queues>>>,
     /// Set in the queue of a part.
     part: Option<u16>,
     parts: SyncMutex<BTreeMap<u16, Arc<NodeQueue>>>,
@@ -101,7 +101,7 @@ pub(crate) struct NodeQueue {
 impl NodeQueue {
     pub(crate) fn new(node: Arc<dyn LockNode>, index: usize, settings: QueueSettings) -> Self {
         let counters = Arc::new(Counters::new(node.name()));
-        let (load, look, queues) = (Arc::default(), Arc::default(), SyncMutex::default());
+        let (load, look, queues) = (Arc::default(), Arc::default(), Arc::default());
         let remembers = Arc::new(SyncMutex::new(settings.remembers));
         let (part, parts) = (None, SyncMutex::default());
         Self { node, index, settings, counters, load, look, remembers, queues, part, parts }
@@ -161,7 +161,11 @@ impl NodeQueue {
         let mut queues = self.queues.lock();
         let pending = match queues.as_ref().map(|queues| queues.of(&pending)) {
             // Undo operations free a lock or a claim for others.
-            Some(open) if open.capacity() <= QUEUE_MAX && !pending.op.is_undo() => {
+            Some(open)
+                if !pending.op.is_undo()
+                    && (open.capacity() <= QUEUE_MAX
+                        || self.part.is_some() && self.load.unanswered() > QUEUE_MAX) =>
+            {
                 return self.refuse_busy(pending, full());
             }
             Some(open) => match open.try_send(pending) {
@@ -187,6 +191,7 @@ impl NodeQueue {
             node: Arc::clone(&self.node),
             index: self.index,
             part: self.part,
+            queues: Arc::downgrade(&self.queues),
             worked: self.settings.env.now(),
             monitor: NodeMonitor::new(
                 self.node.name(),
@@ -230,6 +235,7 @@ struct Worker {
     node: Arc<dyn LockNode>,
     index: usize,
     part: Option<u16>,
+    queues: Weak<SyncMutex<Option<Queues>>>,
     /// When the last op was sent.
     worked: Moment,
     monitor: NodeMonitor,
@@ -297,6 +303,10 @@ impl Worker {
             if next.is_none() && under_way.is_empty() && is_due {
                 next = Some((Vec::new(), now + self.settings.node_deadline));
             }
+            let is_over = next.is_none() && under_way.is_empty() && confirming.is_empty();
+            if is_idle && is_over && self.leaves(now) {
+                break;
+            }
             if let Some((batch, deadline)) = next {
                 last = batch.len();
                 under_way.push(Box::pin(self.send(batch, deadline, node, env)));
@@ -304,7 +314,8 @@ impl Worker {
             }
             let owed = self.owed.due().filter(|_| room);
             let beat = beat.filter(|_| under_way.is_empty());
-            alarm.set_for(owed.into_iter().chain(beat).min(), now);
+            let end = Some(self.end()).filter(|_| is_idle);
+            alarm.set_for(owed.into_iter().chain(beat).chain(end).min(), now);
             tokio::select! {
                 biased;
                 more = self.incoming.wait(), if open => if !more { break },
@@ -325,6 +336,27 @@ impl Worker {
             let answered = self.send(last, deadline, node, env).await;
             self.settle(answered);
         }
+    }
+
+    /// Of the last lease of an idle part that a change of its data could concern.
+    fn end(&self) -> Moment {
+        self.worked + PART_IDLE + self.settings.terms.max_ttl
+    }
+
+    /// The next request starts another task.
+    fn leaves(&self, now: Moment) -> bool {
+        let has_work =
+            self.incoming.len() > 0 || !self.again.is_empty() || self.owed.due().is_some();
+        if has_work || now < self.end() {
+            return false;
+        }
+        let Some(queues) = self.queues.upgrade() else { return false };
+        let mut queues = queues.lock();
+        let leaves = self.incoming.len() == 0;
+        if leaves {
+            *queues = None;
+        }
+        leaves
     }
 
     fn take_first_facts(&mut self) -> bool {

@@ -3,8 +3,8 @@
 //! master has one connection for all of its slots.
 
 mod builder;
-mod map;
-mod nodes;
+pub(crate) mod map;
+pub(crate) mod nodes;
 pub(crate) mod owners;
 mod watch;
 
@@ -18,6 +18,7 @@ use tokio::sync::{broadcast, watch as channel};
 use tokio::time::timeout;
 
 pub use self::builder::{ClusterNodeBuilder, ClusterSettings};
+use self::map::WORD;
 use self::nodes::Id;
 use self::watch::{Asking, Topology};
 use super::builder::{NodeBuilder, NodeSettings};
@@ -34,7 +35,7 @@ use crate::dial::wire::Wire;
 use crate::durability::{BarrierPoint, Durability};
 use crate::error::{Cause, ConfigError, NodeError, NodeFault};
 use crate::name::slot_of;
-use crate::op::{Batch, Op, Replies};
+use crate::op::{Batch, Op, Remembered, Replies};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
@@ -53,10 +54,11 @@ use crate::time::Moment;
 ///
 /// The keys of a name are in one slot. A slot whose master was replaced, or that moved to another
 /// master, grants nothing for `max_ttl` plus the failover window, and the other slots go on. The
-/// failover window is twice the largest `cluster-node-timeout` of the servers, and one second.
+/// failover window is twice the largest `cluster-node-timeout` of the servers, and one second, and
+/// no less than six seconds.
 ///
-/// The node asks all masters who owns which slot, at least six times in a failover window. An owner
-/// counts that a majority of the masters names with its epoch. So a cluster needs three masters:
+/// The node asks all masters who owns which slot, every two seconds or sooner. An owner counts that
+/// a majority of the masters names with its epoch. So a cluster needs three masters:
 /// one with a single master is refused, and one with two grants nothing while one of them is down.
 pub struct ClusterNode {
     url: Arc<str>,
@@ -113,8 +115,12 @@ impl Cluster {
     fn owner(&self, slot: u16) -> Result<(Arc<Link<Master>>, link::Slot), NodeError> {
         let map = self.topology.map.lock();
         let word = map.word(slot)?;
-        let until = Some(word.asked + self.topology.window());
-        let named = Named { epoch: Some(word.epoch), until, since: Some(word.since) };
+        let named = Named {
+            epoch: Some(word.epoch),
+            until: Some(word.asked + WORD),
+            since: Some(word.since),
+            disturbed: word.disturbed,
+        };
         let mut links = self.links.lock();
         if !links.contains_key(&word.owner) {
             links.retain(|id, _| map.owns(id));
@@ -148,11 +154,7 @@ impl Cluster {
         match self.owner(slot) {
             Ok((link, of)) => {
                 let sent = link.call_in(Some(of), batch, deadline);
-                Box::pin(async move {
-                    let replies = sent.await;
-                    cluster.heed(&replies);
-                    replies
-                })
+                Box::pin(async move { cluster.heeded((slot, &link), sent.await) })
             }
             Err(_) => Box::pin(async move {
                 let mut rounds = cluster.topology.rounds();
@@ -162,8 +164,7 @@ impl Cluster {
                 match cluster.owner(slot) {
                     Ok((link, of)) => {
                         let replies = link.call_in(Some(of), batch, deadline).await;
-                        cluster.heed(&replies);
-                        replies
+                        cluster.heeded((slot, &link), replies)
                     }
                     Err(why) => Replies::fail(n, &why),
                 }
@@ -172,21 +173,41 @@ impl Cluster {
     }
 
     /// An answer that another server may have to give makes the next question come sooner.
-    fn heed(&self, replies: &Replies) {
+    fn heeded(&self, (slot, at): (u16, &Link<Master>), mut replies: Replies) -> Replies {
+        let code = |e: &NodeError| match e.cause() {
+            Some(Cause::Server(code)) => Some(code.clone()),
+            _ => None,
+        };
+        let is_one_of =
+            |e: &NodeError, codes: &[&str]| code(e).is_some_and(|code| codes.contains(&&*code));
         let moves = |e: &NodeError| match e.fault() {
             NodeFault::Unreachable
             | NodeFault::Disconnected
             | NodeFault::Timeout
+            | NodeFault::NoAgreement
             | NodeFault::NotMaster => true,
-            _ => matches!(e.cause(), Some(Cause::Server(code))
-                if ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"].contains(&&**code)),
+            _ => is_one_of(e, &["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"]),
         };
-        if replies.facts.is_none()
-            && (replies.items.is_empty()
-                || replies.items.iter().any(|i| i.as_ref().is_err_and(moves)))
-        {
+        let errors = || replies.items.iter().filter_map(|item| item.as_ref().err());
+        if replies.facts.is_none() && (replies.items.is_empty() || errors().any(moves)) {
             self.topology.prompt();
         }
+        // (cluster 8).
+        if errors().any(|e| is_one_of(e, &["ASK", "TRYAGAIN"])) {
+            let now = self.topology.env.now();
+            self.topology.map.lock().disturb(slot, &at.resolver().id, now);
+        }
+        for item in &mut replies.items {
+            if let Err(e) = item
+                && e.fault() == NodeFault::NoAgreement
+            {
+                let map = self.topology.map.lock();
+                if map.word(slot).is_ok_and(|word| word.asked < self.topology.since()) {
+                    *e = map.doubt(slot);
+                }
+            }
+        }
+        replies
     }
 
     fn troubles(&self) -> Option<Arc<str>> {
@@ -195,8 +216,8 @@ impl Cluster {
         let mut troubles = Vec::new();
         let unowned = map.unowned(since);
         if !unowned.is_empty() {
-            let why = map.word(unowned[0].0).err().map_or_else(String::new, |e| format!(": {e}"));
-            troubles.push(format!("{} have no owner that a majority names{why}", shown(&unowned)));
+            let why = map.doubt(unowned[0].0);
+            troubles.push(format!("{} have no owner: {}", shown(&unowned), why.detail()));
         }
         for (id, link) in &*self.links.lock() {
             let slots = map.slots_of(id);
@@ -269,6 +290,15 @@ impl Resolver for Master {
         facts: &ServerFacts,
         events: &broadcast::Sender<NodeSignal>,
     ) -> Result<(), NodeError> {
+        if facts.cluster_id.as_ref() != Some(&self.id) {
+            let shown = facts.cluster_id.as_deref().unwrap_or("none");
+            let detail = format!(
+                "the server there has the id {shown}, and the owner has the id {}: the address \
+                 has another server since, or `map_address` leads to another one",
+                self.id
+            );
+            return Err(NodeError::not_executed(NodeFault::NotMaster, detail).at(at, ""));
+        }
         self.judge.accept(at, facts, (Group::default(), Moment::default()), events)
     }
 
@@ -304,11 +334,15 @@ impl LockNode for ClusterNode {
         }
         let first = *first.get_or_insert(0);
         parts.entry(first).or_default();
+        // Each slot has data of its own, and what is remembered may be of another one.
+        let remembers = Remembered::of(batch.remembers.newest.deployment);
+        let all = batch.ops;
+        let whole = Batch { remembers, ops: Vec::new(), ..batch };
         let calls: Vec<_> = parts
             .into_iter()
             .map(|(slot, places)| {
-                let ops = places.iter().map(|n| batch.ops[*n].clone()).collect();
-                let call = self.cluster.call(slot, Batch { ops, ..batch.clone() }, deadline);
+                let ops = places.iter().map(|n| all[*n].clone()).collect();
+                let call = self.cluster.call(slot, Batch { ops, ..whole.clone() }, deadline);
                 async move { (slot, places, call.await) }
             })
             .collect();

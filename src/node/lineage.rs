@@ -12,9 +12,10 @@ use std::time::Duration;
 
 pub use self::losses::Losses;
 pub use self::lowered::Lowering;
-pub(crate) use self::text::NOTE;
 pub use self::text::ReplicationId;
+pub(crate) use self::text::{NOTE, foreign};
 use crate::op::{Began, Facts, Lineage, Loss, QuarantineId, Remembered, next_generation, precedes};
+use crate::time::Moment;
 
 /// The marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +109,8 @@ pub struct Shown {
     pub evicted: u64,
     /// The slot of a cluster was never another server's since the marker was written (cluster 7).
     pub stayed: bool,
+    /// Keys of the slot may have been moved away since the history began (cluster 8).
+    pub disturbed: bool,
     /// The server's clock in µs.
     pub micros: u64,
 }
@@ -128,6 +131,8 @@ pub(crate) struct Asked {
     pub durable: bool,
     /// Epoch in which the Sentinels named this server.
     pub epoch: Option<u64>,
+    /// When the slot was last known to be migrating (cluster 8).
+    pub disturbed: Option<Moment>,
     pub remembers: Remembered,
     /// Random name for a history that begins now.
     pub name: u64,
@@ -282,6 +287,7 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
     let was_unnamed = m.vote == 0 && me.vote != 0;
     let is_renamed = m.replid != shown.replid;
     let is_moved = is_renamed && !is_continued(m.process, shown.process);
+    let stayed = shown.stayed && !is_renamed;
     // In a quarantine, also if it is prolonged now, the clock by which it ends has to be the same.
     let ends = Marker { quarantine: m.quarantine.max(length(asked)), ..before }.quarantine_end();
     let is_trusted = asked.durable && now >= ends.saturating_add(apart(&before, asked));
@@ -293,11 +299,12 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
         was_unnamed.then_some(0),
         (is_moved && !is_trusted).then_some(note),
         // Who returns with its own data may have got its last note up to L after it was replaced.
-        asked.epoch.filter(|epoch| *epoch > before.epoch && !shown.stayed).map(|_| {
+        asked.epoch.filter(|epoch| *epoch > before.epoch && !stayed).map(|_| {
             let is_own = !is_renamed || has_read_nothing(before.process, shown.process);
             note.saturating_sub(if is_own { millis(asked.longest_window) } else { 0 })
         }),
         (has_evicted && !asked.allow_eviction).then_some(0),
+        shown.disturbed.then_some(0),
         // Another may have renewed the note after the data were put back, and a branch has notes of
         // its own (quarantine 17).
         put_back.then_some(if is_older && !is_branch { note } else { m.since }),
@@ -309,13 +316,17 @@ pub(crate) fn judge(shown: &Shown, asked: &Asked) -> Verdict {
         m.began = Began::Lost;
     }
     m.handover = m.handover.filter(|_| m.settles(now).is_some());
-    if shown.stayed {
+    if stayed {
         m.epoch = m.epoch.max(asked.epoch.unwrap_or(0));
     }
     let begun = beginnings.into_iter().flatten().min();
     let raised = match begun {
         Some(from) => {
             m = begin(m, from, shown, asked);
+            if is_moved {
+                // Epochs count anew where a cluster was created from the data of another.
+                m.epoch = asked.epoch.unwrap_or(m.epoch);
+            }
             false
         }
         None => raise(&mut m, asked),
@@ -483,17 +494,6 @@ pub(crate) fn micros(d: Duration) -> u64 {
 /// Rounded up.
 pub(crate) fn millis(d: Duration) -> u64 {
     u64::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
-
-pub(crate) fn foreign(ours: &Lineage, theirs: &Lineage, at: &str) -> String {
-    let name = |l: &Lineage| format!("{:016x}/{:016x}", l.deployment, l.vote);
-    format!(
-        "{at} has the data {} (deployment/vote), and this node's are {}: the address leads to \
-         another server, or its replicas copied another group; point the address at the right \
-         server; if these are the right data, restart this program (and correct `deployment`)",
-        name(theirs),
-        name(ours)
-    )
 }
 
 #[cfg(test)]

@@ -95,7 +95,8 @@ pub trait LockNode: Send + Sync + 'static {
     /// no parts.
     ///
     /// Each part has a server, a clock and a data history of its own, and fails alone. A caller
-    /// sends the op to [`part`](Self::part) then. A wrapper has to forward both methods.
+    /// sends the op to [`part`](Self::part) then. A wrapper has to forward both methods: without
+    /// them what a caller remembers of the data protects no slot of a cluster.
     fn part_of(&self, op: &Op) -> Option<Result<u16, NodeError>> {
         let _ = op;
         None

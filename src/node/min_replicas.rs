@@ -212,6 +212,7 @@ mod tests {
             min_replicas: Some(1),
             min_replicas_max_lag: Some(2),
             eviction: None,
+            cluster_id: None,
         }
     }
 

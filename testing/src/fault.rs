@@ -14,7 +14,7 @@ use std::time::Duration;
 use palisade::error::{NodeError, NodeFault};
 use palisade::node::FailoverTimes;
 use palisade::node::spi::{
-    BarrierPoint, Batch, BoxFuture, Env, LockNode, NodeSignal, Replies, SystemEnv,
+    BarrierPoint, Batch, BoxFuture, Env, LockNode, NodeSignal, Op, Replies, SystemEnv,
 };
 use palisade::{Durability, Moment};
 use tokio::sync::{broadcast, oneshot};
@@ -40,7 +40,8 @@ struct Shared {
     inner: Arc<dyn LockNode>,
     env: Arc<dyn Env>,
     forget: Option<Forget>,
-    state: Mutex<State>,
+    /// The parts of a node share it.
+    state: Arc<Mutex<State>>,
 }
 
 #[derive(Default)]
@@ -57,6 +58,7 @@ struct State {
 
 /// Continues even if its caller has dropped the call.
 struct Job {
+    inner: Arc<dyn LockNode>,
     batch: Batch,
     budget: Duration,
     step: Step,
@@ -95,7 +97,7 @@ impl Fault {
     }
 
     fn build(inner: Arc<dyn LockNode>, env: Arc<dyn Env>, forget: Option<Forget>) -> Self {
-        Self(Arc::new(Shared { inner, env, forget, state: Mutex::default() }))
+        Self(Arc::new(Shared { inner, env, forget, state: Arc::default() }))
     }
 }
 
@@ -186,7 +188,7 @@ impl Shared {
     }
 
     async fn execute(self: &Arc<Self>, job: Job) {
-        let Job { batch, budget, step, reply } = job;
+        let Job { inner, batch, budget, step, reply } = job;
         if step.forgetting {
             self.forget();
         }
@@ -194,13 +196,13 @@ impl Shared {
             return;
         }
         if let Some(later) = step.duplicate {
-            let (shared, batch) = (self.clone(), batch.clone());
+            let (inner, env, batch) = (inner.clone(), self.env.clone(), batch.clone());
             tokio::spawn(async move {
                 sleep_some(later).await;
-                shared.inner.call(batch, shared.env.now() + budget).await;
+                inner.call(batch, env.now() + budget).await;
             });
         }
-        let replies = self.inner.call(batch, self.env.now() + budget).await;
+        let replies = inner.call(batch, self.env.now() + budget).await;
         if step.fate == Fate::LoseReply {
             return;
         }
@@ -270,7 +272,8 @@ impl LockNode for Fault {
         let budget = deadline.since(self.0.env.now());
         Box::pin(async move {
             let (reply, receiver) = oneshot::channel();
-            tokio::spawn(self.0.clone().deliver(Job { batch, budget, step, reply }));
+            let inner = self.0.inner.clone();
+            tokio::spawn(self.0.clone().deliver(Job { inner, batch, budget, step, reply }));
             let late = pin!(sleep(budget));
             tokio::select! {
                 biased;
@@ -320,6 +323,22 @@ impl LockNode for Fault {
 
     fn no_failover(&self) -> Option<&'static str> {
         self.0.inner.no_failover()
+    }
+
+    fn part_of(&self, op: &Op) -> Option<Result<u16, NodeError>> {
+        self.0.inner.part_of(op)
+    }
+
+    /// With the same faults.
+    fn part(&self, part: u16) -> Option<Arc<dyn LockNode>> {
+        let Shared { env, forget, state, .. } = &*self.0;
+        let (env, forget, state) = (env.clone(), forget.clone(), state.clone());
+        let inner = self.0.inner.part(part)?;
+        Some(Arc::new(Self(Arc::new(Shared { inner, env, forget, state }))))
+    }
+
+    fn troubles(&self) -> Option<Arc<str>> {
+        self.0.inner.troubles()
     }
 
     fn address(&self) -> Option<Arc<str>> {

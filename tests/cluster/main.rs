@@ -6,4 +6,5 @@ mod support;
 mod contract;
 mod failures;
 mod moves;
+mod views;
 mod waits;

@@ -15,13 +15,13 @@ use crate::support::ops;
 
 /// `cluster-node-timeout` of the clusters.
 pub(crate) const NODE_TIMEOUT: Duration = Duration::from_secs(1);
-/// L of these clusters.
-pub(crate) const WINDOW: Duration = Duration::from_secs(3);
+/// L of these clusters: for so long a word is relied on.
+pub(crate) const WINDOW: Duration = Duration::from_secs(6);
 pub(crate) const TTL: Duration = Duration::from_secs(3);
 /// How long a slot grants nothing after it has another owner.
 pub(crate) const QUARANTINE: Duration = TTL.saturating_add(WINDOW);
 /// Of a lease that outlives a failover: more than L and a third of it for the renewal.
-pub(crate) const LONG: Duration = Duration::from_secs(10);
+pub(crate) const LONG: Duration = Duration::from_secs(14);
 /// Only a hang exceeds it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -146,7 +146,8 @@ impl Load {
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_slot_that_moves_grants_nothing_and_its_holder_keeps_it() {
     // On a busy machine a client must not miss the word on a slot for a third of L.
-    let (node_timeout, window, ttl) = (4 * NODE_TIMEOUT, 3 * WINDOW, 2 * 3 * WINDOW);
+    let (node_timeout, window) = (4 * NODE_TIMEOUT, Duration::from_secs(9));
+    let ttl = 2 * window;
     let cluster = Cluster::start(3, 0, node_timeout);
     let (client, other) = (redlock_for(&cluster, ttl), redlock_for(&cluster, ttl));
     let moving = name_at(&cluster, 2, "moving");
@@ -184,6 +185,41 @@ async fn only_the_slot_that_moves_grants_nothing_and_its_holder_keeps_it() {
     assert!(waited < Duration::from_secs(5), "{waited:?}: {last:?}");
     let (done, failed) = load.end().await;
     assert!(done > 100 && failed == 0, "{done} and {failed} of other slots");
+}
+
+/// The lock was moved, and the rest of its slot never left, with the marker of the history.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_move_that_is_closed_at_its_source_begins_a_new_history() {
+    let cluster = Cluster::start(3, 0, NODE_TIMEOUT);
+    // The new history begins long after the last renewal.
+    let ttl = 2 * LONG;
+    let (client, other) = (redlock_for(&cluster, ttl), redlock_for(&cluster, ttl));
+    let name = name_at(&cluster, 2, "n");
+    let slot = cluster.slot(&name);
+    for client in [&client, &other] {
+        until_granted(client, &name).await;
+    }
+    let held = try_acquire(&client, &name).await.unwrap().acquired().expect("it is free");
+    cluster.begin_move(slot, 2, 0);
+    let port = cluster.servers[0].port().to_string();
+    let moved = cluster.servers[2].cli(&["migrate", "127.0.0.1", &port, &name, "0", "5000"]);
+    assert_eq!(moved, "OK");
+    // The words on the owner come from rounds, and one has to see it.
+    sleep(WINDOW / 2).await;
+    for n in [2, 0] {
+        let closed = cluster.servers[n].cli(&["cluster", "setslot", &slot.to_string(), "stable"]);
+        assert_eq!(closed, "OK");
+    }
+    let begun = Instant::now();
+    while begun.elapsed() < ttl {
+        assert!(held.is_valid(), "the holder puts it back: {:?}", begun.elapsed());
+        let got = try_acquire(&other, &name).await;
+        assert!(!matches!(got, Ok(TryAcquire::Acquired(_))), "two holders");
+        sleep(Duration::from_millis(100)).await;
+    }
+    held.release().await.unwrap();
+    let (waited, last) = until_granted(&other, &name).await;
+    assert!(waited < ttl + WINDOW, "{waited:?}: {last:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

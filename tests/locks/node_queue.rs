@@ -12,6 +12,7 @@ use palisade::Moment;
 use palisade::error::{AcquireError, NodeError, NodeFault, NodeOutcome};
 use palisade::idempotency::Status;
 use palisade::node::spi::{Batch, Op, Replies, Reply};
+use palisade::test_util::TokioEnv;
 use palisade::node::{
     MemoryNode,
     spi::{BoxFuture, LockNode},
@@ -366,4 +367,39 @@ async fn a_full_queue_accepts_a_release() {
     let guard = redlock.mutex("held").build().unwrap().acquire().await.expect("it is free");
     let _ = fill(&redlock.mutex("n").build().unwrap());
     assert_eq!(guard.release().await, Ok(()));
+}
+
+/// All names are in one part.
+struct Parted(Arc<dyn LockNode>);
+
+impl LockNode for Parted {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        self.0.call(batch, deadline)
+    }
+
+    fn part_of(&self, _: &Op) -> Option<Result<u16, NodeError>> {
+        Some(Ok(0))
+    }
+
+    fn part(&self, _: u16) -> Option<Arc<dyn LockNode>> {
+        Some(self.0.clone())
+    }
+
+    forward!(0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_part_that_nobody_uses_has_no_task_until_it_is_used_again() {
+    let env = Arc::new(TokioEnv::new());
+    let part: Arc<dyn LockNode> = Arc::new(MemoryNode::builder().env(env.clone()).build());
+    let lock = Redlock::builder().env(env).node(Parted(part.clone())).build().unwrap();
+    let used = || async {
+        let got = lock.mutex("n").build().unwrap().try_acquire().await.unwrap();
+        assert!(got.acquired().expect("it is free").release().await.is_ok());
+        Arc::strong_count(&part)
+    };
+    let first = used().await;
+    sleep(Duration::from_secs(3_600)).await;
+    assert!(Arc::strong_count(&part) < first);
+    assert_eq!(used().await, first);
 }

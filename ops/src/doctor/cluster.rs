@@ -52,6 +52,15 @@ async fn examine(deployment: &Deployment, cluster: &Cluster, login: &ClusterLogi
             Err(why) => found.push(Finding::unknown(format!("{at}: {why}"))),
         }
     }
+    for (at, slots) in &cluster.open {
+        let message = format!(
+            "{at} has slots that are being moved: their names are neither granted nor renewed, \
+             and keys are gone if the move is closed by SETSLOT STABLE, as `--cluster fix` does \
+             where no other server imports"
+        );
+        let finding = Finding::error(message, format!("open slots: {}", slots.join(", ")));
+        found.push(finding.fix([format!("redis-cli --cluster reshard {at}: finish the move")]));
+    }
     if unmarked > 0 {
         let message = format!("{unmarked} slots have no marker");
         let fix = format!("palisade init --new --node {}", login.url);

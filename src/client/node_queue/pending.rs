@@ -36,12 +36,16 @@ impl Load {
         heard > 0 && now.since(Moment::from_nanos(heard)) < AWAY + node_deadline
     }
 
+    pub(super) fn unanswered(&self) -> usize {
+        self.unanswered.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn owed(&self) -> usize {
         self.owed.load(Ordering::SeqCst)
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.unanswered.load(Ordering::SeqCst) == 0 && self.owed() == 0
+        self.unanswered() == 0 && self.owed() == 0
     }
 }
 

@@ -1,10 +1,13 @@
 //! Which master owns each slot, as a majority of the masters says (cluster 2). Knows no clock and
 //! no socket.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::nodes::{Id, View};
+use super::nodes::{Id, Member, View};
 use crate::dial::address::Address;
 use crate::error::{NodeError, NodeFault};
 use crate::name::SLOTS;
@@ -12,64 +15,143 @@ use crate::node::redis::barrier::replicas::{Known, Place};
 use crate::quorum::majority;
 use crate::time::Moment;
 
+/// For how long a word is relied on, whatever the servers' settings are (cluster 4).
+pub const WORD: Duration = Duration::from_secs(6);
+
 /// A majority's word on one slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Word {
-    pub(super) owner: Id,
+pub struct Word {
+    /// Id of the master.
+    pub owner: Id,
     /// Configuration epoch of the owner.
-    pub(super) epoch: u64,
+    pub epoch: u64,
     /// Just before the question whose answers decided.
-    pub(super) asked: Moment,
+    pub asked: Moment,
     /// Its lowest epoch since which all words named it, none much later than the one before.
-    pub(super) since: u64,
+    pub since: u64,
+    /// When the slot was last known to be migrating from this owner (cluster 8).
+    pub disturbed: Option<Moment>,
+    /// Whom a majority names, in an epoch in which it is not followed.
+    passed_over: Option<(Id, u64)>,
 }
 
-pub(super) struct Map {
+/// Answers to one round of questions.
+#[derive(Clone, Debug, Default)]
+pub struct Round<'a> {
+    /// Of any servers, each once or more often.
+    pub views: &'a [View],
+    /// No later than the first question.
+    pub asked: Moment,
+    /// No earlier than the last answer.
+    pub heard: Moment,
+    /// The longest time between two words one of which follows the other.
+    pub unbroken: Duration,
+    /// Why others did not answer.
+    pub silence: Option<NodeError>,
+}
+
+/// What a client knows of a cluster.
+#[derive(Debug)]
+pub struct Map {
     words: Vec<Option<Word>>,
-    /// Of the last answers.
-    masters: BTreeMap<Id, Address>,
-    replicas: BTreeMap<Id, BTreeSet<Address>>,
-    /// Masters that have slots, the most that one of them counts.
-    size: usize,
-    voters: usize,
-    /// Why the last answers decided nothing, or not all.
+    /// The masters that had slots in the views of the majority that was followed last.
+    electorate: BTreeSet<Id>,
+    /// What that majority lists.
+    servers: BTreeMap<Id, Server>,
+    /// Why the last answers decided nothing.
     trouble: Option<NodeError>,
 }
 
+#[derive(Debug)]
+struct Server {
+    at: Option<Address>,
+    has_slots: bool,
+    master: Option<Id>,
+}
+
+impl Default for Map {
+    fn default() -> Self {
+        Self {
+            words: vec![None; SLOTS],
+            electorate: BTreeSet::new(),
+            servers: BTreeMap::new(),
+            trouble: None,
+        }
+    }
+}
+
 impl Map {
-    pub(super) fn new() -> Self {
-        let (masters, replicas) = (BTreeMap::new(), BTreeMap::new());
-        let words = vec![None; SLOTS];
-        Self { words, masters, replicas, size: 0, voters: 0, trouble: None }
+    /// # Errors
+    /// No majority has named an owner yet.
+    pub fn word(&self, slot: u16) -> Result<&Word, NodeError> {
+        self.words[usize::from(slot)].as_ref().ok_or_else(|| self.unnamed(slot))
     }
 
-    pub(super) fn word(&self, slot: u16) -> Result<&Word, NodeError> {
-        self.words[usize::from(slot)].as_ref().ok_or_else(|| {
-            let why = self.trouble.clone().unwrap_or_else(|| {
-                let detail = "no master owns it: look at the cluster (`redis-cli --cluster check \
-                              <host:port>`)";
-                NodeError::not_executed(NodeFault::NoAgreement, detail)
-            });
-            NodeError::not_executed(why.fault(), format!("slot {slot}: {}", why.detail()))
-        })
+    fn unnamed(&self, slot: u16) -> NodeError {
+        let why = self.trouble.clone().unwrap_or_else(|| {
+            refused(
+                "no majority of the masters names an owner: look at the cluster (`redis-cli \
+                 --cluster check <host:port>`)",
+            )
+        });
+        NodeError::not_executed(why.fault(), format!("slot {slot}: {}", why.detail()))
+    }
+
+    /// Why the word on the slot gets older.
+    pub(super) fn doubt(&self, slot: u16) -> NodeError {
+        match self.words[usize::from(slot)].as_ref().and_then(|word| word.passed_over.as_ref()) {
+            Some((id, epoch)) => refused(format!(
+                "slot {slot}: a majority of the masters names {id} with the lower or equal epoch \
+                 {epoch}, which may be from before: if it is the owner, run `redis-cli -h <its \
+                 host> -p <its port> CLUSTER BUMPEPOCH`, or restart this program"
+            )),
+            None => self.unnamed(slot),
+        }
     }
 
     pub(super) fn address(&self, id: &Id) -> Option<&Address> {
-        self.masters.get(id)
+        self.servers.get(id)?.at.as_ref()
     }
 
+    /// Masters, and who was one.
     pub(super) fn masters(&self) -> impl Iterator<Item = &Address> {
-        self.masters.values()
+        let asked =
+            |(id, server): &(&Id, &Server)| server.has_slots || self.electorate.contains(*id);
+        self.servers.iter().filter(asked).filter_map(|(_, server)| server.at.as_ref())
+    }
+
+    /// Every server that counts.
+    pub(super) fn servers(&self) -> impl Iterator<Item = (&Id, Option<&Address>)> {
+        self.servers.iter().map(|(id, server)| (id, server.at.as_ref()))
+    }
+
+    /// Masters that these views name, as far as they come from servers of this cluster.
+    pub(super) fn named(&self, views: &[View]) -> BTreeSet<Address> {
+        let is_ours = |view: &&View| {
+            self.electorate.is_empty()
+                || self.electorate.contains(&view.of)
+                || self.servers.contains_key(&view.of)
+        };
+        let masters = views.iter().filter(is_ours).flat_map(View::masters);
+        masters.filter_map(|master| master.at.clone()).collect()
+    }
+
+    /// Whether these are answers of a majority of the masters.
+    pub(super) fn is_majority(&self, views: &[View]) -> bool {
+        self.counted(&views.iter().map(|view| (&view.of, view)).collect()).is_ok()
     }
 
     pub(super) fn owns(&self, id: &Id) -> bool {
         self.words.iter().flatten().any(|word| word.owner == *id)
     }
 
+    /// One without an address counts, too.
     pub(super) fn replicas(&self, of: &Id) -> Known {
-        let all = self.replicas.get(of).into_iter().flatten();
-        let named: BTreeSet<Place> = all.map(|at| Place::new(at.host(), at.port())).collect();
-        Known { count: u32::try_from(named.len()).unwrap_or(u32::MAX), named }
+        let is_its = |server: &&Server| server.master.as_ref() == Some(of);
+        let all: Vec<&Server> = self.servers.values().filter(is_its).collect();
+        let places = all.iter().filter_map(|server| server.at.as_ref());
+        let named = places.map(|at| Place::new(at.host(), at.port())).collect();
+        Known { count: u32::try_from(all.len()).unwrap_or(u32::MAX), named }
     }
 
     /// Ranges of slots that nobody owns by a word that is no older than `since`.
@@ -93,205 +175,198 @@ impl Map {
         ranges
     }
 
-    /// `views`: answers to questions that were sent at `asked` or later. `unbroken`: longest time
-    /// between two words one of which follows the other. `silence`: why others did not answer.
-    /// Another owner is followed only with a higher epoch (cluster 2).
-    pub(super) fn decide(
-        &mut self,
-        views: &[View],
-        (asked, unbroken): (Moment, Duration),
-        silence: Option<NodeError>,
-    ) {
-        let counts = views.iter().map(|view| view.masters().count());
-        self.size = counts.max().unwrap_or(self.size);
-        let voters: BTreeMap<&Id, &View> = views
-            .iter()
-            .filter(|view| view.masters().any(|member| member.id == view.of))
-            .map(|view| (&view.of, view))
-            .collect();
-        self.voters = voters.len();
-        self.learn_addresses(views);
-        if let Some(trouble) = self.undecided(silence) {
-            self.trouble = Some(trouble);
-            return;
+    /// Some of the slot's keys may be another server's, or were, by this owner's own words.
+    pub fn disturb(&mut self, slot: u16, owner: &str, heard: Moment) {
+        let word = self.words[usize::from(slot)].as_mut().filter(|word| *word.owner == *owner);
+        if let Some(word) = word {
+            word.disturbed = word.disturbed.max(Some(heard));
         }
+    }
+
+    /// Another owner is followed only with a higher epoch, by a majority of the last electorate and
+    /// of each that is shown (cluster 2).
+    pub fn decide(&mut self, round: Round<'_>) {
+        let Round { views, asked, heard, unbroken, silence } = round;
+        let views: BTreeMap<&Id, &View> = views.iter().map(|view| (&view.of, view)).collect();
+        // Before the words, as there may be no majority, and behind them, as there may be new ones.
+        let migrate = |map: &mut Self| {
+            for (of, view) in &views {
+                view.migrating.iter().for_each(|slot| map.disturb(*slot, of, heard));
+            }
+        };
+        migrate(self);
         self.trouble = None;
-        let claims: Vec<Vec<Option<(&Id, u64)>>> =
-            voters.values().map(|view| claims(view)).collect();
-        let needed = majority(self.size);
-        for (slot, word) in self.words.iter_mut().enumerate() {
-            let said: Vec<_> = claims.iter().filter_map(|claims| claims[slot]).collect();
-            let agreed =
-                said.iter().find(|one| said.iter().filter(|other| other == one).count() >= needed);
-            let Some((owner, epoch)) = agreed else { continue };
-            let (owner, epoch) = ((*owner).clone(), *epoch);
-            let since = match word {
-                Some(word) if epoch < word.epoch || epoch == word.epoch && word.owner != owner => {
-                    continue;
-                }
-                Some(word) if word.owner == owner && asked <= word.asked + unbroken => word.since,
-                _ => epoch,
-            };
-            *word = Some(Word { owner, epoch, asked, since });
-        }
-    }
-
-    fn undecided(&self, silence: Option<NodeError>) -> Option<NodeError> {
-        let refused = |detail| Some(NodeError::not_executed(NodeFault::NoAgreement, detail));
-        match (self.size, self.voters) {
-            (0, 0) => silence,
-            (0, _) => refused(
-                "no server of the cluster has slots (`redis-cli --cluster create`)".to_owned(),
-            ),
-            // Nobody else can say who took its place (TAKEOVER), and when.
-            (1, _) => refused(
-                "a cluster with one master cannot say who has replaced it: use three masters, or \
-                 a group that Sentinels watch"
-                    .to_owned(),
-            ),
-            (size, voters) if voters < majority(size) => {
-                let why = silence.map_or(String::new(), |e| format!("; {}", e.detail()));
-                refused(format!("{voters} of the cluster's {size} masters answered{why}"))
+        let counted = match self.counted(&views) {
+            Ok(counted) => counted,
+            Err(why) => return self.trouble = Some(with_silence(why, silence)),
+        };
+        let last = Some(self.electorate.clone()).filter(|last| !last.is_empty());
+        let electorates: BTreeSet<_> =
+            counted.iter().map(|view| view.electorate()).chain(last).collect();
+        let passes = |of: &BTreeSet<&Id>| electorates.iter().all(|all| agree(of, all));
+        let who_shows = |electorate: &&BTreeSet<Id>| {
+            let of = counted.iter().filter(|view| view.electorate() == **electorate);
+            passes(&of.map(|view| &view.of).collect())
+        };
+        match electorates.iter().find(who_shows) {
+            Some(next) => self.electorate.clone_from(next),
+            None if self.electorate.is_empty() => {
+                let why = "the masters do not show the same masters yet".to_owned();
+                return self.trouble = Some(with_silence(why, silence));
             }
-            _ => None,
+            None => {}
         }
+        self.learn_servers(&counted);
+        for ((first, last), owner, epoch) in agreed(&counted, passes) {
+            let new = Word {
+                owner: owner.clone(),
+                epoch,
+                asked,
+                since: epoch,
+                disturbed: None,
+                passed_over: None,
+            };
+            for word in &mut self.words[usize::from(first)..=usize::from(last)] {
+                follow(word, new.clone(), unbroken);
+            }
+        }
+        migrate(self);
     }
 
-    fn learn_addresses(&mut self, views: &[View]) {
-        if views.is_empty() {
+    /// The views that have a say, or why none has.
+    fn counted<'v>(&self, views: &BTreeMap<&Id, &'v View>) -> Result<Vec<&'v View>, String> {
+        let last = &self.electorate;
+        let voters = || {
+            let votes = |view: &&View| view.votes() || last.contains(&view.of) && !view.is_empty();
+            views.values().copied().filter(votes)
+        };
+        let answered = |of: &BTreeSet<&Id>, all: &BTreeSet<Id>| {
+            let (n, of) = (all.len(), of.iter().filter(|id| all.contains(**id)).count());
+            format!("{of} of the cluster's {n} masters answered")
+        };
+        let counted: Vec<&View> = if last.is_empty() {
+            let strange = |view: &View| {
+                let known: BTreeSet<&Id> = view.members.iter().map(|member| &member.id).collect();
+                voters().find(|other| !known.contains(&other.of))
+            };
+            if let Some((one, other)) = voters().find_map(|view| Some((view, strange(view)?))) {
+                return Err(format!(
+                    "the addresses lead to two clusters, or to a server that was forgotten: {} \
+                     does not know {}; take the wrong one out of the settings",
+                    one.own_name(),
+                    other.own_name()
+                ));
+            }
+            voters().collect()
+        } else {
+            let electors: BTreeSet<&Id> =
+                voters().map(|view| &view.of).filter(|of| last.contains(*of)).collect();
+            if !agree(&electors, last) {
+                return Err(format!(
+                    "{}; if at least half of the masters were replaced at once (TAKEOVER), \
+                     restart this program",
+                    answered(&electors, last)
+                ));
+            }
+            let mut listed = BTreeMap::<&Id, usize>::new();
+            let lists = voters().filter(|view| electors.contains(&view.of));
+            for member in lists.flat_map(|view| &view.members) {
+                *listed.entry(&member.id).or_default() += 1;
+            }
+            let needed = majority(last.len());
+            voters().filter(|view| listed.get(&view.of).is_some_and(|n| *n >= needed)).collect()
+        };
+        let sizes = counted.iter().map(|view| view.electorate().len());
+        match sizes.max() {
+            Some(1) => {
+                // Nobody else can say who took its place (TAKEOVER), and when.
+                return Err("a cluster with one master cannot say who has replaced it: use three \
+                            masters, or a group that Sentinels watch"
+                    .to_owned());
+            }
+            Some(_) => {}
+            None => {
+                let all = views.values().map(|view| view.electorate());
+                return Err(match all.max_by_key(BTreeSet::len) {
+                    None => String::new(),
+                    Some(all) if all.is_empty() => "no server of the cluster has slots \
+                                                    (`redis-cli --cluster create`)"
+                        .to_owned(),
+                    Some(all) => answered(&BTreeSet::new(), &all),
+                });
+            }
+        }
+        let of: BTreeSet<&Id> = counted.iter().map(|view| &view.of).collect();
+        let unheard = counted.iter().map(|view| view.electorate()).find(|all| !agree(&of, all));
+        unheard.map_or(Ok(counted), |all| Err(answered(&of, &all)))
+    }
+
+    fn learn_servers(&mut self, views: &[&View]) {
+        self.servers.clear();
+        for Member { id, at, master, slots, .. } in views.iter().flat_map(|view| &view.members) {
+            let new = || Server { at: None, has_slots: false, master: None };
+            let server = self.servers.entry(id.clone()).or_insert_with(new);
+            server.at = at.clone().or_else(|| server.at.take());
+            server.has_slots |= !slots.is_empty();
+            server.master = master.clone().or_else(|| server.master.take());
+        }
+    }
+}
+
+fn follow(word: &mut Option<Word>, mut new: Word, unbroken: Duration) {
+    if let Some(old) = word {
+        let is_same = old.owner == new.owner;
+        if new.epoch < old.epoch || new.epoch == old.epoch && !is_same {
+            old.passed_over = Some((new.owner, new.epoch));
             return;
         }
-        // Also of a master that does not answer now.
-        let members = || views.iter().flat_map(|view| &view.members);
-        for member in members() {
-            let Some(at) = &member.at else { continue };
-            if !member.slots.is_empty() {
-                self.masters.insert(member.id.clone(), at.clone());
+        if is_same {
+            new.disturbed = old.disturbed;
+            if new.asked <= old.asked + unbroken {
+                new.since = old.since;
             }
         }
-        let named = |id: &Id| members().any(|member| member.id == *id && member.master.is_none());
-        self.masters.retain(|id, _| named(id));
-        self.replicas.clear();
-        for member in members() {
-            if let (Some(master), Some(at)) = (&member.master, &member.at) {
-                self.replicas.entry(master.clone()).or_default().insert(at.clone());
-            }
-        }
+    }
+    *word = Some(new);
+}
+
+/// A majority of the electorate is among them.
+fn agree(of: &BTreeSet<&Id>, electorate: &BTreeSet<Id>) -> bool {
+    of.iter().filter(|id| electorate.contains(**id)).count() >= majority(electorate.len())
+}
+
+fn refused(detail: impl Into<String>) -> NodeError {
+    NodeError::not_executed(NodeFault::NoAgreement, detail.into())
+}
+
+fn with_silence(why: String, silence: Option<NodeError>) -> NodeError {
+    match silence {
+        Some(silence) if why.is_empty() => silence,
+        Some(silence) => refused(format!("{why}; {}", silence.detail())),
+        None => refused(why),
     }
 }
 
-/// For each slot its owner, with the owner's epoch.
-fn claims(view: &View) -> Vec<Option<(&Id, u64)>> {
-    let mut claims = vec![None; SLOTS];
-    for member in view.masters() {
-        for (first, last) in &member.slots {
-            claims[usize::from(*first)..=usize::from(*last)].fill(Some((&member.id, member.epoch)));
-        }
-    }
-    claims
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::nodes::Member;
-    use super::*;
-
-    const MS: Duration = Duration::from_millis(1);
-
-    fn at(ms: u64) -> Moment {
-        Moment::from_nanos(ms * 1_000_000)
-    }
-
-    /// `a1=0-9 b2=10-19`: name, epoch and slots of each master, as `of` sees it.
-    fn view(of: &str, text: &str) -> View {
-        let member = |word: &str| {
-            let (name, slots) = word.split_once('=').unwrap();
-            let (id, epoch) = name.split_at(1);
-            let (first, last) = slots.split_once('-').unwrap();
-            let port = 7_000 + u16::from(id.as_bytes()[0]);
-            Member {
-                id: id.into(),
-                at: Address::new("h", port),
-                epoch: epoch.parse().unwrap(),
-                master: None,
-                slots: vec![(first.parse().unwrap(), last.parse().unwrap())],
+/// Ranges of slots, each with the owner and the epoch that enough of the views name.
+fn agreed<'v>(
+    views: &[&'v View],
+    passes: impl Fn(&BTreeSet<&Id>) -> bool,
+) -> Vec<((u16, u16), &'v Id, u64)> {
+    let claims: Vec<BTreeMap<u16, (u16, &Member)>> = views.iter().map(|v| v.claims()).collect();
+    let ranges = claims.iter().flatten();
+    let ends = ranges.flat_map(|(first, (last, _))| [*first, *last + 1]);
+    let ends: BTreeSet<u16> = ends.collect();
+    let mut agreed = Vec::new();
+    for (first, next) in ends.iter().zip(ends.iter().skip(1)) {
+        let mut said = BTreeMap::<(&Id, u64), BTreeSet<&Id>>::new();
+        for (view, claims) in views.iter().zip(&claims) {
+            let claim = claims.range(..=first).next_back().filter(|(_, (last, _))| first <= last);
+            if let Some((_, (_, owner))) = claim {
+                said.entry((&owner.id, owner.epoch)).or_default().insert(&view.of);
             }
-        };
-        View { of: of.into(), members: text.split(' ').map(member).collect() }
+        }
+        let named = said.into_iter().find(|(_, of)| passes(of));
+        agreed.extend(named.map(|((owner, epoch), _)| ((*first, next - 1), owner, epoch)));
     }
-
-    fn owner(map: &Map, slot: u16) -> Option<String> {
-        map.word(slot).ok().map(|word| {
-            format!("{}{}@{}", word.owner, word.epoch, word.asked.as_nanos() / 1_000_000)
-        })
-    }
-
-    const ALL: &str = "a1=0-9 b2=10-19 c3=20-29";
-
-    #[test]
-    fn a_majority_of_the_masters_names_an_owner_with_its_epoch() {
-        let mut map = Map::new();
-        map.decide(&[view("a", ALL)], (at(1), MS), None);
-        assert_eq!(owner(&map, 0), None, "one of three");
-        assert!(map.word(0).unwrap_err().detail().contains("1 of the cluster's 3 masters"));
-        map.decide(&[view("a", ALL), view("a", ALL)], (at(2), MS), None);
-        assert_eq!(owner(&map, 0), None, "the same one twice");
-        map.decide(&[view("a", ALL), view("b", ALL)], (at(3), MS), None);
-        assert_eq!(owner(&map, 9).as_deref(), Some("a1@3"));
-        assert_eq!(map.unowned(at(0)), [(30, 16_383)]);
-        assert!(map.word(30).unwrap_err().detail().contains("no master owns it"));
-        // `c` took a slot, and only it knows.
-        let claims = "a1=0-8 b2=10-19 c4=9-29";
-        map.decide(&[view("a", ALL), view("c", claims)], (at(4), MS), None);
-        assert_eq!(owner(&map, 9).as_deref(), Some("a1@3"), "its word gets older");
-        assert_eq!(owner(&map, 0).as_deref(), Some("a1@4"));
-        map.decide(&[view("b", claims), view("c", claims)], (at(5), MS), None);
-        assert_eq!(owner(&map, 9).as_deref(), Some("c4@5"));
-        // Two that are behind do not bring it back.
-        map.decide(&[view("a", ALL), view("b", ALL)], (at(6), MS), None);
-        assert_eq!(owner(&map, 9).as_deref(), Some("c4@5"));
-        let back = "a5=0-9 b2=10-19 c4=20-29";
-        map.decide(&[view("a", back), view("b", back)], (at(7), MS), None);
-        assert_eq!(owner(&map, 9).as_deref(), Some("a5@7"));
-    }
-
-    #[test]
-    fn an_owner_is_watched_as_long_as_the_words_follow_each_other() {
-        let mut map = Map::new();
-        let mut since = |text: &str, ms| {
-            map.decide(&[view("a", text), view("b", text)], (at(ms), MS), None);
-            map.word(0).unwrap().since
-        };
-        let later = "a4=0-9 b2=10-19 c3=20-29";
-        assert_eq!([since(ALL, 1), since(ALL, 2), since(later, 3)], [1, 1, 1]);
-        assert_eq!(since(later, 5), 4, "nobody looked in between");
-        assert_eq!(since("a4=1-9 b5=0-19 c3=20-29", 6), 5);
-        assert_eq!(since("a6=0-9 b5=10-19 c3=20-29", 7), 6);
-    }
-
-    #[test]
-    fn a_master_that_only_the_others_know_counts() {
-        let mut map = Map::new();
-        let more = format!("{ALL} d4=30-39 e5=40-49");
-        map.decide(&[view("a", ALL), view("b", ALL)], (at(1), MS), None);
-        map.decide(&[view("a", ALL), view("b", &more)], (at(2), MS), None);
-        assert_eq!(owner(&map, 0).as_deref(), Some("a1@1"), "two of five");
-        map.decide(&[view("a", ALL), view("b", &more), view("d", &more)], (at(3), MS), None);
-        assert_eq!(owner(&map, 0).as_deref(), Some("a1@3"));
-    }
-
-    #[test]
-    fn a_cluster_with_one_master_is_refused() {
-        let mut map = Map::new();
-        map.decide(&[view("a", "a1=0-9")], (at(1), MS), None);
-        assert!(map.word(0).unwrap_err().detail().contains("use three masters"));
-    }
-
-    #[test]
-    fn the_slots_of_a_master_are_shown_as_ranges() {
-        let mut map = Map::new();
-        map.decide(&[view("a", ALL), view("b", ALL)], (at(3), MS), None);
-        assert_eq!(map.slots_of(&"b".into()), [(10, 19)]);
-        assert_eq!(map.unowned(at(4)), [(0, 16_383)], "all words are older");
-    }
+    agreed
 }

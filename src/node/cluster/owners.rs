@@ -1,11 +1,8 @@
 //! Who owns the slots of a cluster, for the commands of operators.
 
-use std::time::Duration;
-
-use super::map::Map;
+use super::map::{Map, Round};
 use super::nodes::View;
 use crate::error::{NodeError, NodeFault};
-use crate::time::Moment;
 
 /// A master of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,9 +31,10 @@ pub fn cluster_masters(answer: &str, by_name: bool) -> Vec<(String, u16)> {
 /// No majority of the masters names the owner of each slot.
 pub fn slot_owners(answers: &[String], by_name: bool) -> Result<Vec<SlotOwner>, NodeError> {
     let views: Vec<View> = answers.iter().filter_map(|text| View::parse(text, by_name)).collect();
-    let mut map = Map::new();
+    let mut map = Map::default();
     let strange = NodeError::not_executed(NodeFault::Protocol, "no server showed the cluster");
-    map.decide(&views, (Moment::default(), Duration::ZERO), Some(strange));
+    let silence = Some(strange).filter(|_| views.is_empty());
+    map.decide(Round { views: &views, silence, ..Round::default() });
     let mut owners = std::collections::BTreeMap::<_, SlotOwner>::new();
     for slot in 0..crate::name::SLOTS as u16 {
         let word = map.word(slot)?;

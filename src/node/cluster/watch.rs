@@ -6,15 +6,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use futures_util::stream::FuturesUnordered;
 use redis::{AsyncConnectionConfig, RedisResult, Value};
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use super::map::Map;
-use super::nodes::View;
+use super::map::{Map, Round, WORD};
+use super::nodes::{Id, View};
 use crate::dial::Line;
 use crate::dial::address::Address;
 use crate::dial::endpoint::Endpoint;
@@ -22,18 +20,18 @@ use crate::dial::frames::Limits;
 use crate::env::{Env, pause};
 use crate::error::{NodeError, NodeFault};
 use crate::node::redis::faults;
-use crate::quorum::majority;
 use crate::sentinel::conn::fields;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// For one question, connecting included.
+/// For one answer, and for a round's connections.
 const WITHIN: Duration = Duration::from_millis(500);
+/// For one connection, which a later round uses.
+const CONNECT: Duration = Duration::from_secs(3);
 /// For the others, after a majority has answered.
 const PATIENCE: Duration = Duration::from_millis(50);
 /// Shortest and longest pause between two rounds that answers asked for.
 const PROMPTED: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-const LONGEST: Duration = Duration::from_secs(5);
 /// `cluster-node-timeout` of a server that shows none.
 const USUAL: Duration = Duration::from_secs(15);
 
@@ -44,8 +42,8 @@ pub(super) struct Topology {
     seeds: Vec<Address>,
     reached: BTreeMap<Address, Address>,
     pub(super) map: SyncMutex<Map>,
-    /// By the address at which the server was asked: `None` if it shows none.
-    timeouts: SyncMutex<BTreeMap<Address, Option<Duration>>>,
+    /// Last shown; `None` by a server that shows none.
+    timeouts: SyncMutex<BTreeMap<Id, Option<Duration>>>,
     /// L of the settings.
     least_window: Duration,
     rounds: watch::Sender<u64>,
@@ -80,7 +78,7 @@ impl Topology {
             env,
             seeds,
             reached,
-            map: SyncMutex::new(Map::new()),
+            map: SyncMutex::default(),
             timeouts: SyncMutex::default(),
             least_window,
             rounds: watch::Sender::new(0),
@@ -110,12 +108,19 @@ impl Topology {
 
     /// L (cluster 4).
     pub(super) fn window(&self) -> Duration {
-        window(self.node_timeout()).max(self.least_window)
+        window(self.node_timeout()).max(WORD).max(self.least_window)
     }
 
     /// The longest L that a client can state which may not read the servers' settings.
     pub(super) fn widest_window(&self) -> Duration {
         window(USUAL).max(self.window())
+    }
+
+    /// A third of the time in which a master may be replaced; none, where one cannot tell.
+    fn unbroken(&self) -> Duration {
+        let timeouts = self.timeouts.lock();
+        let least = timeouts.values().copied().min().flatten();
+        least.map_or(Duration::ZERO, |least| window(least) / 3)
     }
 
     pub(super) fn endpoint(&self, at: &Address) -> Endpoint {
@@ -124,11 +129,11 @@ impl Topology {
     }
 
     async fn keep_asking(self: Arc<Self>) {
-        let (mut open, mut prompted) = (BTreeMap::new(), 0_u32);
+        let (mut lines, mut prompted) = (Lines::default(), 0_u32);
         loop {
-            self.round(&mut open).await;
+            self.round(&mut lines).await;
             let floor = pause(self.env.random(), prompted, PROMPTED);
-            let rest = (self.window() / 6).min(LONGEST).saturating_sub(floor);
+            let rest = (window(self.node_timeout()) / 6).min(WORD / 3).saturating_sub(floor);
             sleep(floor).await;
             prompted = match timeout(rest, self.prompt.notified()).await {
                 Ok(()) => prompted.saturating_add(1),
@@ -137,53 +142,79 @@ impl Topology {
         }
     }
 
-    async fn round(&self, open: &mut BTreeMap<Address, Line>) {
-        let asked = self.env.now();
+    async fn round(self: &Arc<Self>, lines: &mut Lines) {
+        lines.asked = self.env.now();
         let known: BTreeSet<Address> = {
             let map = self.map.lock();
             self.seeds.iter().chain(map.masters()).cloned().collect()
         };
         let (mut views, mut silence) = (Vec::new(), None);
-        self.ask(&known, open, &mut views, &mut silence).await;
-        let named = views.iter().flat_map(View::masters).filter_map(|master| master.at.clone());
-        let more: BTreeSet<Address> = named.filter(|at| !known.contains(at)).collect();
-        self.ask(&more, open, &mut views, &mut silence).await;
-        open.retain(|at, _| known.contains(at) || more.contains(at));
-        let unbroken = self.window() / 3;
-        self.map.lock().decide(&views, (asked, unbroken), silence);
+        self.ask(&known, lines, &mut views, &mut silence).await;
+        let more: BTreeSet<Address> = {
+            let (map, timeouts) = (self.map.lock(), self.timeouts.lock());
+            // A replica is asked once, as it may be the next master.
+            let new = map.servers().filter(|(id, _)| !timeouts.contains_key(*id));
+            let new = new.filter_map(|(_, at)| at).cloned();
+            map.named(&views).into_iter().chain(new).filter(|at| !known.contains(at)).collect()
+        };
+        self.ask(&more, lines, &mut views, &mut silence).await;
+        lines.open.retain(|at, _| known.contains(at) || more.contains(at));
+        let (asked, heard, unbroken) = (lines.asked, self.env.now(), self.unbroken());
+        let mut map = self.map.lock();
+        map.decide(Round { views: &views, asked, heard, unbroken, silence });
+        let ours: BTreeSet<&Id> = map.servers().map(|(id, _)| id).collect();
+        self.timeouts.lock().retain(|id, _| ours.is_empty() || ours.contains(id));
+        drop(map);
         self.rounds.send_modify(|n| *n = n.wrapping_add(1));
     }
 
     async fn ask(
-        &self,
+        self: &Arc<Self>,
         whom: &BTreeSet<Address>,
-        open: &mut BTreeMap<Address, Line>,
+        lines: &mut Lines,
         views: &mut Vec<View>,
         silence: &mut Option<NodeError>,
     ) {
-        let ask = |at: &Address| self.ask_one(at.clone(), open.remove(at));
-        let mut asking: FuturesUnordered<_> = whom.iter().map(ask).collect();
+        whom.iter().for_each(|at| lines.ask(self, at));
+        let mut missing = whom.clone();
         let mut patience = pin!(sleep(WITHIN));
         let mut pressed = false;
-        loop {
-            let (at, answer, line) = tokio::select! {
+        while let Some(first) = missing.first() {
+            let (at, asked, answer) = tokio::select! {
                 biased;
-                next = asking.next() => match next {
-                    Some(next) => next,
-                    None => return,
+                Some(done) = lines.asking.join_next() => match done {
+                    Ok(done) => lines.keep(done),
+                    Err(_) => continue,
                 },
-                () = &mut patience => return,
+                () = &mut patience => {
+                    if !pressed {
+                        let late = NodeError::not_executed(
+                            NodeFault::Unreachable,
+                            format!("{first}: no answer within {WITHIN:?}"),
+                        );
+                        silence.get_or_insert(late);
+                    }
+                    return;
+                }
             };
+            // It was asked in an earlier round, so it may be from before.
+            if asked != lines.asked {
+                if missing.contains(&at) {
+                    lines.ask(self, &at);
+                }
+                continue;
+            }
+            missing.remove(&at);
             match answer {
                 Ok((view, node_timeout)) => {
-                    self.timeouts.lock().insert(at.clone(), node_timeout);
-                    open.extend(line.map(|line| (at, line)));
+                    let mut timeouts = self.timeouts.lock();
+                    let last = timeouts.entry(view.of.clone()).or_default();
+                    *last = node_timeout.or(*last);
                     views.push(view);
                 }
                 Err(e) => *silence = Some(e),
             }
-            let size = views.iter().map(|view| view.masters().count()).max().unwrap_or(0);
-            if !pressed && size > 0 && views.len() >= majority(size) {
+            if !pressed && self.map.lock().is_majority(views) {
                 pressed = true;
                 patience.set(sleep(PATIENCE));
             }
@@ -191,32 +222,38 @@ impl Topology {
     }
 
     async fn ask_one(
-        &self,
-        at: Address,
+        self: Arc<Self>,
+        at: &Address,
         line: Option<Line>,
-    ) -> (Address, Result<Answer, NodeError>, Option<Line>) {
-        let endpoint = self.endpoint(&at);
-        let asking = timeout(WITHIN, async {
-            if let Some(mut line) = line
-                && let Ok(answers) = question(&mut line).await
-            {
-                return (self.read(answers, &at), Some(line));
+    ) -> (Result<Answer, NodeError>, Option<Line>) {
+        if let Some(mut line) = line
+            && let Ok(Ok(answers)) = timeout(WITHIN, question(&mut line)).await
+        {
+            return (self.read(answers, at), Some(line));
+        }
+        let endpoint = self.endpoint(at);
+        let located = |e: NodeError| e.at(&endpoint.to_string(), "");
+        let late = |what, within| {
+            let detail = format!("no {what} within {within:?}");
+            located(NodeError::not_executed(NodeFault::Unreachable, detail))
+        };
+        let opening = |e| located(faults::opening(&e, endpoint.is_tls(), &endpoint.secrets()));
+        let config = AsyncConnectionConfig::new();
+        let dialled = endpoint.dial("the cluster's map", config, Limits::WORDS);
+        let mut line = match timeout(CONNECT, dialled).await {
+            Ok(Ok(line)) => line,
+            Ok(Err(e)) => return (Err(opening(e)), None),
+            Err(_) => return (Err(late("connection", CONNECT)), None),
+        };
+        let answers = match timeout(WITHIN, question(&mut line)).await {
+            Ok(Ok(answers)) => answers,
+            Ok(Err(e)) => {
+                let e = faults::connecting(&line.blamed(e), &line.secrets());
+                return (Err(located(e)), None);
             }
-            let config = AsyncConnectionConfig::new();
-            let opening = |e| faults::opening(&e, endpoint.is_tls(), &endpoint.secrets());
-            let mut line = match endpoint.dial("the cluster's map", config, Limits::WORDS).await {
-                Ok(line) => line,
-                Err(e) => return (Err(opening(e)), None),
-            };
-            let answers = question(&mut line).await;
-            let answers = answers.map_err(|e| faults::connecting(&line.blamed(e), &line.secrets()));
-            (answers.and_then(|answers| self.read(answers, &at)), Some(line))
-        });
-        let (answer, line) = asking.await.unwrap_or_else(|_| {
-            let detail = format!("no answer within {WITHIN:?}");
-            (Err(NodeError::not_executed(NodeFault::Unreachable, detail)), None)
-        });
-        (at, answer.map_err(|e| e.at(&endpoint.to_string(), "")), line)
+            Err(_) => return (Err(late("answer", WITHIN)), None),
+        };
+        (self.read(answers, at).map_err(located), Some(line))
     }
 
     fn read(&self, answers: Vec<RedisResult<Value>>, at: &Address) -> Result<Answer, NodeError> {
@@ -241,11 +278,41 @@ impl Topology {
 
     /// Since when the word on a slot counts.
     pub(super) fn since(&self) -> Moment {
-        self.env.now() - self.window()
+        self.env.now() - WORD
     }
 }
 
 type Answer = (View, Option<Duration>);
+type Answered = (Address, Moment, Result<Answer, NodeError>);
+
+/// Connections, from round to round. One that is slow to be made is not given up with its round.
+#[derive(Default)]
+struct Lines {
+    open: BTreeMap<Address, Line>,
+    /// When the present round began.
+    asked: Moment,
+    asking: JoinSet<(Answered, Option<Line>)>,
+    under_way: BTreeSet<Address>,
+}
+
+impl Lines {
+    fn ask(&mut self, topology: &Arc<Topology>, at: &Address) {
+        if self.under_way.insert(at.clone()) {
+            let (topology, at, line) = (Arc::clone(topology), at.clone(), self.open.remove(at));
+            let asked = self.asked;
+            self.asking.spawn(async move {
+                let (answer, line) = topology.ask_one(&at, line).await;
+                ((at, asked, answer), line)
+            });
+        }
+    }
+
+    fn keep(&mut self, (answered, line): (Answered, Option<Line>)) -> Answered {
+        self.under_way.remove(&answered.0);
+        self.open.extend(line.map(|line| (answered.0.clone(), line)));
+        answered
+    }
+}
 
 fn window(node_timeout: Duration) -> Duration {
     node_timeout.saturating_mul(2).saturating_add(Duration::from_secs(1))

@@ -188,6 +188,7 @@ mod tests {
             process: Process::fresh(),
             evicted: 0,
             stayed: false,
+            disturbed: false,
             micros: now * 1_000,
         }
     }

@@ -53,6 +53,7 @@ fn shown(m: &Marker) -> Shown {
         process,
         evicted,
         stayed: false,
+        disturbed: false,
         micros: NOW * 1_000,
     }
 }
@@ -66,6 +67,7 @@ fn asked() -> Asked {
         trust_fresh: false,
         allow_eviction: false,
         durable: false,
+        disturbed: None,
         epoch: None,
         remembers: Remembered::default(),
         name: NAME,
@@ -189,14 +191,24 @@ fn told(shown: &Shown, verdict: &Verdict) -> String {
 #[test]
 fn a_slot_that_was_never_away_takes_over_its_owners_epoch() {
     let later = Asked { epoch: Some(marker().epoch + 1), ..asked() };
-    let went = |stayed| {
-        let Verdict::Goes(m, change) = judge(&Shown { stayed, ..shown(&marker()) }, &later) else {
-            panic!("it goes")
-        };
-        (m.epoch - marker().epoch, m.history == marker().history, change.begun)
+    let went = |shown: Shown, asked: &Asked| match judge(&shown, asked) {
+        Verdict::Goes(m, change) => (m.epoch, change.begun, m.losses.iter().last().unwrap().from),
+        other => panic!("{other:?}"),
     };
-    assert_eq!(went(true), (1, true, false));
-    assert_eq!(went(false), (1, false, true));
+    let (shown, from) = (shown(&marker()), marker().losses.iter().last().unwrap().from);
+    assert_eq!(went(Shown { stayed: true, ..shown }, &later), (7, false, from));
+    assert!(went(Shown { stayed: false, ..shown }, &later).1);
+    // It was demoted in between, and has read nothing since.
+    let renamed = Shown { replid: ReplicationId::of(9), stayed: true, ..shown };
+    assert!(went(renamed, &later).1);
+    // Some keys may be gone (cluster 8).
+    let disturbed = Shown { disturbed: true, stayed: true, ..shown };
+    assert_eq!(went(disturbed, &later), (7, true, 0));
+    // The epochs of a cluster that was made from these data are lower.
+    let process = Process { run: 77, ..shown.process };
+    let anew = Asked { epoch: Some(1), ..asked() };
+    assert_eq!(went(Shown { process, ..renamed }, &anew).0, 1);
+    assert_eq!(went(Shown { stayed: true, ..shown }, &anew), (6, false, from));
 }
 
 #[test]

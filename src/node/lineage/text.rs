@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::losses::LOSSES;
 use super::{Handover, Losses, Marker, Note, Process};
-use crate::op::{Began, Loss};
+use crate::op::{Began, Lineage, Loss};
 
 pub(crate) const NOTE: usize = 53;
 /// A server that does not count its input.
@@ -217,4 +217,15 @@ impl Note {
             micros: fields.number(16)?,
         })
     }
+}
+
+pub(crate) fn foreign(ours: &Lineage, theirs: &Lineage, at: &str) -> String {
+    let name = |l: &Lineage| format!("{:016x}/{:016x}", l.deployment, l.vote);
+    format!(
+        "{at} has the data {} (deployment/vote), and this node's are {}: the address leads to \
+         another server, or its replicas copied another group; point the address at the right \
+         server; if these are the right data, restart this program (and correct `deployment`)",
+        name(theirs),
+        name(ours)
+    )
 }

@@ -56,6 +56,7 @@ pub(super) struct Nature {
 impl Nature {
     pub(super) fn shown(self, kept: &Kept, clock: Clock) -> Shown {
         let follows = |watched| kept.marker.is_some_and(|m| watched <= m.epoch);
+        let was_open = |at| kept.marker.is_some_and(|m| m.since * 1_000 <= at);
         Shown {
             marker: kept.marker,
             is_empty: kept.marker.is_none(),
@@ -64,6 +65,7 @@ impl Nature {
             process: self.process,
             evicted: self.evicted,
             stayed: kept.is_raw && self.watched.is_some_and(follows),
+            disturbed: self.disturbed.is_some_and(was_open),
             micros: clock.micros,
         }
     }
@@ -85,6 +87,7 @@ pub(super) fn open(
         trust_fresh: false,
         allow_eviction: false,
         durable: nature.durable,
+        disturbed: None,
         epoch: nature.epoch,
         remembers: batch.remembers,
         name: nature.name,

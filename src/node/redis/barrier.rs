@@ -208,6 +208,9 @@ impl Waiter {
             let now = self.server.env.now();
             for wish in std::mem::take(&mut waiting) {
                 match &round {
+                    Ok(Round { refused, .. }) if refused.contains_key(&wish.slot) => {
+                        let _ = wish.done.send(Err(refused[&wish.slot].clone()));
+                    }
                     Ok(round) if !self.is_final(round, &wish, now) => waiting.push(wish),
                     // Who dropped its future does not wait any more.
                     Ok(round) if round.history_id == wish.history_id => {
@@ -331,7 +334,8 @@ mod tests {
         let is_final = |have, connected: u16, history_id, left| {
             let replica = |port| Attached { at: Place::new("a", port), online: true, offset: 0 };
             let attached = (0..connected).map(replica).collect();
-            let round = Round { have, attached, offset: 1, history_id };
+            let refused = BTreeMap::new();
+            let round = Round { have, attached, offset: 1, history_id, refused };
             let (slot, done) = (None, oneshot::channel().0);
             let wish = Wish { history_id: 7, slot, deadline: now + left, done };
             waiter.is_final(&round, &wish, now)

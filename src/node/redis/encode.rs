@@ -6,7 +6,7 @@ use redis::Cmd;
 
 use super::script::{IN_SLOT, SCRIPT};
 use super::seen::Seen;
-use crate::name::{STAYS, slot_key, trial_key};
+use crate::name::{NONE, STAYS, slot_key, trial_key};
 use crate::op::{Batch, Enlist, LockMode, Op, Place, QuarantineId, Slots, Want};
 use crate::store::locks::waits;
 use crate::store::planned::Planned;
@@ -18,7 +18,7 @@ pub(crate) const MARKER: &str = crate::name::MARKER;
 pub(crate) const NOTE: &str = crate::name::NOTE;
 /// The last two keys of each batch in a slot of a cluster: whether it was away, and one that is
 /// never there.
-const IN_SLOT_ONLY: [&str; 2] = [STAYS, "palisade:none"];
+const IN_SLOT_ONLY: [&str; 2] = [STAYS, NONE];
 
 /// Larger than every ticket.
 const LAST_TICKET: u64 = 10_000_000_000_000_000;
@@ -60,6 +60,8 @@ pub(crate) struct Named {
     pub(crate) until: Option<Moment>,
     /// Lowest epoch since which each word on a slot has named this owner (cluster 7).
     pub(crate) since: Option<u64>,
+    /// When the slot was last known to be migrating from it (cluster 8).
+    pub(crate) disturbed: Option<Moment>,
 }
 
 impl GroupTerms {
@@ -119,7 +121,8 @@ pub(crate) fn batch(
     cmd.arg(count);
     for key in [MARKER, NOTE] {
         match (group_terms.slot, group_terms.trial) {
-            (Some(slot), _) => cmd.arg(slot_key(slot, key)),
+            (Some(slot), None) => cmd.arg(slot_key(slot, key)),
+            (Some(slot), Some(trial)) => cmd.arg(slot_key(slot, &trial_key(trial, key))),
             (None, None) => cmd.arg(key),
             (None, Some(trial)) => cmd.arg(trial_key(trial, key)),
         };

@@ -37,6 +37,8 @@ pub(crate) struct ServerFacts {
     pub(crate) min_replicas_max_lag: Option<u32>,
     /// `None` if the server never deletes keys because its memory is full.
     pub(crate) eviction: Option<Eviction>,
+    /// Of a server of a cluster.
+    pub(crate) cluster_id: Option<Arc<str>>,
 }
 
 /// What a node has to know of its servers, and of which kind they are.
@@ -121,16 +123,23 @@ pub(super) fn look(
     if wants.min_replicas {
         commands.push(redis::cmd("CONFIG").arg("GET").arg("min-replicas-*").take());
     }
+    if wants.cluster {
+        commands.push(redis::cmd("CLUSTER").arg("MYID").take());
+    }
     let (answers, at) = (wire.ask(&commands), at.clone());
     async move {
         let secrets = at.secrets();
         let answers = answers.await.map_err(|e| faults::connecting(&e, &secrets))?;
         let answer = |value: Value| value.extract_error().map_err(|e| at.blamed(e));
         let mut answers = answers.into_iter().map(answer);
-        let mut text = || text(answers.next().unwrap_or(Ok(Value::Nil)), &secrets);
-        let (server, replication, memory) = (text()?, text()?, text()?);
-        let config = answers.next().and_then(Result::ok);
-        read([&server, &replication, &memory], config.as_ref(), (wants.cluster, &secrets))
+        let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
+        let mut word = || text(next(), &secrets);
+        let (server, replication, memory) = (word()?, word()?, word()?);
+        let config = wants.min_replicas.then(&mut next).and_then(Result::ok);
+        let id = wants.cluster.then(|| text(next(), &secrets)).transpose()?;
+        let all = [&*server, &replication, &memory];
+        let facts = read(all, config.as_ref(), (wants.cluster, &secrets))?;
+        Ok(ServerFacts { cluster_id: id.map(Into::into), ..facts })
     }
 }
 
@@ -178,6 +187,7 @@ fn read(
         min_replicas: setting("min-replicas-to-write")?,
         min_replicas_max_lag: setting("min-replicas-max-lag")?,
         eviction: eviction(memory, secrets)?,
+        cluster_id: None,
     })
 }
 

@@ -32,7 +32,8 @@ pub(super) struct Judging {
     pub(super) at: Arc<str>,
     pub(super) env: Arc<dyn Env>,
     known: SyncMutex<Known>,
-    pub(super) beliefs: SyncMutex<Beliefs>,
+    /// Of all slots on the connection together.
+    pub(super) beliefs: Arc<SyncMutex<Beliefs>>,
 }
 
 #[derive(Clone, Default)]
@@ -44,7 +45,7 @@ struct Known {
 
 impl Judging {
     pub(super) fn new(identity: Arc<str>, at: Arc<str>, env: Arc<dyn Env>) -> Self {
-        let (known, beliefs) = (SyncMutex::default(), SyncMutex::default());
+        let (known, beliefs) = (SyncMutex::default(), Arc::default());
         Self { identity, at, env, known, beliefs }
     }
 
@@ -58,6 +59,7 @@ impl Judging {
             allow_eviction: group_terms.allow_eviction,
             durable: group_terms.durable,
             epoch: group_terms.named.and_then(|named| named.epoch),
+            disturbed: group_terms.named.and_then(|named| named.disturbed),
             remembers: batch.remembers,
             name: 0,
         }
@@ -89,6 +91,8 @@ pub(super) struct Attempt {
     pub(super) group_terms: GroupTerms,
     /// In µs by the server's clock.
     deadline: Option<u64>,
+    /// Before it is sent for the first time.
+    made: Moment,
     pub(super) sent_with: Arc<SyncMutex<SentWith>>,
     tries: u8,
     plans: u8,
@@ -113,10 +117,22 @@ impl Attempt {
         // By the clock of another server, from an earlier connection, it counts as passed: the two
         // cannot be compared.
         let deadline = batch.not_after.as_ref().map(|moment| moment.on(&judging.identity));
+        let made = judging.env.now();
         let (judging, sent_with) = (Arc::clone(judging), Arc::default());
         let (tries, plans) = (TRIES, PLANS);
         let (places, settled) = (None, None);
-        Self { judging, batch, group_terms, deadline, sent_with, tries, plans, places, settled }
+        Self {
+            judging,
+            batch,
+            group_terms,
+            deadline,
+            made,
+            sent_with,
+            tries,
+            plans,
+            places,
+            settled,
+        }
     }
 
     /// By what the server showed at the login. Returns the bytes that write the marker, or the
@@ -138,7 +154,7 @@ impl Attempt {
         self.tries = 0;
         let name = self.judging.env.random() as u64;
         let asked = Asked { name, ..Judging::asked(&self.batch, self.group_terms) };
-        let marker = lineage::left(&look.news.shown(None), &asked)?;
+        let marker = lineage::left(&look.news.shown(None, self.made), &asked)?;
         let replaces = Some(look.news.marker.clone());
         let seen = Seen::new(&marker, Change::default(), asked, replaces);
         Some(self.encode_under(Some(Arc::new(seen)), Noted::read(&look.news.note)))
@@ -237,7 +253,7 @@ impl Attempt {
     fn judged(&self, news: &News, read: Moment) -> Option<Arc<Seen>> {
         let name = self.judging.env.random() as u64;
         let asked = Asked { name, ..Judging::asked(&self.batch, self.group_terms) };
-        let verdict = lineage::judge(&news.shown(self.group_terms.named), &asked);
+        let verdict = lineage::judge(&news.shown(self.group_terms.named, self.made), &asked);
         let Verdict::Goes(marker, change) = verdict else { return None };
         // The script compares texts, and a marker may be written in more ways than ours.
         let changes = marker.to_string() != news.marker;
@@ -379,7 +395,7 @@ mod tests {
     }
 
     fn attempt_of(batch: Arc<Batch>, until: Option<Moment>) -> (Attempt, Arc<SyncMutex<SentWith>>) {
-        let named = Some(Named { epoch: Some(3), until, since: None });
+        let named = Some(Named { epoch: Some(3), until, since: None, disturbed: None });
         let judging = Judging::new("0123456789abcdef".into(), "at".into(), Arc::new(SystemEnv));
         let group_terms = GroupTerms { named, ..GroupTerms::ALONE };
         let attempt = Attempt::new(&Arc::new(judging), batch, group_terms);
@@ -449,7 +465,7 @@ mod tests {
         for (run_id, run) in [("", 0), ("xyz", 0), ("00000000000000aabbccddee", 0xaa)] {
             *items.last_mut().unwrap() = Value::BulkString(run_id.into());
             let news = News::read(&Value::Array(items.clone())).expect("it is news");
-            assert_eq!(news.shown(None).process.run, run);
+            assert_eq!(news.shown(None, Moment::default()).process.run, run);
         }
     }
 

@@ -15,7 +15,7 @@ use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::node::lineage::{self, Marker, Process, ReplicationId, Shown, Verdict};
 use crate::op::{Batch, Facts, Remembered, Terms};
-use crate::time::Moment;
+use crate::time::{Drift, Moment};
 
 pub(super) struct News {
     pub(super) micros: u64,
@@ -66,10 +66,16 @@ impl News {
         Marker::parse(&self.marker, self.micros / 1_000)
     }
 
-    pub(super) fn shown(&self, named: Option<Named>) -> Shown {
+    /// `sent`: no later than the question.
+    pub(super) fn shown(&self, named: Option<Named>, sent: Moment) -> Shown {
         let Self { run, inputs, calls, was_reset, .. } = *self;
         let marker = self.parsed();
         let since = named.and_then(|named| named.since);
+        // By the server's clock, and no earlier.
+        let disturbed = named.and_then(|named| named.disturbed).map(|at| {
+            let ago = sent.since(at);
+            self.micros.saturating_sub(lineage::micros(ago.saturating_sub(Drift::DEFAULT.of(ago))))
+        });
         let stayed = marker.is_some_and(|m| since.is_some_and(|since| since <= m.epoch));
         Shown {
             marker,
@@ -79,6 +85,7 @@ impl News {
             process: Process { run, inputs, calls, was_reset },
             evicted: self.evicted,
             stayed: self.stayed && stayed,
+            disturbed: marker.is_some_and(|m| disturbed.is_some_and(|at| m.since * 1_000 <= at)),
             micros: self.micros,
         }
     }
@@ -93,7 +100,7 @@ impl News {
         seen: Option<&Arc<Seen>>,
     ) -> Result<Facts, NodeError> {
         let asked = Judging::asked(batch, group_terms);
-        match (lineage::judge(&self.shown(group_terms.named), &asked), seen) {
+        match (lineage::judge(&self.shown(group_terms.named, Moment::default()), &asked), seen) {
             (Verdict::Foreign(theirs), _) => {
                 let detail = lineage::foreign(&asked.remembers.newest, &theirs, &judging.at);
                 Err(NodeError::not_executed(NodeFault::ForeignData, detail))

@@ -63,8 +63,10 @@ impl Seen {
         let asked = &asked.about(self.marker.vote);
         let newest = &asked.remembers.newest;
         let is_named = self.marker.vote != 0 || newest.vote == 0;
-        let of_node =
-            |asked: &Asked| (asked.window, asked.longest_window, asked.epoch, asked.allow_eviction);
+        let of_node = |asked: &Asked| {
+            let Asked { window, longest_window, epoch, allow_eviction, disturbed, .. } = *asked;
+            (window, longest_window, epoch, allow_eviction, disturbed)
+        };
         of_node(&self.asked) == of_node(asked)
             && lineage::micros(asked.clock_error) <= self.marker.clock_error
             && lineage::length(asked) <= self.marker.quarantine
@@ -146,6 +148,7 @@ mod tests {
     use super::*;
     use crate::node::lineage::{Losses, ReplicationId};
     use crate::op::{Lineage, LockMode, Loss, Terms};
+    use crate::time::Moment;
 
     const NOW: u64 = 1_790_000_000_000_000;
     const TERMS: Terms =
@@ -160,6 +163,7 @@ mod tests {
             trust_fresh: false,
             allow_eviction: false,
             durable: false,
+            disturbed: None,
             epoch: Some(3),
             remembers: Remembered::default(),
             name: 1,
@@ -228,6 +232,7 @@ mod tests {
             ("larger error", Asked { clock_error: Duration::from_secs(2), ..asked() }),
             ("longer L", Asked { longest_window: Duration::from_secs(1), ..asked() }),
             ("later epoch", Asked { epoch: Some(4), ..asked() }),
+            ("a slot that was open", Asked { disturbed: Some(Moment::default()), ..asked() }),
             ("eviction", Asked { allow_eviction: true, ..asked() }),
             ("newer data", of(Lineage { generation: 2, ..own })),
             ("other data", of(Lineage { history: 9, ..own })),

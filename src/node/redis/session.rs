@@ -96,8 +96,12 @@ impl Session {
 
     fn judging(&self, slot: Option<u16>) -> Arc<Judging> {
         let Some(slot) = slot else { return Arc::clone(&self.judging) };
-        let Judging { identity, at, env, .. } = &*self.judging;
-        let new = || Arc::new(Judging::new(identity.clone(), at.clone(), Arc::clone(env)));
+        let Judging { identity, at, env, beliefs, .. } = &*self.judging;
+        let new = || {
+            let mut own = Judging::new(identity.clone(), at.clone(), Arc::clone(env));
+            own.beliefs = Arc::clone(beliefs);
+            Arc::new(own)
+        };
         Arc::clone(self.slots.lock().entry(slot).or_insert_with(new))
     }
 

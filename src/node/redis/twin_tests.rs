@@ -283,6 +283,7 @@ impl Lab {
             trust_fresh: false,
             allow_eviction: true,
             durable: false,
+            disturbed: None,
             epoch: None,
             remembers: Remembered::default(),
             name: 1,

@@ -238,7 +238,10 @@ impl Resolver for Finder {
         let group_terms = self.judge.group_terms();
         let (epoch, asked) = self.watch.named();
         let until = (!self.trust_unconfirmed).then(|| asked + group_terms.failover_window);
-        GroupTerms { named: Some(Named { epoch, until, since: None }), ..group_terms }
+        GroupTerms {
+            named: Some(Named { epoch, until, since: None, disturbed: None }),
+            ..group_terms
+        }
     }
 }
 

@@ -51,6 +51,7 @@ impl Server {
             process: self.process,
             evicted: 0,
             stayed: false,
+            disturbed: false,
             micros,
         }
     }

@@ -1,7 +1,7 @@
 //! The connection for barriers. A round has three steps: a write, a `WAIT` for replicas that have
 //! it, and an `INFO` that shows them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,6 +39,8 @@ pub(super) struct Round {
     /// written before.
     pub(super) offset: u64,
     pub(super) history_id: u64,
+    /// Slots in which nothing could be written.
+    pub(super) refused: BTreeMap<Option<u16>, NodeError>,
 }
 
 impl Round {
@@ -127,10 +129,15 @@ impl Wire {
             }
         };
         let calling = |e| faults::calling(&self.con.blamed(e), &self.con.secrets());
-        let before = began(begun).map_err(calling)?;
+        let mut written = begun.map_err(calling)?;
+        let before = text(written.pop().unwrap_or(Value::Nil).extract_error()).map_err(calling)?;
+        let refused = slots.iter().zip(written).filter_map(|(slot, written)| {
+            Some((*slot, calling(written.extract_error().err()?).after_execution()))
+        });
+        let refused = refused.collect();
         let have = have.map_err(calling)?;
         let info = text(info).map_err(calling)?;
-        read(&before, &have, &info)
+        Ok(Round { refused, ..read(&before, &have, &info)? })
     }
 
     async fn ask(&self, cmd: &Cmd) -> Result<Value, RedisError> {
@@ -145,13 +152,6 @@ fn silent() -> NodeError {
 
 fn text(answer: Result<Value, RedisError>) -> Result<String, RedisError> {
     answer.and_then(|value| redis::from_redis_value(value).map_err(Into::into))
-}
-
-fn began(answers: Result<Vec<Value>, RedisError>) -> Result<String, RedisError> {
-    let mut answers = answers?;
-    let info = answers.pop().unwrap_or(Value::Nil).extract_error();
-    answers.into_iter().try_for_each(|written| written.extract_error().map(drop))?;
-    text(info)
 }
 
 fn read(before: &str, have: &Value, info: &str) -> Result<Round, NodeError> {
@@ -169,7 +169,7 @@ fn read(before: &str, have: &Value, info: &str) -> Result<Round, NodeError> {
         .and_then(|id| u64::from_str_radix(&id[..16], 16).ok());
     match (attached(info), offset, history_id) {
         (Some(attached), Some(offset), Some(history_id)) => {
-            Ok(Round { have, attached, offset, history_id })
+            Ok(Round { have, attached, offset, history_id, refused: BTreeMap::new() })
         }
         _ => Err(garbage("INFO lacks the replicas, the offset or replid")),
     }

@@ -37,6 +37,7 @@ pub(super) fn known(since: u64, quarantine: u64) -> (Judging, Arc<Seen>) {
         trust_fresh: false,
         allow_eviction: false,
         durable: false,
+        disturbed: None,
         epoch: None,
         remembers: Remembered::default(),
         name: 1,
