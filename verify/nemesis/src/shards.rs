@@ -159,9 +159,10 @@ async fn rows(args: &Args, seed: u64) -> Result<bool, Failure> {
         let begun = Instant::now();
         shards.strike(fault).await?;
         let patience = if fault == Fault::TakeoverDead { PATIENCE / 2 } else { PATIENCE };
-        load.until_served(0, patience).await;
+        load.until_served(begun, patience).await;
+        let served = load.served(begun);
         shards.mend().await;
-        let row = load.end(fault.name(), begun, &shards).await?;
+        let row = load.end(fault.name(), (begun, served), &shards).await?;
         good &= row.is_good(Some(fault));
         tell(&row, row.is_good(Some(fault)))?;
     }
@@ -180,13 +181,15 @@ async fn long(seconds: u64, seed: u64, defeat: bool) -> Result<Row, Failure> {
             continue;
         }
         println!("{:5.1} s  {}", begun.elapsed().as_secs_f64(), fault.name());
+        let struck = Instant::now();
         shards.strike(fault).await?;
         sleep(Duration::from_millis(dice.random_range(0..4_000))).await;
         shards.mend().await;
-        load.until_served(0, PATIENCE).await;
+        load.until_served(struck, PATIENCE).await;
         sleep(Duration::from_millis(dice.random_range(0..2_000))).await;
     }
-    load.end("all, one after the other", begun, &shards).await
+    let served = load.served(begun);
+    load.end("all, one after the other", (begun, served), &shards).await
 }
 
 /// A cluster with three masters, each with a replica. The slot of its first tag may move.
@@ -393,29 +396,38 @@ impl Load {
         }
         let holders = Holders::start(&clients, &names).map_err(|e| e.to_string())?;
         let load = Self { holders, watch, tasks, _others: others };
-        load.until_served(0, PATIENCE).await;
-        sleep(Duration::from_secs(2)).await;
+        load.until_served(Instant::now(), PATIENCE).await;
         Ok(load)
     }
 
-    /// Waits until the shard has granted for three seconds.
-    async fn until_served(&self, shard: usize, patience: Duration) {
+    /// Waits until the shard grants again, three seconds after this instant or later.
+    async fn until_served(&self, since: Instant, patience: Duration) {
         let end = Instant::now() + patience;
-        while Instant::now() < end && !self.is_served(shard) {
+        while Instant::now() < end && !self.is_served(since) {
             sleep(Duration::from_millis(100)).await;
         }
     }
 
-    fn is_served(&self, shard: usize) -> bool {
-        let (seen, now) = (lock(&self.watch.shards[shard]), Instant::now());
-        let since = |span| seen.grants.iter().rev().find(|at| now - **at >= span);
-        let recent = seen.grants.last().is_some_and(|at| now - *at < Duration::from_secs(1));
-        let before = since(Duration::from_millis(1_500));
-        recent && before.is_some_and(|at| now - *at < Duration::from_secs(3))
+    /// Whether running programs are served, and what they were told last.
+    fn served(&self, since: Instant) -> (bool, Option<String>) {
+        (self.is_served(since), lock(&self.watch.shards[0]).refusal.clone())
     }
 
-    async fn end(mut self, fault: &str, begun: Instant, shards: &Shards) -> Result<Row, Failure> {
-        let is_served = self.is_served(0);
+    fn is_served(&self, since: Instant) -> bool {
+        let (seen, now) = (lock(&self.watch.shards[0]), Instant::now());
+        let before = now.checked_sub(Duration::from_secs(3)).filter(|before| *before >= since);
+        let Some(before) = before else { return false };
+        let gaps = seen.grants.iter().rev().take_while(|at| **at >= before).copied();
+        let all: Vec<Instant> = std::iter::once(now).chain(gaps).collect();
+        all.len() > 3 && all.windows(2).all(|two| two[0] - two[1] < Duration::from_secs(1))
+    }
+
+    async fn end(
+        mut self,
+        fault: &str,
+        (begun, (is_served, refusal)): (Instant, (bool, Option<String>)),
+        shards: &Shards,
+    ) -> Result<Row, Failure> {
         let new = shards.redlock()?;
         let name = format!("{}new", shards.tags[0][0]);
         let mutex = new.mutex(name).acquire_timeout(PATIENCE).build()?;
@@ -430,7 +442,6 @@ impl Load {
             let gaps = all[first..].windows(2).map(|two| two[1] - two[0]);
             gaps.max().unwrap_or_default().as_secs_f64()
         };
-        let refusal = lock(&self.watch.shards[0]).refusal.take();
         Ok(Row {
             fault: fault.to_owned(),
             held_twice,

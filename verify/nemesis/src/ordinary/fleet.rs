@@ -199,7 +199,7 @@ impl Fleet {
         if self.cluster.is_some() {
             // The command that lists keys does not know clusters.
             let (redlock, mut stored) = (self.redlock()?, BTreeSet::new());
-            let all = redlock.idempotency(namespace).build()?;
+            let all = redlock.idempotency(namespace).at_most_once().build()?;
             for key in keys {
                 if let Status::Stored(_) = all.key(key.as_str()).lookup::<String>().await? {
                     stored.insert(key.clone());

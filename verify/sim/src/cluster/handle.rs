@@ -37,8 +37,8 @@ struct Topology {
     dice: Mutex<Dice>,
     deadline: Ms,
     map: Mutex<ClusterMap>,
-    /// Ports of all servers that an answer named as masters, also of those who were it before.
-    named: Mutex<BTreeSet<u16>>,
+    /// Ports of the servers that were owners of a slot by a word, also of those who are not any more.
+    followed: Mutex<BTreeSet<u16>>,
     told: Mutex<BTreeMap<u16, (u16, u64)>>,
     rounds: watch::Sender<u64>,
     prompt: Notify,
@@ -118,12 +118,11 @@ impl Topology {
     async fn round(self: &Arc<Self>) {
         let asked = self.env.now();
         let seeds = (0..self.cluster.plan.masters).map(|n| OURS + n as u16);
-        let known: BTreeSet<u16> = seeds.chain(lock(&self.named).clone()).collect();
+        let known: BTreeSet<u16> = seeds.chain(lock(&self.followed).clone()).collect();
         let mut answers = self.ask_all(&known).await;
         let named = answers.iter().flat_map(|text| cluster_masters(text, false));
         let named: BTreeSet<u16> = named.map(|(_, port)| port).collect();
         let more = named.difference(&known).copied().collect();
-        lock(&self.named).extend(named);
         answers.extend(self.ask_all(&more).await);
         let views: Vec<_> =
             answers.iter().filter_map(|text| ClusterView::parse(text, false)).collect();
@@ -133,6 +132,7 @@ impl Topology {
         for slot in 0..self.cluster.plan.slots {
             let Ok(SlotWord { owner, epoch, .. }) = map.word(slot) else { continue };
             let (port, epoch) = (port_of(owner), *epoch);
+            lock(&self.followed).insert(port);
             if lock(&self.told).insert(slot, (port, epoch)) != Some((port, epoch)) {
                 let named = Event::Named { client: self.client, slot, port, epoch };
                 self.cluster.world.tell(named);
@@ -285,7 +285,7 @@ impl ClusterLink {
             dice: Mutex::new(dice),
             deadline,
             map: Mutex::default(),
-            named: Mutex::default(),
+            followed: Mutex::default(),
             told: Mutex::default(),
             rounds: watch::Sender::new(0),
             prompt: Notify::new(),

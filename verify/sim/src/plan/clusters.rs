@@ -3,7 +3,7 @@
 
 use super::episodes::order;
 use super::scenes::{TTL, lock};
-use super::{Action, Fault, Ms, Plan, Policy, Scene, Wave};
+use super::{Action, Fault, Ms, OrdersPlan, Plan, Policy, Scene, Wave};
 use crate::dice::Dice;
 
 /// Number of masters.
@@ -263,17 +263,32 @@ impl Plan {
         self.faults.sort_by_key(|(at, _)| *at);
     }
 
-    /// A master goes on with one client alone, whose L is longer, and the other masters replace it.
+    /// A master goes on with a client alone, whose L is longer and which has not used the slot
+    /// before, and the other masters replace it.
     pub(super) fn long_words(&mut self, d: &mut Dice) {
         self.cluster(d);
-        let lone = d.range(0, 2);
         if let Some(cluster) = &mut self.cluster {
-            cluster.longer = 1 << lone;
+            (cluster.longer, cluster.window) = (0b1, d.pick(&[TTL, 2 * TTL]));
+            (cluster.node_timeout, cluster.lose) = (TTL / 4, 0);
         }
-        self.shifts(d, 2, |d| {
-            let (servers, clients) = (1 << d.range(0, 2), 1 << lone);
-            vec![(0, Shift::Split { servers, clients, span: d.range(4 * TTL, 10 * TTL) })]
-        });
+        (self.orders, self.names) = (OrdersPlan::default(), 2);
+        let at = d.range(150, 3 * TTL);
+        let span = d.range(4 * TTL, 10 * TTL);
+        let cut = Shift::Split { servers: 0b1, clients: 0b1, span };
+        self.faults = vec![(at, Fault::Shift(cut))];
+        let brief = lock(TTL, d.range(5, TTL / 4), true);
+        let waits = lock(10 * TTL, TTL, true);
+        // It knows the cluster before.
+        let Action::Lock { uses, wait, hold, every, renew, parting, .. } = brief else {
+            unreachable!("`lock` returns a lock")
+        };
+        let greets = Action::Lock { uses, name: 1, wait, hold, every, renew, parting };
+        let alone = vec![greets, Action::Think(at + d.range(0, 2 * TTL)), lock(TTL, 8 * TTL, true)];
+        let later = Action::Think(at.saturating_sub(TTL / 2) + d.range(0, TTL));
+        let others =
+            [(); 2].map(|()| vec![Action::Think(d.range(0, TTL / 2)), brief, later, waits]);
+        let [second, third] = others;
+        self.set_tasks([alone, second, third]);
     }
 
     pub(super) fn broken_off_moves(&mut self, d: &mut Dice) {
@@ -290,11 +305,13 @@ impl Plan {
         self.faults.sort_by_key(|(at, _)| *at);
     }
 
-    /// The address of a server leads to another cluster, whose epochs are higher.
+    /// The address of a server leads to another cluster, whose epochs are higher. A client that starts
+    /// while most addresses do cannot know it.
     pub(super) fn other_clusters(&mut self, d: &mut Dice) {
         self.cluster(d);
+        let server = d.range(0, 2) as usize;
         self.shifts(d, 3, |d| {
-            let (server, span) = (d.range(0, 2) as usize, d.range(TTL / 2, 5 * TTL));
+            let span = d.range(TTL / 2, 5 * TTL);
             let mut all = vec![(0, Shift::Foreign { server, span })];
             if d.chance(500) {
                 let span = d.range(10, TTL);
