@@ -229,7 +229,8 @@ impl State {
     }
 
     fn nature(&self, name: u64) -> Nature {
-        let Self { replid, process, evicted, windows, epoch, watched, disturbed, durable, .. } = *self;
+        let Self { replid, process, evicted, windows, epoch, watched, .. } = *self;
+        let Self { disturbed, durable, .. } = *self;
         let name = name.wrapping_add(self.lives);
         Nature { replid, process, evicted, windows, epoch, watched, disturbed, durable, name }
     }

@@ -1,6 +1,6 @@
 //! A simulated cluster: servers with slots, which move, and replicas, which take the place of their
-//! masters. Each server has its own clock, and its own view of who owns what. What a client makes of
-//! the views is the library's code.
+//! masters. Each server has its own clock, and its own view of who owns what. What a client makes
+//! of the views is the library's code.
 
 mod bus;
 mod handle;

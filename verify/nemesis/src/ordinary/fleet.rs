@@ -189,8 +189,8 @@ impl Fleet {
         Ok(())
     }
 
-    /// Returns the keys of the namespace that have a result on the first node. `keys` are those that
-    /// may have one.
+    /// Returns the keys of the namespace that have a result on the first node. `keys` are those
+    /// that may have one.
     pub(super) async fn stored(
         &self,
         namespace: &str,

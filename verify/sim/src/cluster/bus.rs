@@ -1,6 +1,6 @@
-//! What the servers of a simulated cluster tell each other: who owns which slot, in which epoch, and
-//! who takes the place of a silent master. The rules are those of Redis, as far as they decide who
-//! calls itself the owner of a slot.
+//! What the servers of a simulated cluster tell each other: who owns which slot, in which epoch,
+//! and who takes the place of a silent master. The rules are those of Redis, as far as they decide
+//! who calls itself the owner of a slot.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

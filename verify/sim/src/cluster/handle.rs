@@ -1,6 +1,6 @@
 //! A client of a simulated cluster: asks all masters who owns which slot, and sends each batch to
-//! the owner that a majority named. Who is named is decided by the library's code; what is around it
-//! here is there what the library does over sockets.
+//! the owner that a majority named. Who is named is decided by the library's code; what is around
+//! it here is there what the library does over sockets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -37,7 +37,7 @@ struct Topology {
     dice: Mutex<Dice>,
     deadline: Ms,
     map: Mutex<ClusterMap>,
-    /// Ports of the servers that were owners of a slot by a word, also of those who are not any more.
+    /// Ports of the servers that were owners of a slot by a word, also of those who were it before.
     followed: Mutex<BTreeSet<u16>>,
     told: Mutex<BTreeMap<u16, (u16, u64)>>,
     rounds: watch::Sender<u64>,

@@ -305,8 +305,8 @@ impl Plan {
         self.faults.sort_by_key(|(at, _)| *at);
     }
 
-    /// The address of a server leads to another cluster, whose epochs are higher. A client that starts
-    /// while most addresses do cannot know it.
+    /// The address of a server leads to another cluster, whose epochs are higher. A client that
+    /// starts while most addresses do cannot know it.
     pub(super) fn other_clusters(&mut self, d: &mut Dice) {
         self.cluster(d);
         let server = d.range(0, 2) as usize;

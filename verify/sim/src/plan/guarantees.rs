@@ -89,6 +89,9 @@ impl Plan {
                 _ => all.iter().all(is_whole) && self.nodes[node].is_new,
             }
         };
-        self.cluster.is_none() && self.steps == Steps::None && !self.apart && (0..self.nodes.len()).all(once)
+        self.cluster.is_none()
+            && self.steps == Steps::None
+            && !self.apart
+            && (0..self.nodes.len()).all(once)
     }
 }

@@ -78,8 +78,8 @@ pub enum Scene {
     Takeovers,
     /// The address of a server of a cluster leads to another cluster.
     OtherClusters,
-    /// A master of a cluster is replaced behind the back of a client whose failover window is longer
-    /// than that of the others.
+    /// A master of a cluster is replaced behind the back of a client whose failover window is
+    /// longer than that of the others.
     LongWords,
     /// What the manual forbids: the move of a slot is broken off, and the source stays the owner
     /// without the keys that have moved.

@@ -65,7 +65,11 @@ impl fmt::Display for Shift {
             }
             Self::Bump { server } => write!(f, "{} takes a new epoch", letter(server)),
             Self::Foreign { server, span } => {
-                write!(f, "for {span} ms the address of {} leads to another cluster", letter(server))
+                write!(
+                    f,
+                    "for {span} ms the address of {} leads to another cluster",
+                    letter(server)
+                )
             }
         }
     }
