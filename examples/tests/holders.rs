@@ -8,13 +8,13 @@ use palisade::node::MemoryNode;
 use tokio::time::sleep;
 
 #[path = "../orders/holders.rs"]
-mod holders;
+mod table;
 
 async fn held_twice(nodes: [MemoryNode; 2]) -> u64 {
     let client = |node| Redlock::builder().node(node).build().expect("settings fit together");
     let clients = nodes.map(client);
     let names = ["first", "second"].map(str::to_owned);
-    let holders = holders::Holders::start(&clients, &names).expect("names fit");
+    let holders = table::Holders::start(&clients, &names).expect("names fit");
     sleep(Duration::from_secs(2)).await;
     let [holds, _, twice] = holders.end().await.expect("no task panics");
     assert!(holds > 10, "{holds} holds");

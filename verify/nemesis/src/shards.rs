@@ -99,8 +99,7 @@ impl Row {
         // Programs that run cannot tell the successors of two dead masters from the other side of
         // a cut.
         let is_dead = fault == Some(Fault::TakeoverDead);
-        let knows = self.refusal.as_ref().is_some_and(|why| why.contains("restart this program"));
-        let served = if is_dead { !self.is_served && knows } else { self.is_served };
+        let served = self.is_served != is_dead;
         self.held_twice == 0 && self.run_twice == 0 && self.holds > 0 && served && self.serves_new
     }
 
