@@ -158,7 +158,9 @@ impl Plan {
                 let name = if d.chance(600) { 0 } else { d.range(0, names - 1) as usize };
                 Action::Lock { uses, name, wait, hold, every, renew, parting }
             };
-            (0..10).flat_map(|_| [Action::Think(d.range(0, TTL)), act(d)]).collect()
+            // Each client knows the cluster before the first fault.
+            let first = [lock(0, 0, false)].into_iter();
+            first.chain((0..10).flat_map(|_| [Action::Think(d.range(0, TTL)), act(d)])).collect()
         };
         let tasks = [(); 3].map(|()| acts(d));
         self.set_tasks(tasks);
