@@ -262,8 +262,8 @@ impl IdempotencyBuilder {
     /// [`SHORT_LOSS`](Self::SHORT_LOSS) (20 s) covers a restart of a server with an append-only
     /// file. It also covers the failover of a group whose `down-after-milliseconds` is some
     /// seconds. No value covers a server that lost everything. A backup is covered only if its age
-    /// is less than the value. In a cluster whose slots are moved, a loss may be longer than the data
-    /// show.
+    /// is less than the value. In a cluster whose slots are moved, a loss may be longer than the
+    /// data show.
     ///
     /// The value must be less than the retention. Use the same value in every process of the
     /// namespace. Default zero: no loss is accepted.

@@ -154,7 +154,7 @@ impl Cluster {
         match self.owner(slot) {
             Ok((link, of)) => {
                 let sent = link.call_in(Some(of), batch, deadline);
-                Box::pin(async move { cluster.heeded((slot, &link), sent.await) })
+                Box::pin(async move { cluster.heeded((of, &link), sent.await) })
             }
             Err(_) => Box::pin(async move {
                 let mut rounds = cluster.topology.rounds();
@@ -164,7 +164,7 @@ impl Cluster {
                 match cluster.owner(slot) {
                     Ok((link, of)) => {
                         let replies = link.call_in(Some(of), batch, deadline).await;
-                        cluster.heeded((slot, &link), replies)
+                        cluster.heeded((of, &link), replies)
                     }
                     Err(why) => Replies::fail(n, &why),
                 }
@@ -173,7 +173,8 @@ impl Cluster {
     }
 
     /// An answer that another server may have to give makes the next question come sooner.
-    fn heeded(&self, (slot, at): (u16, &Link<Master>), mut replies: Replies) -> Replies {
+    fn heeded(&self, (of, at): (link::Slot, &Link<Master>), mut replies: Replies) -> Replies {
+        let slot = of.number;
         let code = |e: &NodeError| match e.cause() {
             Some(Cause::Server(code)) => Some(code.clone()),
             _ => None,
@@ -196,6 +197,9 @@ impl Cluster {
         if errors().any(|e| is_one_of(e, &["ASK", "TRYAGAIN"])) {
             let now = self.topology.env.now();
             self.topology.map.lock().disturb(slot, &at.resolver().id, now);
+        }
+        if let Some(at) = of.named.disturbed.filter(|_| replies.facts.is_some()) {
+            self.topology.map.lock().settle(slot, at);
         }
         for item in &mut replies.items {
             if let Err(e) = item

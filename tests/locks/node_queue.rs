@@ -12,11 +12,11 @@ use palisade::Moment;
 use palisade::error::{AcquireError, NodeError, NodeFault, NodeOutcome};
 use palisade::idempotency::Status;
 use palisade::node::spi::{Batch, Op, Replies, Reply};
-use palisade::test_util::TokioEnv;
 use palisade::node::{
     MemoryNode,
     spi::{BoxFuture, LockNode},
 };
+use palisade::test_util::TokioEnv;
 use palisade::{Durability, node::spi::BarrierPoint};
 use palisade::{Idempotency, Outcome, Redlock, RunError, TryAcquire};
 use tokio::sync::{mpsc, oneshot};

@@ -183,6 +183,13 @@ impl Map {
         }
     }
 
+    /// A history at this owner was judged by it.
+    pub fn settle(&mut self, slot: u16, disturbed: Moment) {
+        if let Some(word) = &mut self.words[usize::from(slot)] {
+            word.disturbed.take_if(|at| *at == disturbed);
+        }
+    }
+
     /// Another owner is followed only with a higher epoch, by a majority of the last electorate and
     /// of each that is shown (cluster 2).
     pub fn decide(&mut self, round: Round<'_>) {

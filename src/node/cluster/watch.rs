@@ -175,7 +175,9 @@ impl Topology {
         views: &mut Vec<View>,
         silence: &mut Option<NodeError>,
     ) {
-        whom.iter().for_each(|at| lines.ask(self, at));
+        for at in whom {
+            lines.ask(self, at);
+        }
         let mut missing = whom.clone();
         let mut patience = pin!(sleep(WITHIN));
         let mut pressed = false;

@@ -216,7 +216,11 @@ fn a_slot_that_was_open_is_disturbed_until_it_has_another_owner() {
     assert_eq!(disturbed(&new, 0), Some(at(1)), "with the first words");
     map.disturb(1, "b", at(5));
     assert_eq!(disturbed(&map, 1), None, "it is not the owner");
+    map.disturb(1, "a", at(4));
+    map.settle(1, at(4));
+    assert_eq!(disturbed(&map, 1), None);
     map.disturb(1, "a", at(5));
+    map.settle(1, at(4));
     hear(&mut map, 6, &[("abc", "a7=1-9 b8=0-0+10-19 c3=20-29")]);
     assert_eq!([0, 1].map(|slot| disturbed(&map, slot)), [None, Some(at(5))]);
 }
