@@ -219,6 +219,12 @@ impl Shards {
         })
     }
 
+    async fn init(&self) -> Result<(), Failure> {
+        let url = format!("cluster://{}", self.cluster.addresses().join(","));
+        let made = init(&Deployment::new().node(url).timeout(PATIENCE), "").await?;
+        if made.is_done() { Ok(()) } else { Err(made.to_string().into()) }
+    }
+
     fn redlock(&self) -> Result<Redlock, Failure> {
         let node = ClusterNode::new(self.cluster.servers.iter().map(|server| server.addr()))?;
         let redlock = Redlock::builder().ttl(TTL).max_ttl(TTL).node(node).build()?;
@@ -352,15 +358,13 @@ struct Load {
 
 impl Load {
     async fn start(shards: &Shards, defeat: bool) -> Result<Self, Failure> {
-        let url = format!("cluster://{}", shards.cluster.addresses().join(","));
-        let made = init(&Deployment::new().node(url).timeout(PATIENCE), "").await?;
-        if !made.is_done() {
-            return Err(made.to_string().into());
-        }
+        shards.init().await?;
         let (mut clients, mut others) = (Vec::new(), Vec::new());
         for n in 0..CLIENTS {
             if defeat && n > 0 {
-                others.push(Shards::up()?);
+                let other = Shards::up()?;
+                other.init().await?;
+                others.push(other);
             }
             clients.push(others.last().unwrap_or(shards).redlock()?);
         }
