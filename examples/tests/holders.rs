@@ -8,6 +8,7 @@ use palisade::node::MemoryNode;
 use tokio::time::sleep;
 
 #[path = "../orders/holders.rs"]
+#[allow(unreachable_pub)]
 mod table;
 
 async fn held_twice(nodes: [MemoryNode; 2]) -> u64 {

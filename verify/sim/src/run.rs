@@ -296,7 +296,11 @@ impl Stage {
             Fault::Shift(shift) => {
                 let cluster = self.cluster.as_ref().expect("a plan with shifts has a cluster");
                 if let Some((span, back)) = cluster.begin(shift) {
-                    self.later(span, move |s| s.cluster.iter().for_each(|c| c.end(back)));
+                    self.later(span, move |s| {
+                        if let Some(cluster) = &s.cluster {
+                            cluster.end(back);
+                        }
+                    });
                 }
             }
             Fault::Deploy { client, stage } => {

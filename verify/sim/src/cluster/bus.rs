@@ -143,7 +143,7 @@ impl Cluster {
                 }
             }
             for at in 0..count {
-                self.look_for_failures(&mut state, at, now);
+                state.look_for_failures(at, now);
                 self.stand(&mut state, at, now);
             }
         }
@@ -161,23 +161,86 @@ impl Cluster {
         let is_back = |since: Ms| follows.is_some() || now > since + timeout;
         view.failed[from].take_if(|since| is_back(*since));
         if follows.is_some() {
-            return self.copy(state, (from, to));
+            return state.copy((from, to));
         }
-        let newer = self.hear(state, to, &claim);
+        let newer = state.hear(to, &claim);
         if let Some(newer) = newer {
             let update = state.servers[to].view.claim(newer);
             let view = &mut state.servers[from].view;
             view.follows[newer] = None;
-            self.hear(state, from, &update);
+            state.hear(from, &update);
         }
-        self.collide(state, (from, to));
-        self.copy(state, (from, to));
+        state.collide((from, to));
+        state.copy((from, to));
     }
 
+    fn stand(&self, state: &mut State, at: usize, now: Ms) {
+        let server = &state.servers[at];
+        let Some(master) = server.view.follows[at] else { return };
+        let has_failed = server.view.failed[master].is_some();
+        if server.frozen == 0 && has_failed && now >= server.view.stands {
+            self.promote(state, at, Promotion::Force);
+        }
+    }
+
+    /// A replica takes the place of its master.
+    pub(super) fn promote(&self, state: &mut State, at: usize, how: Promotion) {
+        let now = self.now();
+        let Some(master) = state.servers[at].view.follows[at] else { return };
+        if state.servers[at].frozen > 0 {
+            return;
+        }
+        let is_near = state.connects(at, master) && state.servers[master].frozen == 0;
+        if how == Promotion::Graceful {
+            if !is_near {
+                return;
+            }
+            state.copy((master, at));
+        }
+        let view = &mut state.servers[at].view;
+        let highest = view.epochs.iter().max().copied().unwrap_or(0);
+        view.current = view.current.max(highest) + 1;
+        view.stands = now + 4 * view.node_timeout;
+        let (epoch, had, slots) = (view.current, view.epochs[master], view.slots(master));
+        if how != Promotion::Takeover {
+            let (voters, needed) = (view.voters().collect::<Vec<_>>(), view.needed());
+            let granted = voters.into_iter().filter(|voter| {
+                let connects = state.connects(at, *voter) && state.servers[*voter].frozen == 0;
+                connects
+                    && state.servers[*voter].view.vote(*voter, (master, epoch, had), &slots, now)
+            });
+            let granted: Vec<usize> = granted.collect();
+            for voter in &granted {
+                let view = &mut state.servers[*voter].view;
+                view.current = view.current.max(epoch);
+                (view.voted, view.votes[master]) = (epoch, Some(now));
+            }
+            if granted.len() < needed {
+                return;
+            }
+        }
+        let server = &mut state.servers[at];
+        let view = &mut server.view;
+        view.follows[at] = None;
+        view.epochs[at] = epoch;
+        for slot in slots {
+            view.owners[slot] = Some(at);
+            server.moving[slot] = false;
+            self.world.tell(Event::Leads { server: at, slot: slot as u16, epoch });
+        }
+        for part in &server.parts {
+            // The process read the copy, and the name of the data changes.
+            let data = part.snapshot();
+            if server.synced { part.follow(data) } else { part.rename_data() }
+        }
+    }
+}
+
+impl State {
     /// A server hears of a master's slots. Returns another master that has one of them in a higher
     /// epoch.
-    fn hear(&self, state: &mut State, to: usize, claim: &Claim) -> Option<usize> {
-        let server = &mut state.servers[to];
+    fn hear(&mut self, to: usize, claim: &Claim) -> Option<usize> {
+        let server = &mut self.servers[to];
         let view = &mut server.view;
         view.current = view.current.max(claim.current);
         view.epochs[claim.of] = view.epochs[claim.of].max(claim.epoch);
@@ -206,16 +269,20 @@ impl Cluster {
             view.follows[to] = Some(claim.of);
             server.synced = false;
         } else {
-            lost.iter().for_each(|slot| server.parts[*slot].flush_all());
+            for slot in &lost {
+                server.parts[*slot].flush_all();
+            }
         }
-        lost.iter().for_each(|slot| server.moving[*slot] = false);
+        for slot in lost {
+            server.moving[slot] = false;
+        }
         newer.filter(|newer| *newer != claim.of)
     }
 
     /// Two masters with one epoch: the one with the smaller id takes a new one.
-    fn collide(&self, state: &mut State, (from, to): (usize, usize)) {
-        let said = state.servers[from].view.epochs[from];
-        let view = &mut state.servers[to].view;
+    fn collide(&mut self, (from, to): (usize, usize)) {
+        let said = self.servers[from].view.epochs[from];
+        let view = &mut self.servers[to].view;
         if view.follows[to].is_none() && view.epochs[to] == said && to < from {
             view.current += 1;
             view.epochs[to] = view.current;
@@ -223,95 +290,34 @@ impl Cluster {
     }
 
     /// A master's data reach its replica.
-    fn copy(&self, state: &mut State, (from, to): (usize, usize)) {
-        let is_replica = state.servers[to].view.follows[to] == Some(from);
-        if is_replica && state.servers[from].view.follows[from].is_none() {
-            for slot in 0..state.servers[to].parts.len() {
-                let data = state.servers[from].parts[slot].snapshot();
-                state.servers[to].parts[slot].put_back(data);
+    fn copy(&mut self, (from, to): (usize, usize)) {
+        let is_replica = self.servers[to].view.follows[to] == Some(from);
+        if is_replica && self.servers[from].view.follows[from].is_none() {
+            for slot in 0..self.servers[to].parts.len() {
+                let data = self.servers[from].parts[slot].snapshot();
+                self.servers[to].parts[slot].put_back(data);
             }
-            state.servers[to].synced = true;
+            self.servers[to].synced = true;
         }
     }
 
-    fn look_for_failures(&self, state: &mut State, at: usize, now: Ms) {
-        let view = &state.servers[at].view;
-        for whom in (0..state.servers.len()).filter(|whom| *whom != at) {
+    fn look_for_failures(&mut self, at: usize, now: Ms) {
+        let view = &self.servers[at].view;
+        for whom in (0..self.servers.len()).filter(|whom| *whom != at) {
             let agrees = |other: &usize| {
-                let server = &state.servers[*other];
-                let hears = *other == at || server.frozen == 0 && state.connects(at, *other);
+                let server = &self.servers[*other];
+                let hears = *other == at || server.frozen == 0 && self.connects(at, *other);
                 hears && server.view.is_silent(whom, now)
             };
             let is_new = view.failed[whom].is_none() && view.is_silent(whom, now);
             if is_new && view.voters().filter(agrees).count() >= view.needed() {
-                for other in 0..state.servers.len() {
-                    if state.connects(at, other) && state.servers[other].frozen == 0 {
-                        state.servers[other].view.failed[whom].get_or_insert(now);
+                for other in 0..self.servers.len() {
+                    if self.connects(at, other) && self.servers[other].frozen == 0 {
+                        self.servers[other].view.failed[whom].get_or_insert(now);
                     }
                 }
                 return;
             }
-        }
-    }
-
-    fn stand(&self, state: &mut State, at: usize, now: Ms) {
-        let server = &state.servers[at];
-        let Some(master) = server.view.follows[at] else { return };
-        let has_failed = server.view.failed[master].is_some();
-        if server.frozen == 0 && has_failed && now >= server.view.stands {
-            self.promote(state, at, Promotion::Force);
-        }
-    }
-
-    /// A replica takes the place of its master.
-    pub(super) fn promote(&self, state: &mut State, at: usize, how: Promotion) {
-        let now = self.now();
-        let Some(master) = state.servers[at].view.follows[at] else { return };
-        if state.servers[at].frozen > 0 {
-            return;
-        }
-        let is_near = state.connects(at, master) && state.servers[master].frozen == 0;
-        if how == Promotion::Graceful {
-            if !is_near {
-                return;
-            }
-            self.copy(state, (master, at));
-        }
-        let view = &mut state.servers[at].view;
-        let highest = view.epochs.iter().max().copied().unwrap_or(0);
-        view.current = view.current.max(highest) + 1;
-        view.stands = now + 4 * view.node_timeout;
-        let (epoch, had, slots) = (view.current, view.epochs[master], view.slots(master));
-        if how != Promotion::Takeover {
-            let (voters, needed) = (view.voters().collect::<Vec<_>>(), view.needed());
-            let votes = voters.into_iter().filter(|voter| {
-                let connects = state.connects(at, *voter) && state.servers[*voter].frozen == 0;
-                connects
-                    && state.servers[*voter].view.vote(*voter, (master, epoch, had), &slots, now)
-            });
-            let votes: Vec<usize> = votes.collect();
-            for voter in &votes {
-                let view = &mut state.servers[*voter].view;
-                view.current = view.current.max(epoch);
-                (view.voted, view.votes[master]) = (epoch, Some(now));
-            }
-            if votes.len() < needed {
-                return;
-            }
-        }
-        let server = &mut state.servers[at];
-        let view = &mut server.view;
-        view.follows[at] = None;
-        view.epochs[at] = epoch;
-        for slot in slots {
-            view.owners[slot] = Some(at);
-            server.moving[slot] = false;
-            self.world.tell(Event::Leads { server: at, slot: slot as u16, epoch });
-        }
-        for part in &server.parts {
-            // The process read the copy, and the name of the data changes.
-            let data = part.snapshot();
-            if server.synced { part.follow(data) } else { part.rename_data() }
         }
     }
 }

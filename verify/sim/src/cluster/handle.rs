@@ -27,6 +27,8 @@ use crate::trace::Event;
 
 /// Number of a client's batches that travel to a server at the same time.
 const DEPTH: usize = 8;
+/// Largest drift between two clocks. The clocks of these plans keep to it.
+const DRIFT_PPM: u32 = 10_000;
 
 /// What a client knows of the cluster.
 struct Topology {
@@ -43,11 +45,12 @@ struct Topology {
     rounds: watch::Sender<u64>,
     prompt: Notify,
     /// For each server and slot, the process that answered last, its clock then, and this one's.
-    clocks: Mutex<BTreeMap<(u16, u16), (Arc<str>, u64, Moment)>>,
+    clocks: Mutex<BTreeMap<(u16, u16), Clock>>,
     /// For each server, the signals of the last batch.
     last: Mutex<BTreeMap<u16, Arc<Last>>>,
 }
 
+type Clock = (Arc<str>, u64, Moment);
 type Last = Mutex<Option<(Turn, Turn)>>;
 
 /// A client's connections to all servers of the cluster.
@@ -158,7 +161,7 @@ impl Topology {
         Ok(Owner { topology: Arc::clone(self), slot, port, word })
     }
 
-    fn clock(&self, owner: &Owner) -> Option<(Arc<str>, u64, Moment)> {
+    fn clock(&self, owner: &Owner) -> Option<Clock> {
         let server = self.cluster.server_of(owner.port, owner.slot);
         let known = lock(&self.clocks).get(&(owner.port, owner.slot)).cloned();
         known.filter(|(identity, ..)| server.as_ref() == Some(identity))
@@ -166,16 +169,15 @@ impl Topology {
 
     async fn call(self: Arc<Self>, slot: u16, batch: Batch, deadline: Moment) -> Replies {
         let n = batch.ops.len();
-        let owner = match self.owner(slot) {
-            Ok(owner) => owner,
-            Err(_) => {
-                let mut rounds = self.rounds.subscribe();
-                self.prompt.notify_one();
-                let _ = timeout(deadline.since(self.env.now()), rounds.changed()).await;
-                match self.owner(slot) {
-                    Ok(owner) => owner,
-                    Err(why) => return Replies::fail(n, &why),
-                }
+        let owner = if let Ok(owner) = self.owner(slot) {
+            owner
+        } else {
+            let mut rounds = self.rounds.subscribe();
+            self.prompt.notify_one();
+            let _ = timeout(deadline.since(self.env.now()), rounds.changed()).await;
+            match self.owner(slot) {
+                Ok(owner) => owner,
+                Err(why) => return Replies::fail(n, &why),
             }
         };
         let owner = Arc::new(owner);
@@ -209,7 +211,7 @@ impl Topology {
             let why = "the deadline passed before the request was sent";
             return Replies::fail(n, &NodeError::not_executed(NodeFault::Timeout, why));
         }
-        let drift = Drift::from_ppm(self.drift_ppm());
+        let drift = Drift::from_ppm(DRIFT_PPM);
         let due = self.cluster.world.nanos()
             + (budget + budget * drift.ppm() / 1_000_000).as_nanos() as u64;
         let fate = Fate::draw(&self.dice, &self.net);
@@ -243,17 +245,13 @@ impl Topology {
         let clock = self.clock(owner).filter(|_| now < until);
         let bound = clock.map_or(1, |(_, micros, read)| {
             let span = until.since(read);
-            let span = span.saturating_sub(span * self.drift_ppm() / 1_000_000);
+            let span = span.saturating_sub(span * DRIFT_PPM / 1_000_000);
             micros + span.as_micros() as u64
         });
         let own = batch.not_after.as_ref();
         let own = own.map(|own| if own.server == server { own.micros } else { 1 });
         let micros = own.map_or(bound, |own| own.min(bound));
         Batch { not_after: Some(NotAfter { server, micros }), ..batch }
-    }
-
-    fn drift_ppm(&self) -> u32 {
-        10_000
     }
 }
 

@@ -86,7 +86,9 @@ impl Cluster {
         if end == MoveEnd::AtOnce {
             let [source, target] = [from, to].map(|at| state.servers[at].parts[part].clone());
             let data = source.snapshot();
-            KEYS.iter().for_each(|keys| source.migrate(&target, *keys));
+            for keys in KEYS {
+                source.migrate(&target, keys);
+            }
             source.put_back(data);
             self.takes_over(state, slot, to);
             return None;
@@ -145,7 +147,9 @@ impl Cluster {
         let both = source && target && state.connects(from, to);
         let parts = [from, to].map(|at| state.servers[at].parts[part].clone());
         let moves = |from: usize, to: usize| {
-            KEYS.iter().for_each(|keys| parts[from].migrate(&parts[to], *keys));
+            for keys in KEYS {
+                parts[from].migrate(&parts[to], keys);
+            }
         };
         for at in [from, to] {
             state.servers[at].moving[part] = false;

@@ -237,9 +237,9 @@ impl Plan {
             let replaces = Shift::Promote { server: to + MASTERS, how: Promotion::Force };
             let back = Shift::Move { slot: 0, to: 0, takes: 0, first: 0, end: MoveEnd::AtOnce };
             let cut = d.range(5, TTL);
-            let replaced = cut + d.range(0, TTL);
-            let moved = replaced + d.range(5, TTL / 2);
-            vec![(0, there), (cut, alone), (replaced, replaces), (moved, back)]
+            let later = cut + d.range(0, TTL);
+            let moved = later + d.range(5, TTL / 2);
+            vec![(0, there), (cut, alone), (later, replaces), (moved, back)]
         });
     }
 
