@@ -183,7 +183,7 @@ known_bugs! {
     evictions_unseen: EvictionsUnseen in PUT_BACKS,
     handover_forgets_epoch: HandoverForgetsEpoch in HANDOVERS,
     kept_once: KeptOnce in HANDOVERS,
-    /// A → B → B′ → A.
+    // A → B → B′ → A.
     epoch_of_slots_ignored: EpochIgnored in THERE_AND_BACK,
     majority_of_views: MajorityOfViews in CLUSTER_TAKEOVERS,
     word_by_own_window: WordByOwnWindow in LONG_WORDS,
