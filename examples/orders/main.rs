@@ -46,6 +46,7 @@ const PATIENCE: Duration = Duration::from_secs(900);
 
 /// Delivers 18,532 real invoices at least once, and books each exactly once.
 #[derive(Debug, Parser)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of the command line")]
 struct Args {
     /// Seed that decides deliveries, crashes, stalls and faults. Default: random and printed.
     #[arg(long)]

@@ -41,7 +41,8 @@ impl Shards {
     /// Starts the cluster, and marks its slots as new.
     pub async fn up() -> Result<Self, Failure> {
         let cluster = block_in_place(|| Cluster::start(3, 1, NODE_TIMEOUT));
-        let ask = (0..TAGS).map(|tag| format!("cluster keyslot {tag:02}\n")).collect::<String>();
+        let ask: Vec<String> = (0..TAGS).map(|tag| format!("cluster keyslot {tag:02}\n")).collect();
+        let ask = ask.concat();
         let slots = cluster.servers[0].session(&ask);
         let slots = slots.lines().map(str::parse).collect::<Result<_, _>>()?;
         let url = format!("cluster://{}", cluster.addresses().join(","));

@@ -138,7 +138,7 @@ impl Cluster {
                         && state.connects(from, to)
                         && state.servers[from].frozen + state.servers[to].frozen == 0;
                     if goes && (state.healed || !self.chance(self.plan.lose)) {
-                        self.tell(&mut state, (from, to), now);
+                        state.tell((from, to), now);
                     }
                 }
             }
@@ -147,31 +147,6 @@ impl Cluster {
                 self.stand(&mut state, at, now);
             }
         }
-    }
-
-    fn tell(&self, state: &mut State, (from, to): (usize, usize), now: Ms) {
-        let follows = state.servers[from].view.follows[from];
-        let claim = state.servers[from].view.claim(from);
-        let view = &mut state.servers[to].view;
-        view.heard[from] = now;
-        view.current = view.current.max(claim.current);
-        view.follows[from] = follows;
-        // A master that failed counts as one for some time, as others may take its place.
-        let timeout = 2 * view.node_timeout;
-        let is_back = |since: Ms| follows.is_some() || now > since + timeout;
-        view.failed[from].take_if(|since| is_back(*since));
-        if follows.is_some() {
-            return state.copy((from, to));
-        }
-        let newer = state.hear(to, &claim);
-        if let Some(newer) = newer {
-            let update = state.servers[to].view.claim(newer);
-            let view = &mut state.servers[from].view;
-            view.follows[newer] = None;
-            state.hear(from, &update);
-        }
-        state.collide((from, to));
-        state.copy((from, to));
     }
 
     fn stand(&self, state: &mut State, at: usize, now: Ms) {
@@ -237,6 +212,31 @@ impl Cluster {
 }
 
 impl State {
+    fn tell(&mut self, (from, to): (usize, usize), now: Ms) {
+        let follows = self.servers[from].view.follows[from];
+        let claim = self.servers[from].view.claim(from);
+        let view = &mut self.servers[to].view;
+        view.heard[from] = now;
+        view.current = view.current.max(claim.current);
+        view.follows[from] = follows;
+        // A master that failed counts as one for some time, as others may take its place.
+        let timeout = 2 * view.node_timeout;
+        let is_back = |since: Ms| follows.is_some() || now > since + timeout;
+        view.failed[from].take_if(|since| is_back(*since));
+        if follows.is_some() {
+            return self.copy((from, to));
+        }
+        let newer = self.hear(to, &claim);
+        if let Some(newer) = newer {
+            let update = self.servers[to].view.claim(newer);
+            let view = &mut self.servers[from].view;
+            view.follows[newer] = None;
+            self.hear(from, &update);
+        }
+        self.collide((from, to));
+        self.copy((from, to));
+    }
+
     /// A server hears of a master's slots. Returns another master that has one of them in a higher
     /// epoch.
     fn hear(&mut self, to: usize, claim: &Claim) -> Option<usize> {

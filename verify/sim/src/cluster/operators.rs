@@ -128,7 +128,7 @@ impl Cluster {
                 self.thaw(&mut state, server);
             }
             Ending::Move { slot, from, to, end } => {
-                self.end_move(&mut state, slot, (from, to), end)
+                self.end_move(&mut state, slot, (from, to), end);
             }
             Ending::Foreign(server) => {
                 let own = &mut state.servers[server];
