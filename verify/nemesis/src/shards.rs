@@ -31,6 +31,7 @@ use self::holders::Holders;
 use crate::Signals;
 use crate::names::names;
 use crate::ordinary::cluster::Cluster;
+use crate::ordinary::server::Server;
 use crate::world::Failure;
 
 const NODE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -160,7 +161,7 @@ async fn rows(args: &Args, seed: u64) -> Result<bool, Failure> {
         let patience = if fault == Fault::TakeoverDead { PATIENCE / 2 } else { PATIENCE };
         load.until_served(begun, patience).await;
         let served = load.served(begun);
-        shards.mend().await;
+        shards.mend();
         let row = load.end(fault.name(), (begun, served), &shards).await?;
         good &= row.is_good(Some(fault));
         tell(&row, row.is_good(Some(fault)))?;
@@ -183,7 +184,7 @@ async fn long(seconds: u64, seed: u64, defeat: bool) -> Result<Row, Failure> {
         let struck = Instant::now();
         shards.strike(fault).await?;
         sleep(Duration::from_millis(dice.random_range(0..4_000))).await;
-        shards.mend().await;
+        shards.mend();
         load.until_served(struck, PATIENCE).await;
         sleep(Duration::from_millis(dice.random_range(0..2_000))).await;
     }
@@ -226,7 +227,7 @@ impl Shards {
     }
 
     fn redlock(&self) -> Result<Redlock, Failure> {
-        let node = ClusterNode::new(self.cluster.servers.iter().map(|server| server.addr()))?;
+        let node = ClusterNode::new(self.cluster.servers.iter().map(Server::addr))?;
         let redlock = Redlock::builder().ttl(TTL).max_ttl(TTL).node(node).build()?;
         Ok(redlock)
     }
@@ -301,7 +302,7 @@ impl Shards {
     }
 
     /// Brings back who is dead or frozen, as a replica.
-    async fn mend(&mut self) {
+    fn mend(&mut self) {
         block_in_place(|| {
             for at in self.frozen.drain(..) {
                 self.cluster.servers[at].resume();
