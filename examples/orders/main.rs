@@ -251,8 +251,8 @@ fn bars(shifts: &[Arc<Shift>; 2]) -> (MultiProgress, [ProgressBar; 2]) {
     (screen, bars)
 }
 
-/// Prints the report. Returns true if no order is booked twice or lost in the ledger, if each invoice
-/// that the library reported is booked, and if no name had two holders.
+/// Prints the report. Returns true if no order is booked twice or lost in the ledger, if each
+/// invoice that the library reported is booked, and if no name had two holders.
 fn judge(
     args: &Args,
     seed: u64,
