@@ -2,6 +2,10 @@
 #
 # make demo            books orders once, whatever crashes, on nodes in memory: the main use
 # make demo-sentinel   runs the same demo on real Sentinel groups, with a failover (Linux)
+# make demo-cluster    runs the same demo on a real cluster whose masters fail and whose slots move
+#                      Beside the orders, tasks lock names and look whether one is held twice. The
+#                      last line is JSON. On a newer Redis and on Valkey:
+#                      RUN='make demo-cluster' scripts/other-servers
 # make demo-rabbitmq   books real invoices from RabbitMQ, and kills consumers, broker and Redis
 # make demo-streams    runs the demo of demo-rabbitmq with Redis Streams
 # make demo-nats       runs the demo of demo-rabbitmq with NATS JetStream
@@ -31,6 +35,7 @@
 # make failover-table  shows what each fault does to the locks of a Sentinel group (Linux, root)
 #                      Each fault is one row. Options: ARGS=--json, or ARGS=--plain for plain writes
 #                      under each setting, too
+#                      A second table has the faults of a cluster, on loopback, without root.
 # make ordinary        shows what ordinary events cost each ordinary deployment, on real servers
 #                      The events are a start, a restart, a crash, a planned handover and others.
 #                      Options: ARGS=--json, ARGS='--only "one group:"'
@@ -46,6 +51,7 @@
 # make doctor          checks a deployment: ARGS='--node sentinel://s1,s2,s3/orders'
 # make bench           compares the speed of this library with others, in ratios
 #                      For each kind of lock in comparison with a mutex: ARGS='--locks --json'
+#                      For a cluster in comparison with lone servers: ARGS='--clusters'
 # make bench-idempotency  measures the costs of idempotency keys: round trips, batches, bytes
 # make soak            runs many seeds of the simulator: SEEDS=100000
 #                      To repeat one seed: ARGS='--reproduce SEED'
@@ -89,7 +95,7 @@ PUBLISHED = palisade palisade-consumer palisade-cron palisade-ops palisade-conso
 # and nemesis take minutes; their manifests say `test = false`, so that they run only by name.
 TESTED = --workspace $(ADAPTERS:%=--exclude %) --exclude $(CONSOLE) --exclude assumptions --exclude sim --exclude model --all-features
 
-.PHONY: help console console-pictures demo demo-cron demo-sentinel demo-rabbitmq demo-streams demo-nats demo-kafka demo-locks test test-console test-faults test-adapters doctor test-conf nemesis failover-table ordinary lineage bench bench-idempotency soak model mutants fuzz minimal lint package doc
+.PHONY: help console console-pictures demo demo-cluster demo-cron demo-sentinel demo-rabbitmq demo-streams demo-nats demo-kafka demo-locks test test-console test-faults test-adapters doctor test-conf nemesis failover-table ordinary lineage bench bench-idempotency soak model mutants fuzz minimal lint package doc
 .DEFAULT_GOAL := help
 
 help:
@@ -102,6 +108,10 @@ demo:
 demo-sentinel:
 	@scripts/need cargo redis
 	$(CARGO) run --release -p examples --bin orders -- --demo-sentinel $(ARGS)
+
+demo-cluster:
+	@scripts/need cargo redis
+	$(CARGO) run --release -p examples --bin orders -- --demo-cluster --json $(ARGS)
 
 demo-rabbitmq:
 	@scripts/need cargo redis kafka rabbitmq
@@ -174,6 +184,8 @@ nemesis:
 
 # If this machine or user cannot run it, it is skipped, and make succeeds.
 failover-table:
+	@scripts/need cargo redis
+	@$(CARGO) run --release --quiet -p nemesis -- shards $(filter --json,$(ARGS))
 	@if [ "$$(id -u)" -ne 0 ]; then \
 	    echo 'failover-table: skipped: networks are made and cut by root only' >&2; exit 0; \
 	fi; \

@@ -34,7 +34,7 @@ pub mod lineage {
 /// The pure parts, for the model checker: the machines, and a node in memory as a value.
 #[cfg(feature = "test-util")]
 pub mod model {
-    pub use crate::node::memory::NodeValue;
+    pub use crate::node::memory::{NodeValue, SlotKeys};
     pub use crate::quorum::acquire::{Acquire, Loss};
     pub use crate::quorum::claim::{Denied, Promise, Record};
     pub use crate::quorum::complete::{Complete, Found, Look};

@@ -6,6 +6,10 @@
 //! (least-most)` over the rounds. The benchmark does not check any speed.
 
 mod case;
+#[path = "../../tests/support/cluster.rs"]
+#[allow(dead_code, missing_docs, unreachable_pub, reason = "shared with the tests")]
+mod cluster;
+mod clusters;
 mod contenders;
 mod delay;
 mod elections;
@@ -66,6 +70,9 @@ struct Args {
     /// Measure only the kinds of locks beside the mutex.
     #[arg(long)]
     locks: bool,
+    /// Measure only a cluster beside lone servers.
+    #[arg(long)]
+    clusters: bool,
     /// Time for which each holder has the lock with `handoff`, in µs.
     #[arg(long, default_value_t = 1_000)]
     hold_us: u64,
@@ -122,6 +129,9 @@ async fn tables(args: &Args, runtime: &str) {
     }
     if args.records {
         return records(args, runtime).await;
+    }
+    if args.clusters {
+        return clusters::measure(args, runtime).await;
     }
     if args.locks {
         return locks::table(args, runtime).await;

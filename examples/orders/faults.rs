@@ -17,12 +17,15 @@ use tokio::time::{Instant, sleep};
 
 use crate::report::Pulse;
 
-type Failure = Box<dyn Error + Send + Sync>;
+pub type Failure = Box<dyn Error + Send + Sync>;
 
 /// Longest time to wait until a group grants locks again.
-const PATIENCE: Duration = Duration::from_secs(180);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// A fault that was injected into a Sentinel group, and its cost.
+/// The name of the lock by which Sentinel groups are asked whether they grant.
+const CANARY: &str = "orders-demo-canary";
+
+/// A fault that was injected into a Sentinel group or a cluster, and its cost.
 #[derive(Clone, Debug)]
 pub struct Survived {
     pub kind: &'static str,
@@ -33,6 +36,17 @@ pub struct Survived {
     pub gap: Duration,
     /// Time from the fault until the group granted locks again.
     pub away: Duration,
+}
+
+/// The faults of a run.
+#[derive(Debug, Default)]
+pub struct Endured {
+    pub faults: Vec<Survived>,
+    /// Number of replicas that a cluster made masters.
+    pub failovers: usize,
+    pub slots_moved: usize,
+    /// How often a name had two holders.
+    pub held_twice: u64,
 }
 
 /// The Sentinel groups. Dropping this value stops the groups. If this process is killed, a watcher
@@ -97,7 +111,7 @@ impl Groups {
         pulse: &Pulse,
         tune: impl Fn(RedlockBuilder) -> RedlockBuilder,
         say: impl Fn(String),
-    ) -> Result<Vec<Survived>, Failure> {
+    ) -> Result<Endured, Failure> {
         let mut dice = StdRng::seed_from_u64(seed);
         let mut kinds = ["kill", "freeze", "failover"];
         kinds.shuffle(&mut dice);
@@ -110,8 +124,8 @@ impl Groups {
             let (from, at) = (Instant::now(), pulse.elapsed());
             self.strike(kind, group).await?;
             say(format!("{:5.1} s  {kind} the master of {}", at.as_secs_f64(), group.name));
-            wait(&observer, false, &group.name).await?;
-            wait(&observer, true, &group.name).await?;
+            wait(&observer, false, CANARY, &group.name).await?;
+            wait(&observer, true, CANARY, &group.name).await?;
             let away = from.elapsed();
             let gap = pulse.longest_gap(at, pulse.elapsed());
             let at_end = pulse.elapsed().as_secs_f64();
@@ -122,7 +136,7 @@ impl Groups {
             ));
             survived.push(Survived { kind, group: group.name.clone(), at, gap, away });
         }
-        Ok(survived)
+        Ok(Endured { faults: survived, ..Endured::default() })
     }
 }
 
@@ -140,10 +154,15 @@ impl Drop for Groups {
     }
 }
 
-/// Waits until the group of `observer` grants locks (`granting` is true) or grants none (`granting`
-/// is false).
-async fn wait(observer: &Redlock, granting: bool, name: &str) -> Result<(), Failure> {
-    let canary = observer.mutex("orders-demo-canary").build()?;
+/// Waits until the nodes of `observer` grant the lock `canary` (`granting` is true) or do not grant
+/// it (`granting` is false).
+pub async fn wait(
+    observer: &Redlock,
+    granting: bool,
+    canary: &str,
+    name: &str,
+) -> Result<(), Failure> {
+    let canary = observer.mutex(canary).build()?;
     let since = Instant::now();
     while since.elapsed() < PATIENCE {
         let guard = canary.try_acquire().await;

@@ -6,6 +6,7 @@
 //! cargo run --release -p examples --bin orders -- --node redis://…   real servers
 //! cargo run --release -p examples --bin orders -- --demo-sentinel   Sentinel groups that the
 //!                                                                 example starts and breaks
+//! cargo run --release -p examples --bin orders -- --demo-cluster    a cluster, likewise
 //! ```
 
 // No other crate can use an item of a program, so the lint against unreachable items is off.
@@ -15,10 +16,13 @@
 mod common;
 mod consumer;
 mod faults;
+mod holders;
 mod invoice;
 mod ledger;
 mod report;
+mod shards;
 mod stream;
+mod support;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -30,8 +34,9 @@ use palisade::{MemoryNode, Redlock, RedlockBuilder};
 use tokio::sync::oneshot;
 
 use consumer::Shift;
-use faults::{Groups, Survived};
-use report::{Pulse, Report};
+use faults::{Endured, Groups};
+use report::{ClusterReport, Pulse, Report, json};
+use shards::Shards;
 use stream::{Level, Stream};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -41,6 +46,7 @@ const PATIENCE: Duration = Duration::from_secs(900);
 
 /// Delivers 18,532 real invoices at least once, and books each exactly once.
 #[derive(Debug, Parser)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of the command line")]
 struct Args {
     /// Seed that decides deliveries, crashes, stalls and faults. Default: random and printed.
     #[arg(long)]
@@ -57,6 +63,10 @@ struct Args {
     /// Use three real Sentinel groups on this machine, with a kill, a freeze and a failover.
     #[arg(long)]
     demo_sentinel: bool,
+    /// Use a real cluster on this machine, three masters with a replica each: kill, promote, freeze
+    /// and move slots.
+    #[arg(long, conflicts_with = "demo_sentinel")]
+    demo_cluster: bool,
     /// Let consumers repeat unfinished attempts without asking the ledger, so that some orders are
     /// booked twice and the check at the end fails.
     #[arg(long)]
@@ -70,6 +80,7 @@ enum Place {
     Memory(Vec<MemoryNode>),
     Servers(common::Connect),
     Groups(Groups),
+    Cluster(Shards),
 }
 
 impl Place {
@@ -77,6 +88,10 @@ impl Place {
         if args.demo_sentinel {
             println!("starting three Sentinel groups ...");
             return Ok(Self::Groups(Groups::up().await?));
+        }
+        if args.demo_cluster {
+            println!("starting a cluster ...");
+            return Ok(Self::Cluster(Shards::up().await?));
         }
         if args.nodes.is_embedded() {
             return Ok(Self::Memory((0..3).map(|_| MemoryNode::new()).collect()));
@@ -91,6 +106,7 @@ impl Place {
             }
             Self::Servers(nodes) => nodes.builder(self.lease()),
             Self::Groups(groups) => groups.builder(),
+            Self::Cluster(shards) => shards.builder(),
         }
     }
 
@@ -99,12 +115,23 @@ impl Place {
             Self::Memory(_) => Duration::from_millis(400),
             Self::Servers(nodes) => nodes.ttl(Duration::from_millis(600)),
             Self::Groups(_) => Duration::from_secs(2),
+            Self::Cluster(_) => Duration::from_secs(1),
+        }
+    }
+
+    /// Returns the time over which deliveries are spread, so that some take place during all
+    /// faults.
+    fn span(&self) -> Option<Duration> {
+        match self {
+            Self::Memory(_) | Self::Servers(_) => None,
+            Self::Groups(_) => Some(Duration::from_secs(60)),
+            Self::Cluster(_) => Some(Duration::from_secs(45)),
         }
     }
 }
 
 /// Sets the times and the key prefix of a client (`Redlock` handle). `max_ttl` is short, because
-/// after a failover a Sentinel group grants nothing for at least `max_ttl`.
+/// after a failover a Sentinel group or a slot grants nothing for at least `max_ttl`.
 fn tune(builder: RedlockBuilder, lease: Duration, run: u32) -> RedlockBuilder {
     builder
         .ttl(lease)
@@ -138,7 +165,7 @@ async fn demo(args: &Args) -> Result<bool, Failure> {
     let invoices =
         invoice::load(concat!(env!("CARGO_MANIFEST_DIR"), "/data/invoices.csv"), args.limit)?;
     println!("{} invoices, {} consumers, --seed {seed}", invoices.len(), args.consumers);
-    let place = Place::find(args).await?;
+    let mut place = Place::find(args).await?;
     let lease = place.lease();
     if let Place::Servers(_) = &place {
         common::ready(&tune(place.builder()?, lease, run).build()?).await?;
@@ -148,11 +175,8 @@ async fn demo(args: &Args) -> Result<bool, Failure> {
     let shifts = [shift(Level::Request), shift(Level::Business)];
     let (screen, bars) = bars(&shifts);
     let pulse = Arc::new(Pulse::new());
-    if let Place::Groups(_) = &place {
-        // Spread the deliveries over one minute, so that deliveries take place during all faults.
-        for shift in &shifts {
-            shift.stream.spread(Some(Duration::from_secs(60)));
-        }
+    for shift in &shifts {
+        shift.stream.spread(place.span());
     }
     let mut consumers = Vec::new();
     for _ in 0..args.consumers {
@@ -166,19 +190,23 @@ async fn demo(args: &Args) -> Result<bool, Failure> {
         Ok(())
     };
     let torment = async {
-        let Place::Groups(groups) = &place else { return Ok(None) };
         let say = |text: String| screen.suspend(|| println!("{text}"));
-        let survived = groups.torment(seed, &pulse, |b| tune(b, lease, run), say).await;
+        let tune = |builder| tune(builder, lease, run);
+        let endured = match &mut place {
+            Place::Groups(groups) => groups.torment(seed, &pulse, tune, say).await,
+            Place::Cluster(shards) => shards.torment(seed, &pulse, tune, say).await,
+            Place::Memory(_) | Place::Servers(_) => return Ok(None),
+        };
         // The faults are over, so deliver the remaining orders at full speed.
         for shift in &shifts {
             shift.stream.spread(None);
         }
-        survived.map(Some)
+        endured.map(Some)
     };
-    let ((), faults) = tokio::try_join!(orders, torment)?;
+    let ((), endured) = tokio::try_join!(orders, torment)?;
     let elapsed = pulse.elapsed();
     bars.iter().for_each(ProgressBar::finish_and_clear);
-    Ok(judge(args, seed, &shifts, elapsed, faults.as_deref()))
+    Ok(judge(args, seed, &shifts, elapsed, endured.as_ref()))
 }
 
 /// Starts a consumer: a thread with its own runtime, like a process. The thread ends when all
@@ -223,30 +251,37 @@ fn bars(shifts: &[Arc<Shift>; 2]) -> (MultiProgress, [ProgressBar; 2]) {
     (screen, bars)
 }
 
-/// Prints the report. Returns true if no order is booked twice or lost in the ledger, and if each
-/// invoice that the library reported is booked.
+/// Prints the report. Returns true if no order is booked twice or lost in the ledger, if each
+/// invoice that the library reported is booked, and if no name had two holders.
 fn judge(
     args: &Args,
     seed: u64,
     shifts: &[Arc<Shift>; 2],
     elapsed: Duration,
-    faults: Option<&[Survived]>,
+    endured: Option<&Endured>,
 ) -> bool {
     for shift in shifts {
         report::print_level(shift);
     }
-    if let Some(faults) = faults {
-        report::print_faults(faults);
+    if let Some(endured) = endured {
+        report::print_faults(&endured.faults);
     }
     let kept = |s: &Arc<Shift>| {
         let audit = s.audit();
         audit.doubles == 0 && audit.lost == 0 && s.counts.broken.get() == 0
     };
-    let kept = shifts.iter().all(kept);
+    let kept = shifts.iter().all(kept) && endured.is_none_or(|e| e.held_twice == 0);
     let verdict = if kept { "every order exactly once" } else { "PROMISE BROKEN" };
     println!("\n{verdict}; {:.1} s, --seed {seed}", elapsed.as_secs_f64());
     if args.json {
-        println!("{}", Report::new(seed, &shifts[0], &shifts[1], elapsed, faults).json());
+        let [request, business] = shifts;
+        let line = match endured {
+            Some(endured) if args.demo_cluster => {
+                json(&ClusterReport::new(request, business, endured))
+            }
+            _ => json(&Report::new(seed, request, business, elapsed, endured)),
+        };
+        println!("{line}");
     }
     kept
 }

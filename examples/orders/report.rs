@@ -8,7 +8,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::consumer::Shift;
-use crate::faults::Survived;
+use crate::faults::{Endured, Survived};
 use crate::stream::Level;
 
 /// Times at which orders were completed, measured from the start of the run.
@@ -59,6 +59,33 @@ pub struct Report {
     faults: Option<Vec<Fault>>,
 }
 
+/// The line of `--demo-cluster`. Doubles and lost orders are those of both levels.
+#[derive(Debug, Serialize)]
+pub struct ClusterReport {
+    orders: usize,
+    executed: usize,
+    doubles: usize,
+    lost: usize,
+    failovers: usize,
+    slots_moved: usize,
+    held_twice: u64,
+}
+
+impl ClusterReport {
+    pub fn new(request: &Shift, business: &Shift, endured: &Endured) -> Self {
+        let (r, b) = (request.audit(), business.audit());
+        Self {
+            orders: request.stream.orders.len(),
+            executed: r.executed,
+            doubles: r.doubles + b.doubles,
+            lost: r.lost + b.lost,
+            failovers: endured.failovers,
+            slots_moved: endured.slots_moved,
+            held_twice: endured.held_twice,
+        }
+    }
+}
+
 #[derive(Debug, Serialize)]
 struct Request {
     delivered: u64,
@@ -90,7 +117,7 @@ impl Report {
         request: &Shift,
         business: &Shift,
         elapsed: Duration,
-        faults: Option<&[Survived]>,
+        endured: Option<&Endured>,
     ) -> Self {
         let (r, b) = (request.audit(), business.audit());
         let fault = |s: &Survived| Fault {
@@ -115,14 +142,14 @@ impl Report {
                 lost: b.lost,
             },
             seconds: tenths(elapsed),
-            faults: faults.map(|f| f.iter().map(fault).collect()),
+            faults: endured.map(|e| e.faults.iter().map(fault).collect()),
         }
     }
+}
 
-    /// Returns the report as one line of JSON.
-    pub fn json(&self) -> String {
-        serde_json::to_string(self).expect("numbers and texts are always JSON")
-    }
+/// Returns a report as one line of JSON.
+pub fn json(report: &impl Serialize) -> String {
+    serde_json::to_string(report).expect("numbers and texts are always JSON")
 }
 
 /// Prints the table of one level (the rule that decides if two deliveries are of the same order).

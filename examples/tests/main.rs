@@ -2,6 +2,7 @@
 
 mod candidate;
 mod election;
+mod holders;
 mod program;
 mod programs;
 mod support;

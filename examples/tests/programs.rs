@@ -326,3 +326,14 @@ fn orders_go_on_while_sentinel_groups_fail() {
     kinds.sort_unstable();
     assert_eq!(kinds, ["failover", "freeze", "kill"], "{report}");
 }
+
+#[test]
+fn orders_go_on_while_masters_of_a_cluster_fail_and_slots_move() {
+    let args = ["--demo-cluster", "--json", "--limit", "2000"].map(str::to_owned);
+    let report = last_line(&run("orders", &args));
+    let moved = report["slots_moved"].as_u64().expect("a number");
+    assert!(moved > 100, "{report}");
+    let figures = json!({"orders": 2_000, "executed": 2_000, "doubles": 0, "lost": 0,
+        "failovers": 3, "slots_moved": moved, "held_twice": 0});
+    assert_eq!(report, figures);
+}

@@ -22,7 +22,7 @@ use tokio::sync::broadcast;
 
 pub use self::builder::MemoryNodeBuilder;
 #[cfg(feature = "test-util")]
-pub use self::faults::MemorySnapshot;
+pub use self::faults::{MemorySnapshot, SlotKeys};
 use self::lists::Lists;
 use self::locks::Locks;
 use self::quarantine::{Clock, Kept, Nature, Windows};
@@ -79,6 +79,10 @@ struct State {
     lives: u64,
     windows: Windows,
     epoch: Option<u64>,
+    /// The lowest epoch since which all words of a cluster's masters named this server.
+    watched: Option<u64>,
+    /// When keys of the slot were being moved, in µs.
+    disturbed: Option<u64>,
     durable: bool,
     replid: ReplicationId,
     process: Process,
@@ -169,6 +173,8 @@ impl State {
             lives: 0,
             windows: Windows { read: window, longest: window },
             epoch: None,
+            watched: None,
+            disturbed: None,
             durable: false,
             replid: ReplicationId::of(0),
             process: Process::fresh(),
@@ -223,9 +229,10 @@ impl State {
     }
 
     fn nature(&self, name: u64) -> Nature {
-        let Self { replid, process, evicted, windows, epoch, durable, .. } = *self;
+        let Self { replid, process, evicted, windows, epoch, watched, .. } = *self;
+        let Self { disturbed, durable, .. } = *self;
         let name = name.wrapping_add(self.lives);
-        Nature { replid, process, evicted, windows, epoch, durable, name }
+        Nature { replid, process, evicted, windows, epoch, watched, disturbed, durable, name }
     }
 
     fn rename(&mut self) {

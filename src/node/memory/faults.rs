@@ -17,6 +17,18 @@ pub struct MemorySnapshot {
     machine: Machine,
 }
 
+/// Keys of a slot of a cluster.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SlotKeys {
+    Marker,
+    Note,
+    /// The one that shows whether the slot was away.
+    Stays,
+    /// Locks, lists and records.
+    Names,
+}
+
 /// What a snapshot of a machine with its memory has besides the data.
 #[derive(Clone, Copy, Debug)]
 struct Machine {
@@ -161,6 +173,37 @@ impl MemoryNode {
     #[doc(hidden)]
     pub fn set_epoch(&self, epoch: Option<u64>) {
         self.state().epoch = epoch;
+    }
+
+    /// As a slot of a cluster: sets the epoch in which a majority of the masters named this server
+    /// to the clients of the next batches, the lowest one since which all words named it, and when
+    /// its keys were being moved, by this node's clock in µs.
+    #[doc(hidden)]
+    pub fn set_named(&self, epoch: u64, since: u64, disturbed: Option<u64>) {
+        let mut state = self.state();
+        (state.epoch, state.watched) = (Some(epoch), Some(since));
+        state.disturbed = disturbed;
+    }
+
+    /// Moves keys of a slot of a cluster to another server, as `MIGRATE` does.
+    #[doc(hidden)]
+    pub fn migrate(&self, to: &Self, keys: SlotKeys) {
+        let mut data = self.state().data.clone();
+        let mut there = to.state().data.clone();
+        match keys {
+            SlotKeys::Marker => there.kept.marker = data.kept.marker.take().or(there.kept.marker),
+            SlotKeys::Note => there.kept.note = data.kept.note.take().or(there.kept.note),
+            SlotKeys::Stays => {
+                (data.kept.is_raw, there.kept.is_raw) = (false, false);
+            }
+            SlotKeys::Names if data.len() > 0 => {
+                there = Data { kept: there.kept, ..data.clone() };
+                data = Data { kept: data.kept, ..Data::default() };
+            }
+            SlotKeys::Names => {}
+        }
+        self.state().data = data;
+        to.state().data = there;
     }
 
     /// Returns what the data say about themselves, or `None` if they have no marker.

@@ -15,6 +15,8 @@ use crate::rules::header::Header;
 pub(super) struct Kept {
     pub(super) marker: Option<Marker>,
     pub(super) note: Option<Note>,
+    /// As a server's key that shows whether the slot of a cluster was away (cluster 7).
+    pub(super) is_raw: bool,
 }
 
 impl Kept {
@@ -45,12 +47,16 @@ pub(super) struct Nature {
     pub(super) evicted: u64,
     pub(super) windows: Windows,
     pub(super) epoch: Option<u64>,
+    pub(super) watched: Option<u64>,
+    pub(super) disturbed: Option<u64>,
     pub(super) durable: bool,
     pub(super) name: u64,
 }
 
 impl Nature {
     pub(super) fn shown(self, kept: &Kept, clock: Clock) -> Shown {
+        let follows = |watched| kept.marker.is_some_and(|m| watched <= m.epoch);
+        let was_open = |at| kept.marker.is_some_and(|m| m.since * 1_000 <= at);
         Shown {
             marker: kept.marker,
             is_empty: kept.marker.is_none(),
@@ -58,8 +64,8 @@ impl Nature {
             replid: self.replid,
             process: self.process,
             evicted: self.evicted,
-            stayed: false,
-            disturbed: false,
+            stayed: kept.is_raw && self.watched.is_some_and(follows),
+            disturbed: self.disturbed.is_some_and(was_open),
             micros: clock.micros,
         }
     }
@@ -97,6 +103,7 @@ pub(super) fn open(
             return Err(NodeError::not_executed(NodeFault::ForeignData, detail));
         }
     };
+    kept.is_raw |= kept.marker != Some(m);
     kept.marker = Some(m);
     let not_after = batch.not_after.as_ref().map(|moment| moment.on(identity));
     let late = not_after.is_some_and(|t| clock.micros > t);

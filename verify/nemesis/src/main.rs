@@ -5,6 +5,7 @@
 //! nemesis table                     effects of each fault on one group, as a table
 //! nemesis ordinary                  cost of ordinary events for ordinary deployments
 //! nemesis lineage --runs 20         returning masters, wrong servers, backups: what they break
+//! nemesis shards                    faults of a cluster, one row each; or --seconds 300
 //! nemesis cron --seconds 600        ticks of a cron job, with faults of its leader
 //! nemesis locks --seconds 60        all kinds of locks, with faults of servers and clients
 //! nemesis judge target/nemesis/events.jsonl    checks the log of an earlier run again
@@ -29,6 +30,7 @@ mod names;
 mod ordinary;
 mod report;
 mod runtime;
+mod shards;
 mod switch;
 mod table;
 mod timeline;
@@ -99,6 +101,8 @@ enum Verb {
     /// Lets clients meet data that are not those they used, and looks for two holders and second
     /// runs.
     Lineage(lineage::Args),
+    /// Shows the effects of each fault of a cluster on its users, or injects faults for some time.
+    Shards(shards::Args),
     /// Runs ticks of one second on three processes, and injects faults into the leading process.
     Cron(cron::Args),
     /// Runs one of the three processes of `nemesis cron`, which starts this command.
@@ -139,6 +143,9 @@ fn main() -> ExitCode {
             .and_then(|()| table::table(table, &args.out)),
         Some(Verb::Ordinary(ordinary)) => ordinary::ordinary(ordinary),
         Some(Verb::Lineage(lineage)) => lineage::lineage(lineage),
+        Some(Verb::Shards(shards)) => {
+            shards::shards(shards, args.seed.unwrap_or_else(rand::random))
+        }
         Some(Verb::Cron(cron)) => {
             possible().map_err(|why| Cannot(why).into()).and_then(|()| cron::demo(cron, &args.out))
         }

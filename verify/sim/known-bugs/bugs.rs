@@ -212,6 +212,12 @@ pub enum Bug {
     /// A client that remembers nothing counts each server that it finds, whatever the deployment of
     /// the other nodes is (quarantine 22).
     FirstComersCount,
+    /// A majority of the views that answer names a slot's owner, and not a majority of the masters
+    /// that were followed before as well (cluster 2).
+    MajorityOfViews,
+    /// The word on a slot's owner ends with the client's own failover window, which may be longer
+    /// than that of others (cluster 4).
+    WordByOwnWindow,
     /// What a client remembers of the data is not looked at (quarantine 17).
     MemoryIgnored,
     /// Of what a client remembers, the number of the history is not looked at (quarantine 17).

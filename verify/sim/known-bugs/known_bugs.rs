@@ -46,6 +46,9 @@ const ASTRAY: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Astray));
 const NEWCOMERS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Newcomers));
 const UNEQUAL: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Unequal));
 const DECLARED: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Declared));
+const THERE_AND_BACK: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::ThereAndBack));
+const CLUSTER_TAKEOVERS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Takeovers));
+const LONG_WORDS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::LongWords));
 const TICKS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Ticks));
 
 /// Runs seeds with the bug turned on until one of them breaks a rule.
@@ -180,6 +183,10 @@ known_bugs! {
     evictions_unseen: EvictionsUnseen in PUT_BACKS,
     handover_forgets_epoch: HandoverForgetsEpoch in HANDOVERS,
     kept_once: KeptOnce in HANDOVERS,
+    // A → B → B′ → A.
+    epoch_of_slots_ignored: EpochIgnored in THERE_AND_BACK,
+    majority_of_views: MajorityOfViews in CLUSTER_TAKEOVERS,
+    word_by_own_window: WordByOwnWindow in LONG_WORDS,
     declared_foreign: DeclaredForeign in DECLARED,
     declared_without_settling: DeclaredWithoutSettling in DECLARED,
     declared_in_quarantine: DeclaredInQuarantine in DECLARED,
@@ -210,4 +217,24 @@ unsafe_orders! {
     node_replaced: NodeReplaced,
     node_leaves_early: NodeLeavesEarly,
     node_joins_as_new: NodeJoinsAsNew,
+}
+
+/// Defines one test for each act of an operator on a cluster that the manual forbids. The simulator
+/// must find a violation.
+macro_rules! forbidden {
+    ($($test:ident: $scene:ident,)*) => {
+        mod forbidden {
+            use super::*;
+            $(#[test]
+            fn $test() {
+                let sum = hunt(None, SeedSet::Changed(Tamper::Scene(Scene::$scene)));
+                must_be_caught(stringify!($scene), &sum);
+            })*
+        }
+    };
+}
+
+forbidden! {
+    broken_off_moves: BrokenOffMoves,
+    takeovers_for_newcomers: TakeoversForNewcomers,
 }

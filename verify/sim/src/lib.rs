@@ -6,6 +6,7 @@
 //! the module `invariants`.
 
 mod client;
+mod cluster;
 mod dice;
 mod elections;
 mod invariants;

@@ -71,38 +71,59 @@ pub(crate) struct Link {
     pub(crate) last: Mutex<Option<(Turn, Turn)>>,
 }
 
+/// The far end of a connection.
+pub(crate) trait Peer: Send + Sync {
+    fn arrive(&self, job: Job);
+
+    /// Returns true if messages in this direction arrive.
+    fn is_open(&self, requests: bool) -> bool;
+}
+
+impl Peer for (Arc<Node>, Arc<Wire>) {
+    fn arrive(&self, job: Job) {
+        self.0.arrive(job);
+    }
+
+    fn is_open(&self, requests: bool) -> bool {
+        self.1.is_open(requests)
+    }
+}
+
 /// Signal that the next batch may continue. It fires when its sender is dropped.
-type Turn = oneshot::Receiver<()>;
+pub(crate) type Turn = oneshot::Receiver<()>;
 
 /// Keeps the order of batches. A batch waits for the signals `before`, which the batch sent before
 /// it fires. It fires the signals `behind`, for which the batch sent after it waits.
 #[derive(Default)]
-struct Order {
+pub(crate) struct Order {
     before: Option<(Turn, Turn)>,
     behind: Option<(oneshot::Sender<()>, oneshot::Sender<()>)>,
 }
 
 /// Random delays and faults of one exchange of messages.
 #[derive(Clone, Copy)]
-struct Fate {
-    there: Ms,
-    back: Ms,
-    lose_request: bool,
-    lose_reply: bool,
+pub(crate) struct Fate {
+    pub(crate) there: Ms,
+    pub(crate) back: Ms,
+    pub(crate) lose_request: bool,
+    pub(crate) lose_reply: bool,
     again: Option<Ms>,
     refused: bool,
 }
 
-impl Link {
-    fn order(&self) -> Order {
+impl Order {
+    /// Follows the batch whose signals are in `last`.
+    pub(crate) fn after(last: &Mutex<Option<(Turn, Turn)>>) -> Self {
         let ((there, arrived), (back, answered)) = (oneshot::channel(), oneshot::channel());
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        Order { before: last.replace((arrived, answered)), behind: Some((there, back)) }
+        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        Self { before: last.replace((arrived, answered)), behind: Some((there, back)) }
     }
+}
 
-    fn fate(&self) -> Fate {
-        let mut d = self.dice.lock().unwrap_or_else(PoisonError::into_inner);
-        let net = *self.net.lock().unwrap_or_else(PoisonError::into_inner);
+impl Fate {
+    pub(crate) fn draw(dice: &Mutex<Dice>, net: &Mutex<NetPlan>) -> Self {
+        let mut d = dice.lock().unwrap_or_else(PoisonError::into_inner);
+        let net = *net.lock().unwrap_or_else(PoisonError::into_inner);
         let mut delay = || {
             let usual = d.range(net.latency.0, net.latency.1);
             let late = d.range(0, net.late_max);
@@ -110,7 +131,7 @@ impl Link {
         };
         let (there, back) = (delay(), delay());
         let again = d.range(0, net.late_max);
-        Fate {
+        Self {
             there,
             back,
             lose_request: d.chance(net.lose_request),
@@ -121,10 +142,16 @@ impl Link {
     }
 }
 
+impl Link {
+    fn fate(&self) -> Fate {
+        Fate::draw(&self.dice, &self.net)
+    }
+}
+
 /// Carries a batch to the node and the replies back. The batch arrives or is lost, even if the
 /// future of the sender is dropped.
-async fn travel(
-    (node, wire): (Arc<Node>, Arc<Wire>),
+pub(crate) async fn travel(
+    peer: Arc<dyn Peer>,
     fate: Fate,
     (client, due, batch): (usize, u64, Batch),
     (order, sender): (Order, oneshot::Sender<Replies>),
@@ -133,24 +160,24 @@ async fn travel(
     let (there, _back) = order.behind.unzip();
     pause(fate.there).await;
     turn(arrived).await;
-    if fate.lose_request || !wire.is_open(true) {
+    if fate.lose_request || !peer.is_open(true) {
         return;
     }
     let (reply, answer) = oneshot::channel();
     let copy = fate.again.map(|_| batch.clone());
-    node.arrive(Job { client, due, batch, reply: Some(reply) });
+    peer.arrive(Job { client, due, batch, reply: Some(reply) });
     drop(there);
     if let (Some(later), Some(batch)) = (fate.again, copy) {
-        let node = Arc::clone(&node);
+        let peer = Arc::clone(&peer);
         tokio::spawn(async move {
             pause(later).await;
-            node.arrive(Job { client, due, batch, reply: None });
+            peer.arrive(Job { client, due, batch, reply: None });
         });
     }
     let Ok(replies) = answer.await else { return };
     pause(fate.back).await;
     turn(answered).await;
-    if !fate.lose_reply && wire.is_open(false) {
+    if !fate.lose_reply && peer.is_open(false) {
         let _ = sender.send(replies);
     }
 }
@@ -161,7 +188,7 @@ async fn turn(of: Option<Turn>) {
     }
 }
 
-async fn pause(span: Ms) {
+pub(crate) async fn pause(span: Ms) {
     if span > 0 {
         sleep(ms(span)).await;
     }
@@ -186,12 +213,13 @@ impl LockNode for Link {
             });
         }
         let (sender, receiver) = oneshot::channel();
-        let ends = (Arc::clone(&self.node), Arc::clone(&self.wire));
+        let ends = Arc::new((Arc::clone(&self.node), Arc::clone(&self.wire)));
         // The deadline `due` is in true time, so the largest rate error of the sender's clock is
         // added.
         let due =
             self.world.nanos() + (budget + budget * self.drift.ppm() / 1_000_000).as_nanos() as u64;
-        tokio::spawn(travel(ends, fate, (self.client, due, batch), (self.order(), sender)));
+        let order = Order::after(&self.last);
+        tokio::spawn(travel(ends, fate, (self.client, due, batch), (order, sender)));
         Box::pin(async move {
             let late = pin!(sleep(budget));
             tokio::select! {
@@ -260,7 +288,7 @@ impl LockNode for Link {
     }
 }
 
-async fn answered(receiver: oneshot::Receiver<Replies>) -> Replies {
+pub(crate) async fn answered(receiver: oneshot::Receiver<Replies>) -> Replies {
     match receiver.await {
         Ok(replies) => replies,
         // A lost batch has no reply. The caller waits until the deadline.

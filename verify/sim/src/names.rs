@@ -37,6 +37,12 @@ pub(crate) fn tick(unix_seconds: i64) -> u16 {
     400 + u16::try_from(unix_seconds % 600).unwrap_or_default()
 }
 
+/// Returns the slot of a cluster with so many slots in which a name is.
+pub(crate) fn cluster_slot(number: u16, slots: u16) -> u16 {
+    let is_plain = number < 100 || (200..300).contains(&number);
+    if is_plain { number % 100 % slots } else { 0 }
+}
+
 pub(crate) fn is_key(number: u16) -> bool {
     (200..300).contains(&number) || (400..999).contains(&number)
 }

@@ -23,11 +23,12 @@ use palisade::node::spi::{LockNode as _, NodeSignal};
 use palisade::{Durability, node::spi::BarrierPoint};
 use tokio::sync::broadcast;
 
-use self::clock::ServerClock;
+pub(crate) use self::clock::ServerClock;
 use self::copies::Copies;
-use self::describe::{answer, describe, places, stands};
-pub(crate) use self::server::Job;
-use self::server::{Role, Server, at_once, now_or_never};
+pub(crate) use self::describe::{answer, describe};
+use self::describe::{places, stands};
+pub(crate) use self::server::{Job, at_once};
+use self::server::{Role, Server, now_or_never};
 use crate::dice::Dice;
 use crate::plan::{ClientPlan, Copy, Ms, Plan, Settings, ms};
 use crate::trace::{Answer, Event};

@@ -4,6 +4,7 @@
 
 mod actions;
 mod clock;
+mod clusters;
 mod draw;
 mod episodes;
 mod faults;
@@ -20,6 +21,7 @@ use palisade::node::spi::Terms;
 
 pub(crate) use self::actions::{Decision, HandlerPlan, Parting, TaskPlan, Uses};
 pub(crate) use self::clock::{ClockPlan, Truth, Wave, wall};
+pub(crate) use self::clusters::{ClusterPlan, MoveEnd, Promotion, Shift};
 use self::draw::Theme;
 pub use self::fleet::Order;
 pub(crate) use self::guarantees::{Clocks, Guarantees};
@@ -205,6 +207,8 @@ pub(crate) enum Fault {
     /// A client process dies, and a new process with the settings `stages[stage]` of the plan
     /// replaces it.
     Deploy { client: usize, stage: usize },
+    /// A fault of the cluster, or an act of its operators.
+    Shift(Shift),
 }
 
 /// An action of a client's task. A task performs its actions one after another.
@@ -376,6 +380,8 @@ pub(crate) struct Plan {
     theme: Theme,
     pub(crate) truth: Truth,
     pub(crate) nodes: Vec<NodePlan>,
+    /// A cluster instead of the nodes.
+    pub(crate) cluster: Option<ClusterPlan>,
     pub(crate) clients: Vec<ClientPlan>,
     /// Settings of the processes: the first settings at the start, the others after deploys.
     pub(crate) stages: Vec<Settings>,
@@ -420,7 +426,8 @@ impl Plan {
     }
 
     pub(crate) fn window(&self) -> Ms {
-        self.nodes.iter().map(NodePlan::window).max().unwrap_or(0)
+        let cluster = self.cluster.as_ref().map(ClusterPlan::longest);
+        self.nodes.iter().map(NodePlan::window).chain(cluster).max().unwrap_or(0)
     }
 
     /// Returns the largest additional clock error that a fault adds, in microseconds.
@@ -448,7 +455,9 @@ impl Plan {
 
     /// Returns the additional time for which clock errors may make a server keep a key.
     pub(crate) fn clocks_apart(&self) -> Ms {
-        let widest = self.nodes.iter().flat_map(|n| &n.servers).map(|s| s.clock.bound).max();
+        let clocks = self.cluster.iter().flat_map(|cluster| &cluster.clocks);
+        let servers = self.nodes.iter().flat_map(|n| &n.servers).map(|s| &s.clock);
+        let widest = servers.chain(clocks).map(|clock| clock.bound).max();
         2 * (widest.unwrap_or(0) + self.wildest()) / 1_000 + 1
     }
 
@@ -463,14 +472,16 @@ impl Plan {
             _ => None,
         };
         let mut plan = Self::drawn(seed, unsafe_order);
-        if let Some(Tamper::Scene(scene)) = tamper {
-            plan.set(scene);
+        match tamper {
+            Some(Tamper::Scene(scene)) => plan.set(scene),
+            None => plan.may_have_cluster(),
+            _ => {}
         }
         Self { tamper, ..plan }
     }
 
     pub(crate) fn of(seed: u64) -> Self {
-        Self::drawn(seed, None)
+        Self::tampered(seed, None)
     }
 
     /// Returns the random number generator for one part of the run. Each part has its own `stream`,

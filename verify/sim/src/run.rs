@@ -1,27 +1,26 @@
 //! Runs a plan in virtual time, on one thread and one runtime. Returns the trace and the violation,
 //! if any.
 
+mod aftermath;
+
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use palisade::Drift;
 use palisade::node::spi::Env;
-use palisade::node::spi::LockKeys;
 use palisade::node::spi::LockNode;
-use palisade::node::spi::{Op, Reply};
 use palisade::{Durability, Redlock};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::client::{Actor, Forgotten, cut};
+use crate::client::{Actor, Forgotten};
+use crate::cluster::{Cluster, ClusterLink};
 use crate::invariants::Violation;
 use crate::link::{Link, Wire};
-use crate::names;
 use crate::node::Node;
 use crate::plan::{Fault, NetPlan, Plan, Settings, Stops, Tamper, ms};
 use crate::process::{Gated, Process};
-use crate::several;
 use crate::trace::Event;
 use crate::world::World;
 
@@ -70,6 +69,7 @@ struct Stage {
     plan: Arc<Plan>,
     world: Arc<World>,
     nodes: Vec<Arc<Node>>,
+    cluster: Option<Arc<Cluster>>,
     net: Arc<Mutex<NetPlan>>,
     seats: Mutex<Vec<Seat>>,
     /// Tasks that end each fault when its time is over.
@@ -84,7 +84,9 @@ impl Stage {
         let world = World::new(Instant::now(), kept_on, plan.guarantees());
         let nodes: Vec<_> = (0..plan.nodes.len()).map(|i| Node::new(i, &world, &plan)).collect();
         let net = Arc::new(Mutex::new(plan.net));
+        let cluster = plan.cluster.as_ref().map(|_| Cluster::new(&world, &plan));
         let stage = Self {
+            cluster,
             plan: Arc::new(plan),
             world,
             nodes,
@@ -153,6 +155,12 @@ impl Stage {
             };
             builder = builder.node_arc(Arc::new(link) as Arc<dyn LockNode>);
         }
+        if let Some(cluster) = &self.cluster {
+            let dice = p.dice(stream + 50_000);
+            let ways = (Arc::clone(&self.net), dice, p.deadline);
+            let link = ClusterLink::new(client, cluster, &env, ways);
+            builder = builder.node_arc(Arc::new(link));
+        }
         let redlock = builder.build().expect("plans keep the inequalities of the settings");
         (process, redlock)
     }
@@ -181,6 +189,9 @@ impl Stage {
         let clients = self.plan.clients.len();
         for client in 0..clients {
             self.start(client);
+        }
+        if let Some(cluster) = &self.cluster {
+            self.ends().spawn(Arc::clone(cluster).gossip());
         }
         let faults = tokio::spawn(Arc::clone(&self).deal());
         if timeout(PATIENCE, self.all_done()).await.is_err() {
@@ -282,6 +293,16 @@ impl Stage {
                 });
             }
             Fault::Kill { client } => self.kill(client),
+            Fault::Shift(shift) => {
+                let cluster = self.cluster.as_ref().expect("a plan with shifts has a cluster");
+                if let Some((span, back)) = cluster.begin(shift) {
+                    self.later(span, move |s| {
+                        if let Some(cluster) = &s.cluster {
+                            cluster.end(back);
+                        }
+                    });
+                }
+            }
             Fault::Deploy { client, stage } => {
                 self.seats()[client].stage = stage;
                 self.kill(client);
@@ -355,127 +376,5 @@ impl Stage {
             seat.forgotten.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }
         self.start(client);
-    }
-
-    /// Ends all faults. Then checks that no expired key remains on a node and that each client can
-    /// acquire a lock.
-    async fn aftermath(&self) {
-        self.world.tell(Event::Healed);
-        *self.net.lock().unwrap_or_else(PoisonError::into_inner) = NetPlan::CALM;
-        for node in &self.nodes {
-            node.heal();
-        }
-        let handles: Vec<Handle> = {
-            let mut seats = self.seats();
-            for seat in seats.iter_mut() {
-                seat.wires.iter().for_each(|w| w.heal());
-                seat.process.resume(Duration::ZERO);
-                seat.forgotten.lock().unwrap_or_else(PoisonError::into_inner).clear();
-            }
-            let stages = &self.plan.stages;
-            seats
-                .iter()
-                .map(|s| (Arc::clone(&s.process), s.redlock.clone(), stages[s.stage]))
-                .collect()
-        };
-        // The quarantine of a node begins with its first request. So each node gets a request now,
-        // and then the run waits until all quarantines have ended.
-        for (process, redlock, _) in &handles {
-            let touch = redlock.mutex(names::calm(99)).build().unwrap();
-            process.run(async move { drop(touch.try_acquire().await) });
-        }
-        let p = &self.plan;
-        let silent = p.most(|s| s.max_ttl) + p.window();
-        sleep(ms(silent) * 5 / 4 + ms(2 * p.deadline + 400 + p.clocks_apart())).await;
-        // If a planned handover has closed a server, its quarantine begins only after the server
-        // has opened again.
-        sleep(p.longest_closing() * 9 / 4).await;
-        for n in 0..p.names {
-            self.must_be_gone(&names::lock(n), "its ttl is long over");
-            self.must_be_gone(&format!("permits:{}", names::pool(n)), "its ttl is long over");
-        }
-        for (client, (process, redlock, settings)) in handles.iter().enumerate() {
-            let polls = p.dice(40 + client as u64).range(1, 5) as u32;
-            let mutex =
-                redlock.mutex(names::calm(client)).ttl(ms(settings.max_ttl)).build().unwrap();
-            process.run(async move { drop(cut(polls, mutex.acquire()).await) });
-            let polls = p.dice(60 + client as u64).range(1, 8) as u32;
-            let pool = redlock.semaphore(names::calm_pool(client), names::PERMITS);
-            let pool = pool.ttl(ms(settings.max_ttl)).build().unwrap();
-            let all = async move { drop(cut(polls, pool.acquire_many(names::PERMITS)).await) };
-            process.run(all);
-        }
-        sleep(ms(40)).await;
-        for client in 0..handles.len() {
-            let pool = format!("permits:{}", names::calm_pool(client));
-            for key in [names::calm(client), pool] {
-                self.must_be_gone(&key, "the request was dropped 40 ms ago");
-            }
-        }
-        self.serve_all_clients(handles).await;
-    }
-
-    /// Makes all clients acquire the same lock, and at the same time all permits of one semaphore.
-    /// No client may keep a part of the permits while it waits.
-    async fn serve_all_clients(&self, handles: Vec<Handle>) {
-        // The clients of `beside_busy_names` send many requests, so only a quarter of the plans has
-        // them.
-        let beside_busy_names = self.plan.seed.is_multiple_of(4);
-        let mut tasks = Vec::new();
-        if beside_busy_names {
-            tasks = several::beside_busy_names(&self.world, &handles);
-        }
-        for (client, (process, redlock, settings)) in handles.into_iter().enumerate() {
-            let ttl = ms(settings.max_ttl);
-            let gives_up = client % 3 == 2;
-            let wait = ms(if gives_up { 2 } else { 5_000 });
-            let not_served = |name: &str| {
-                let (world, name) = (Arc::clone(&self.world), names::number_of(name));
-                move || {
-                    if !gives_up {
-                        world.tell(Event::NotServed { client, name });
-                    }
-                }
-            };
-            let (name, pool) = (names::calm(50), names::calm_pool(9));
-            let refused = not_served(&name);
-            let mutex = redlock.mutex(name).ttl(ttl).acquire_timeout(wait).build().unwrap();
-            tasks.push(process.run(async move {
-                let Ok(guard) = mutex.acquire().await else { return refused() };
-                sleep(ms(3)).await;
-                let _ = guard.release().await;
-            }));
-            let refused = not_served(&pool);
-            let pool = redlock.semaphore(pool, names::PERMITS).ttl(ttl).acquire_timeout(wait);
-            let pool = pool.build().unwrap();
-            tasks.push(process.run(async move {
-                let Ok(all) = pool.acquire_many(names::PERMITS).await else { return refused() };
-                sleep(ms(3)).await;
-                let _ = all.release().await;
-            }));
-        }
-        for task in tasks {
-            if timeout(PATIENCE, task).await.is_err() {
-                self.world.tell(Event::Stuck);
-            }
-        }
-        sleep(ms(40)).await;
-        let pool = format!("permits:{}", names::calm_pool(9));
-        for key in [names::calm(50), names::calm(60), names::calm(61), pool] {
-            self.must_be_gone(&key, "the last holder released it 40 ms ago");
-        }
-    }
-
-    fn must_be_gone(&self, key: &str, why: &'static str) {
-        for node in &self.nodes {
-            let inspect = Op::Inspect { keys: LockKeys::new(key), wait: false };
-            let seen = node.ask(inspect, &self.plan.stages[0]);
-            let has_permits = matches!(&seen, Some(Reply::Permits(all)) if !all.is_empty());
-            if matches!(seen, Some(Reply::Holder(Some(_)) | Reply::Readers(_))) || has_permits {
-                let node = node.index;
-                let name = names::number_of(key);
-                self.world.tell(Event::KeyLeft { node, name, why });
-            }
-        }
     }
 }

@@ -113,6 +113,19 @@ pub(crate) enum Event {
         name: u16,
         late: u64,
     },
+    /// A server of a cluster took over a slot, by what itself says.
+    Leads {
+        server: usize,
+        slot: u16,
+        epoch: u64,
+    },
+    /// A client follows another owner of a slot, or another epoch.
+    Named {
+        client: usize,
+        slot: u16,
+        port: u16,
+        epoch: u64,
+    },
     /// The user's code begins to acquire a lock.
     Asks {
         client: usize,

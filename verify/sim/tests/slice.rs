@@ -69,6 +69,13 @@ scenes! {
     unequal_leases_break_nothing: Unequal,
     declared_servers_that_keep_their_word_break_nothing: Declared,
     ticks_break_nothing: Ticks,
+    /// In these plans the node is a cluster.
+    moving_slots_break_nothing: Slots,
+    failing_shards_break_nothing: Shards,
+    slots_that_come_back_break_nothing: ThereAndBack,
+    takeovers_of_a_shard_break_nothing: Takeovers,
+    other_clusters_break_nothing: OtherClusters,
+    unequal_windows_break_nothing: LongWords,
 }
 
 #[test]

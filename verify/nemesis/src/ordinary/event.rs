@@ -19,6 +19,7 @@ names! {
         BackedUp = "backup made",
         Returning = "returning master",
         Elsewhere = "another's server",
+        Moved = "slot moved",
     }
 }
 
@@ -33,7 +34,12 @@ impl Happening {
     }
 
     pub(super) fn happens_to(self, kind: Kind) -> bool {
+        if kind == Kind::Cluster {
+            return self.is_first()
+                || matches!(self, Self::Restart | Self::Crash | Self::Planned | Self::Moved);
+        }
         match self {
+            Self::Moved => false,
             Self::Backup | Self::Elsewhere => !kind.has_replicas(),
             Self::ReplicaLost | Self::Returning => kind.has_replicas(),
             _ => true,

@@ -6,11 +6,14 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use palisade::idempotency::Status;
+use palisade::node::ClusterNode;
 use palisade::{Durability, RedisNode, Redlock, SentinelNode};
 use palisade_ops::{Deployment, HandedOver, Handover, KeyState, Records, Select, init};
 use tokio::task::block_in_place;
 use tokio::time::sleep;
 
+use super::cluster::Cluster;
 use super::event::Happening;
 use super::server::Server;
 use crate::groups::{Group, Groups, Member, ask, back_up};
@@ -32,6 +35,10 @@ const ELSEWHERE: Duration = Duration::from_secs(20);
 const REPLACED: Duration = Duration::from_secs(30);
 /// L of a name: time for which a service would let a replaced primary go on. Here it is killed.
 const WINDOW: Duration = Duration::from_secs(4);
+/// Time after which the servers of a cluster replace a silent master. L is 11 s.
+const NODE_TIMEOUT: Duration = Duration::from_secs(5);
+/// All keys of a cluster are in one slot, as an event happens to one shard only.
+const PREFIX: &str = "{orders}:";
 /// Maximum time for a step that Sentinels make.
 const STEP: Duration = Duration::from_secs(60);
 
@@ -48,6 +55,7 @@ names! {
         GroupAll = "one group, AllReplicas",
         Servers = "three servers",
         Groups = "three groups",
+        Cluster = "one cluster",
     }
 }
 
@@ -86,6 +94,7 @@ pub(super) struct Fleet {
     /// The replica of the first lone server, which a service promotes in its place.
     replica: Option<Server>,
     groups: Option<Groups>,
+    cluster: Option<Cluster>,
 }
 
 impl Fleet {
@@ -93,7 +102,14 @@ impl Fleet {
     pub(super) async fn up(kind: Kind, what: Happening) -> Result<Self, Failure> {
         if kind.has_replicas() {
             let groups = Some(Groups::up(kind.nodes(), &["--no-marker"]).await?);
-            return Ok(Self { kind, lone: Vec::new(), address: None, replica: None, groups });
+            let (lone, address, replica, cluster) = (Vec::new(), None, None, None);
+            return Ok(Self { kind, lone, address, replica, groups, cluster });
+        }
+        if kind == Kind::Cluster {
+            let start = || Cluster::start_with(3, 1, NODE_TIMEOUT, kind.arguments());
+            let cluster = Some(block_in_place(start));
+            let (lone, address, replica, groups) = (Vec::new(), None, None, None);
+            return Ok(Self { kind, lone, address, replica, groups, cluster });
         }
         let start = || (0..kind.nodes()).map(|_| Server::start(kind.arguments())).collect();
         let lone: Vec<Server> = block_in_place(start);
@@ -118,7 +134,7 @@ impl Fleet {
             }
             sleep(Duration::from_millis(100)).await;
         }
-        Ok(Self { kind, lone, address, replica, groups: None })
+        Ok(Self { kind, lone, address, replica, groups: None, cluster: None })
     }
 
     pub(super) fn redlock(&self) -> Result<Redlock, Failure> {
@@ -133,6 +149,9 @@ impl Fleet {
         for group in self.groups.iter().flat_map(|g| &g.groups) {
             builder = builder.node(SentinelNode::new(&*group.name, group.sentinels.clone())?);
         }
+        if let Some(cluster) = &self.cluster {
+            builder = builder.prefix(PREFIX).node(ClusterNode::new(cluster.addresses())?);
+        }
         Ok(builder.build()?)
     }
 
@@ -142,7 +161,9 @@ impl Fleet {
         let lone = self.lone.iter().take(nodes);
         let all = lone.fold(Deployment::new(), |all, server| all.node(server.url()));
         let groups = self.groups.iter().flat_map(|g| &g.groups).take(nodes);
-        groups.fold(all, |all, group| all.node(group.url()))
+        let all = groups.fold(all, |all, group| all.node(group.url()));
+        let cluster = self.cluster.as_ref().map(Cluster::addresses);
+        cluster.iter().fold(all, |all, at| all.node(format!("cluster://{}", at.join(","))))
     }
 
     /// Initialises the servers, as `palisade init` does.
@@ -168,7 +189,24 @@ impl Fleet {
         Ok(())
     }
 
-    pub(super) async fn stored(&self, namespace: &str) -> Result<BTreeSet<String>, Failure> {
+    /// Returns the keys of the namespace that have a result on the first node. `keys` are those
+    /// that may have one.
+    pub(super) async fn stored(
+        &self,
+        namespace: &str,
+        keys: &[String],
+    ) -> Result<BTreeSet<String>, Failure> {
+        if self.cluster.is_some() {
+            // The command that lists keys does not know clusters.
+            let (redlock, mut stored) = (self.redlock()?, BTreeSet::new());
+            let all = redlock.idempotency(namespace).at_most_once().build()?;
+            for key in keys {
+                if let Status::Stored(_) = all.key(key.as_str()).lookup::<String>().await? {
+                    stored.insert(key.clone());
+                }
+            }
+            return Ok(stored);
+        }
         let records = Records::new(&self.operated(1), "", namespace)?;
         let (states, limit) = (vec![KeyState::Stored], Some(KEYS_MAX));
         let list = records.list(&Select { states, limit, ..Select::default() }).await?;
@@ -220,6 +258,7 @@ impl Fleet {
                 back_up(&server.or(master).ok_or("no master")?).await
             }
             Happening::Returning => self.returning().await,
+            Happening::Moved => self.moved(),
             Happening::Elsewhere => {
                 let (address, home) = (self.address.as_ref(), self.lone.first());
                 let (address, home) = address.zip(home).ok_or("no address")?;
@@ -258,6 +297,24 @@ impl Fleet {
         groups.break_("restart", &["--server", &promoted.id]).await
     }
 
+    /// Moves the slot of all keys to another master.
+    fn moved(&self) -> Result<(), Failure> {
+        let cluster = self.cluster.as_ref().ok_or("no cluster")?;
+        block_in_place(|| {
+            let slot = cluster.slot(PREFIX);
+            let from = cluster.owner(slot);
+            cluster.move_slot(slot, from, (from + 1) % 3);
+        });
+        Ok(())
+    }
+
+    /// Returns the cluster, and the master that has all keys.
+    fn shard(&mut self) -> Option<(&mut Cluster, usize)> {
+        let cluster = self.cluster.as_mut()?;
+        let master = block_in_place(|| cluster.owner(cluster.slot(PREFIX)));
+        Some((cluster, master))
+    }
+
     /// Restarts the first server, as `systemctl restart` does. With groups, restarts the first
     /// server of the first group.
     async fn restart(&mut self) -> Result<(), Failure> {
@@ -265,6 +322,11 @@ impl Fleet {
             let master = &groups.groups[0].servers[0];
             end(master.pid).await?;
             return groups.break_("restart", &["--server", &master.id]).await;
+        }
+        if let Some((cluster, master)) = self.shard() {
+            end(cluster.servers[master].pid()).await?;
+            block_in_place(|| cluster.servers[master].restart());
+            return Ok(());
         }
         let server = self.lone.first_mut().ok_or("no server")?;
         end(server.pid()).await?;
@@ -277,6 +339,13 @@ impl Fleet {
             groups.break_("kill", &["--server", "a1"]).await?;
             sleep(AWAY).await;
             return groups.break_("restart", &["--server", "a1"]).await;
+        }
+        if let Some((cluster, master)) = self.shard() {
+            block_in_place(|| cluster.servers[master].kill());
+            until_master_of(&cluster.servers[master + 3]).await?;
+            sleep(AWAY).await;
+            block_in_place(|| cluster.servers[master].again());
+            return Ok(());
         }
         let server = self.lone.first_mut().ok_or("no server")?;
         block_in_place(|| server.kill());
@@ -296,6 +365,14 @@ impl Fleet {
 
     /// Performs a planned handover of the first node, as `palisade handover` does.
     async fn planned(&mut self) -> Result<(), Failure> {
+        if let Some((cluster, master)) = self.shard() {
+            let replica = &cluster.servers[master + 3];
+            let answer = block_in_place(|| replica.cli(&["cluster", "failover"]));
+            if answer != "OK" {
+                return Err(format!("CLUSTER FAILOVER: {answer}").into());
+            }
+            return until_master_of(replica).await;
+        }
         let handover = Handover::new(self.operated(1));
         let done = if self.groups.is_some() {
             handover.group(|_| ()).await?
@@ -308,6 +385,18 @@ impl Fleet {
             other => Err(other.to_string().into()),
         }
     }
+}
+
+/// Waits until a replica of a cluster has taken its master's place.
+async fn until_master_of(replica: &Server) -> Result<(), Failure> {
+    let begun = Instant::now();
+    while !block_in_place(|| replica.cli(&["role"])).starts_with("master") {
+        if begun.elapsed() > STEP {
+            return Err(format!("{} is not promoted", replica.addr()).into());
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+    Ok(())
 }
 
 async fn until_master(groups: &Groups, is: impl Fn(&Member) -> bool) -> Result<Member, Failure> {

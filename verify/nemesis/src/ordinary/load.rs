@@ -91,6 +91,17 @@ impl Seen {
         &self.requests[kind.at()]
     }
 
+    /// Returns the keys of the requests that were executed and accept no loss.
+    pub(super) fn strict_keys(&self) -> Vec<String> {
+        let strict = Kind::ALL.into_iter().filter(|kind| !kind.accepts);
+        let of = |kind: Kind| {
+            let ends = self.requests(kind).iter().enumerate();
+            let done = ends.filter(|(_, (_, end))| matches!(end, Some((_, End::Executed))));
+            done.map(move |(n, _)| kind.key(n)).collect::<Vec<_>>()
+        };
+        strict.flat_map(of).collect()
+    }
+
     /// Returns the times of executions whose result is not among the `stored` ones.
     pub(super) fn lost(&self, kind: Kind, stored: &BTreeSet<String>) -> Vec<Instant> {
         let all = self.requests(kind).iter().enumerate();

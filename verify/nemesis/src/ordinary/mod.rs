@@ -11,6 +11,10 @@
 //! Each cell of the tables uses a new deployment. Cells share only the machine, so several cells
 //! run at the same time.
 
+/// Real clusters, shared with the library's own tests.
+#[path = "../../../../tests/support/cluster.rs"]
+#[allow(dead_code, missing_docs, unreachable_pub)]
+pub(crate) mod cluster;
 mod event;
 mod fleet;
 mod load;
@@ -156,7 +160,7 @@ async fn cell(kind: Kind, what: Happening) -> Result<Vec<Row>, Failure> {
     let proved = health.nodes.first().and_then(|node| node.losses.last().copied());
     let seen = load.end().await;
     // After the last result, or one that came meanwhile counted as lost.
-    let stored = fleet.stored(STRICT).await?;
+    let stored = fleet.stored(STRICT, &seen.strict_keys()).await?;
     if let Some(first) = seen.broken.first() {
         return Err(format!("{} promises broken, the first: {first}", seen.broken.len()).into());
     }

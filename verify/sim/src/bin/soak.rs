@@ -7,6 +7,7 @@ use std::time::Instant;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use sim::soak::{Soak, story};
+use sim::{Scene, Tamper};
 
 /// Runs the real library on simulated nodes, networks, clocks and processes. The same seed always
 /// gives exactly the same history.
@@ -21,6 +22,9 @@ struct Args {
     /// Run only this seed, and print its history.
     #[arg(long)]
     reproduce: Option<u64>,
+    /// Only plans of this scene with a cluster, as `ThereAndBack`.
+    #[arg(long)]
+    scene: Option<String>,
     /// Number of threads. By default, one for each core.
     #[arg(long)]
     jobs: Option<usize>,
@@ -28,8 +32,13 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    let named = |scene: &Scene| args.scene.as_ref() == Some(&format!("{scene:?}"));
+    let forbidden = [Scene::BrokenOffMoves, Scene::TakeoversForNewcomers];
+    let scene = Scene::CLUSTERS.into_iter().chain(forbidden).find(named);
+    assert!(args.scene.is_none() || scene.is_some(), "no such scene: {:?}", Scene::CLUSTERS);
+    let tamper = scene.map(Tamper::Scene);
     if let Some(seed) = args.reproduce {
-        let reported = story(seed, None);
+        let reported = story(seed, tamper);
         print!("{reported}");
         return if reported.contains("BROKEN") { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     }
@@ -45,14 +54,15 @@ fn main() -> ExitCode {
         prepare: &|| {},
         tick: &|| bar.inc(1),
         step: 1,
-        tamper: None,
+        tamper,
     }
     .run();
     bar.finish_and_clear();
     let per_second = sum.seeds as f64 / started.elapsed().as_secs_f64();
     if let Some(failure) = &sum.failure {
-        print!("{}", story(failure.seed, None));
-        println!("again: make soak ARGS='--reproduce {}'", failure.seed);
+        print!("{}", story(failure.seed, tamper));
+        let of = args.scene.map(|scene| format!(" --scene {scene}")).unwrap_or_default();
+        println!("again: make soak ARGS='--reproduce {}{of}'", failure.seed);
     }
     let violations = u32::from(sum.failure.is_some());
     println!(

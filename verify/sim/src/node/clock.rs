@@ -11,7 +11,7 @@ use crate::dice::Dice;
 use crate::plan::{Wave, wall};
 use crate::world::World;
 
-pub(super) struct ServerClock {
+pub(crate) struct ServerClock {
     world: Arc<World>,
     state: Mutex<ClockState>,
     dice: Mutex<Dice>,
@@ -31,7 +31,7 @@ struct ClockState {
 }
 
 impl ServerClock {
-    pub(super) fn new(world: &Arc<World>, wave: Wave, dice: Dice) -> Arc<Self> {
+    pub(crate) fn new(world: &Arc<World>, wave: Wave, dice: Dice) -> Arc<Self> {
         let state =
             Mutex::new(ClockState { wave, wild: 0, set_back: 0, faults_ended: false, read: None });
         Arc::new(Self { world: Arc::clone(world), state, dice: Mutex::new(dice) })

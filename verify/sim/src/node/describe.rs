@@ -42,7 +42,7 @@ pub(super) fn places(op: &Op, reply: &Result<Reply, NodeError>) -> Option<bool> 
     }
 }
 
-pub(super) fn describe(op: &Op) -> (Verb, u16, u16) {
+pub(crate) fn describe(op: &Op) -> (Verb, u16, u16) {
     match op {
         Op::Acquire { keys, owner, .. } => (Verb::Acquire, number_of(keys.lock()), short(owner)),
         Op::Raise { keys, owner, .. } => (Verb::Raise, number_of(keys.lock()), short(owner)),
@@ -65,7 +65,7 @@ pub(super) fn describe(op: &Op) -> (Verb, u16, u16) {
     }
 }
 
-pub(super) fn answer(reply: &Reply) -> Answer {
+pub(crate) fn answer(reply: &Reply) -> Answer {
     match reply {
         Reply::Granted { fence } | Reply::Permit { fence, .. } => Answer::Granted(*fence),
         Reply::Claimed { fence, unsure, .. } => Answer::Claimed(*fence, unsure.is_zero()),

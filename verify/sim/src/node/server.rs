@@ -29,7 +29,7 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    pub(super) fn refuse(self, error: &NodeError) {
+    pub(crate) fn refuse(self, error: &NodeError) {
         if let Some(reply) = self.reply {
             let _ = reply.send(Replies::fail(self.batch.ops.len(), error));
         }
@@ -102,7 +102,7 @@ impl Server {
     }
 }
 
-pub(super) fn at_once(memory: &MemoryNode, batch: Batch) -> Replies {
+pub(crate) fn at_once(memory: &MemoryNode, batch: Batch) -> Replies {
     now_or_never(memory.call(batch, Moment::from_nanos(u64::MAX)))
 }
 

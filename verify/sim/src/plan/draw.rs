@@ -128,6 +128,7 @@ impl Plan {
             theme,
             truth,
             nodes: Vec::new(),
+            cluster: None,
             clients: Vec::new(),
             stages: vec![settings],
             names: d.pick(&[1, 1, 1, 2]),

@@ -64,7 +64,7 @@ impl Plan {
             steps: self.orders.policy != Policy::Least,
             vacant: self.stages.iter().all(|s| s.nodes == self.stages[0].nodes),
             served: !self.apart,
-            nodes: self.nodes.iter().filter(|node| !node.is_foreign).count(),
+            nodes: self.nodes.iter().filter(|node| !node.is_foreign).count().max(1),
             fresh: 2_950_u64
                 .saturating_sub(u64::from(self.truth.drift_ppm) * 3 / 1_000)
                 .saturating_sub(2 * self.truth.error / 1_000),
@@ -89,6 +89,9 @@ impl Plan {
                 _ => all.iter().all(is_whole) && self.nodes[node].is_new,
             }
         };
-        self.steps == Steps::None && !self.apart && (0..self.nodes.len()).all(once)
+        self.cluster.is_none()
+            && self.steps == Steps::None
+            && !self.apart
+            && (0..self.nodes.len()).all(once)
     }
 }

@@ -68,9 +68,40 @@ pub enum Scene {
     Newcomers,
     /// One client has much longer leases than the other clients, which use the same lock.
     Unequal,
+    /// The slots of a cluster move to other masters, and come back.
+    Slots,
+    /// Masters of a cluster fail, and replicas take their place by the votes of the others.
+    Shards,
+    /// A slot of a cluster moves to another master, which is replaced, and moves back.
+    ThereAndBack,
+    /// A replica of a cluster takes the place of its master without a vote, during a cut.
+    Takeovers,
+    /// The address of a server of a cluster leads to another cluster.
+    OtherClusters,
+    /// A master of a cluster is replaced behind the back of a client whose failover window is
+    /// longer than that of the others.
+    LongWords,
+    /// What the manual forbids: the move of a slot is broken off, and the source stays the owner
+    /// without the keys that have moved.
+    BrokenOffMoves,
+    /// What the manual forbids: a takeover in a cut, beside a master that goes on, and clients that
+    /// start meanwhile.
+    TakeoversForNewcomers,
     /// Servers that were declared `durable` restart, and others with other clocks replace them,
     /// with all data. They are also emptied, and an address leads to another node.
     Declared,
+}
+
+impl Scene {
+    /// The scenes that have a cluster.
+    pub const CLUSTERS: [Self; 6] = [
+        Self::Slots,
+        Self::Shards,
+        Self::ThereAndBack,
+        Self::Takeovers,
+        Self::OtherClusters,
+        Self::LongWords,
+    ];
 }
 
 /// Length of a lease in the scenes (plans that each test one rule), in milliseconds.
@@ -108,6 +139,14 @@ impl Plan {
             Scene::Astray => self.astray(&mut d),
             Scene::Newcomers => self.newcomers(&mut d),
             Scene::Unequal => self.unequal(&mut d),
+            Scene::Slots => self.slots(&mut d),
+            Scene::Shards => self.shards(&mut d),
+            Scene::ThereAndBack => self.there_and_back(&mut d),
+            Scene::Takeovers => self.takeovers(&mut d),
+            Scene::OtherClusters => self.other_clusters(&mut d),
+            Scene::LongWords => self.long_words(&mut d),
+            Scene::BrokenOffMoves => self.broken_off_moves(&mut d),
+            Scene::TakeoversForNewcomers => self.takeovers_for_newcomers(&mut d),
             Scene::Declared => self.declared(&mut d),
         }
     }

@@ -23,6 +23,9 @@ impl fmt::Display for Plan {
         for (i, node) in self.nodes.iter().enumerate() {
             write!(f, "  node {i}: {node}")?;
         }
+        if let Some(cluster) = &self.cluster {
+            writeln!(f, "  {cluster:?}")?;
+        }
         for (i, c) in self.clients.iter().enumerate() {
             write!(f, "  client {i}: runs {} ppm fast, {:?}", c.clock.ppm, c.clock.wall)?;
             write!(f, ", knows L of servers {:03b}", c.reads)?;

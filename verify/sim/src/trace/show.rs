@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Event;
-use crate::plan::{Copy, Fault, Stops, ms};
+use crate::plan::{Copy, Fault, Shift, Stops, ms};
 
 fn name(n: u16) -> String {
     match n {
@@ -35,6 +35,42 @@ impl fmt::Display for Copy {
             Self::Behind(span) => write!(f, "the data of {:?} ago", ms(*span)),
             Self::Empty => f.write_str("no data"),
             Self::Own => f.write_str("its own data"),
+        }
+    }
+}
+
+/// Returns the letters of the servers in `mask`.
+fn letters(mask: u64) -> String {
+    (0..16).filter(|at| mask >> at & 1 == 1).map(letter).collect()
+}
+
+impl fmt::Display for Shift {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Split { servers, clients: who, span } => {
+                write!(f, "for {span} ms {} are cut off from all others, ", letters(servers))?;
+                write!(f, "with the clients: {}", clients(who))
+            }
+            Self::Freeze { server, span } => write!(f, "{} freezes for {span} ms", letter(server)),
+            Self::Restart { server, is_empty, down } => {
+                let what = if is_empty { "no data" } else { "all data" };
+                write!(f, "{} restarts with {what}, in {down} ms", letter(server))
+            }
+            Self::Promote { server, how } => {
+                write!(f, "{} shall take its master's place: {how:?}", letter(server))
+            }
+            Self::Move { slot, to, takes, first, end } => {
+                write!(f, "slot {slot} moves to {} in {takes} ms: {end:?}", letter(to))?;
+                write!(f, ", keys {first:04b} first")
+            }
+            Self::Bump { server } => write!(f, "{} takes a new epoch", letter(server)),
+            Self::Foreign { server, span } => {
+                write!(
+                    f,
+                    "for {span} ms the address of {} leads to another cluster",
+                    letter(server)
+                )
+            }
         }
     }
 }
@@ -106,6 +142,7 @@ impl fmt::Display for Fault {
             Self::Deploy { client, stage } => {
                 write!(f, "client {client} is replaced by one with settings {stage}")
             }
+            Self::Shift(shift) => write!(f, "{shift}"),
         }
     }
 }
@@ -145,6 +182,13 @@ impl fmt::Display for Event {
                 write!(f, "node {node} begins a new history, though it has lost nothing")
             }
             Self::Granting { .. } | Self::Refrains { .. } => Ok(()),
+            Self::Leads { server, slot, epoch } => {
+                write!(f, "     {} says that it has slot {slot} in epoch {epoch}", letter(server))
+            }
+            Self::Named { client, slot, port, epoch } => {
+                write!(f, "     to client {client} a majority names {port} for slot {slot}, ")?;
+                write!(f, "epoch {epoch}")
+            }
             Self::Asks { client, task, name: n } => {
                 write!(f, "client {client}.{task} asks for {}", name(n))
             }
