@@ -240,6 +240,7 @@ impl<'a> Seat<'a> {
         let core = &self.of.core;
         let requested_at = core.env.now();
         let Ok(all) = core.enlist(op, Entry::read).await else { return false };
+        let is_listed = all.iter().any(|c| c.owner == self.owner);
         let above = |c: &crate::quorum::candidates::Candidate<Entry>| {
             c.owner != self.owner && c.content.eligible && c.content.priority > self.of.priority()
         };
@@ -248,7 +249,7 @@ impl<'a> Seat<'a> {
             until: requested_at + c.remaining,
         };
         self.read.lock().rivals = all.into_iter().filter(above).map(rival).collect();
-        true
+        is_listed
     }
 
     pub(super) fn hold_back(&self) -> Duration {

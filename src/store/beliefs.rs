@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::planned::Planned;
 use super::record::{Shown, value};
-use super::{lists, lock, locks, records};
+use super::{lists, lock, locks, permits, records};
 use crate::name::LockKeys;
 use crate::op::{Op, RecordKey};
 use crate::rules::header::Header;
@@ -46,6 +46,7 @@ impl Beliefs {
         let mut plans = Vec::with_capacity(ops.len());
         // Before this place each op has a plan of its own.
         let mut single = 0;
+        let of_permits: Vec<&LockKeys> = ops.iter().filter_map(permits::keys).collect();
         while let Some(op) = ops.get(plans.len()) {
             let run = &ops[plans.len()..];
             let is_same = |other: &&Op| locks::are_readers(op, other);
@@ -60,6 +61,7 @@ impl Beliefs {
             plans.push(planned);
             plans.resize(end, None);
         }
+        of_permits.into_iter().for_each(|keys| _ = self.locks.remove(keys));
         plans
     }
 
@@ -72,7 +74,11 @@ impl Beliefs {
         }
         let Some(key) = op.record_key() else {
             let keys = op.lock_keys().filter(|_| locks::can_be_planned(op));
-            let shown = keys.and_then(|keys| self.locks.remove(keys));
+            // The slots of a semaphore are one key, and most ops of a batch are about several.
+            let shown = match permits::keys(op) {
+                Some(keys) => self.locks.get(keys).cloned(),
+                None => keys.and_then(|keys| self.locks.remove(keys)),
+            };
             return locks::plan(h, run, shown).map(Planned::Lock);
         };
         let planned = records::plan(h, op, self.records.get(key).cloned());

@@ -27,8 +27,8 @@ pub(crate) struct Believed {
     tries: u8,
 }
 
-/// After so many plans in vain the reply is the list as it is, and the next one writes the entry:
-/// many candidates that write at once would compare in vain as often as there are candidates.
+/// After so many plans in vain the reply is the list as it is, and the candidate's next write comes
+/// later: of many that write at once each would compare in vain as often as there are candidates.
 const TRIES: u8 = 3;
 
 #[derive(Clone, Debug)]
@@ -44,7 +44,7 @@ pub(crate) fn plan(h: &Header, op: &Enlist, believed: Believed) -> Planned {
     let ruling = decide(h, op, &entries);
     let (mut steps, mut becomes) = (Vec::new(), None);
     let mut class = Class::Read;
-    if let Some(list) = ruling.list.as_ref().filter(|_| believed.tries < TRIES) {
+    if let Some(list) = &ruling.list {
         let is_own = |entry: &Entry| entry.owner == op.owner;
         class = match op.entry {
             None => Class::Undo,
@@ -93,14 +93,15 @@ pub(crate) fn judge(
         return (Judged::Reply(Err(NodeError::foreign(&op.key))), None);
     };
     let tries = planned.believed.tries;
-    // Where there is no memory, or no end of others' writes, the entry is left out.
-    if is_full || !ran && tries >= TRIES {
+    // Where there is no memory, or no end of others' writes, the entry is left out. Nobody repeats
+    // a removal.
+    if is_full || !ran && tries + 1 >= TRIES && op.entry.is_some() {
         let ruling = decide(h, &Enlist { entry: None, ..op.clone() }, &entries);
         return (Judged::Reply(Ok(ruling.reply)), Some(Believed { text: there, tries: 0 }));
     }
     let ruling = decide(h, op, &entries);
     if !ran && ruling.list.is_some() {
-        return (Judged::Again, Some(Believed { text: there, tries: tries + 1 }));
+        return (Judged::Again, Some(Believed { text: there, tries: tries.saturating_add(1) }));
     }
     let now = h.facts.node_micros / 1_000;
     let written = planned.becomes.as_ref().filter(|_| ran);

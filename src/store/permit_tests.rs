@@ -4,9 +4,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use super::beliefs::Beliefs;
 use super::lock::Shown;
 use super::lock_tests::{World, named};
-use super::twin::{Twin, Value};
+use super::planned::Judged;
+use super::twin::{Setting, Twin, Value};
 use super::write::Key;
 use crate::fuzzing::Dice;
 use crate::name::LockKeys;
@@ -281,4 +283,35 @@ fn the_ops_of_a_permit_take_one_trip() {
     let release = Op::Release { mode, keys: keys.clone(), owner: own, meta: false };
     assert_eq!(world.ask(&release, None, 3), (Ok(Reply::Done), 1));
     assert_eq!(world.ask(&release, None, 3), (Ok(Reply::Absent), 1));
+}
+
+/// All permits of a handle are in one batch.
+#[test]
+fn the_permits_that_a_server_has_lost_are_restored_in_two_trips() {
+    let (mut twin, mut beliefs) = (Twin::default(), Beliefs::default());
+    let h = header("");
+    let extend = |slot: u16| Op::Extend {
+        mode: LockMode::Slot(Slots::any(60).exactly(slot)),
+        keys: LockKeys::new("k"),
+        owner: OwnerToken::from_random(slot.into()),
+        ttl: Duration::from_millis(100),
+        token: FencingToken::new(h.facts.node_micros),
+        meta: None,
+        reassert: None,
+    };
+    let mut ops: Vec<Op> = (0..60).rev().map(extend).collect();
+    for _ in 0..2 {
+        let plans: Vec<_> = beliefs.plan_all(&h, &ops).into_iter().flatten().collect();
+        let of = Setting { micros: h.facts.node_micros, ..Setting::default() };
+        let writes: Vec<_> = plans.iter().map(|plan| ("k", plan.write().clone())).collect();
+        let (answers, mut again) = (twin.execute(of, &writes), Vec::new());
+        for ((op, plan), answer) in ops.into_iter().zip(&plans).zip(answers) {
+            match plan.judge((&h, &op), (answer, !again.is_empty()), &mut beliefs) {
+                Judged::Reply(reply) => assert_eq!(reply.unwrap(), Reply::Done),
+                _ => again.push(op),
+            }
+        }
+        ops = again;
+    }
+    assert_eq!(ops, []);
 }

@@ -4,6 +4,7 @@ use super::lock::{Main, SLOT, Shown};
 use super::lock_steps::{clock, fence_life, millis};
 use super::locks::{as_planned, waits};
 use super::write::{Choose, Class, Extent, FENCE_MAX, Join, Key, Look, SlotWrite, Step, Write};
+use crate::name::LockKeys;
 use crate::op::{IfHeld, Op, Reply, Slots};
 use crate::rules::header::Header;
 use crate::rules::locks::{Row, Ruling, Slot, decide};
@@ -20,6 +21,11 @@ pub(super) fn is_permit(op: &Op) -> bool {
         Op::Raise { slot, .. } => slot.is_some(),
         _ => false,
     }
+}
+
+/// Of an op on permits.
+pub(super) fn keys(op: &Op) -> Option<&LockKeys> {
+    op.lock_keys().filter(|_| is_permit(op))
 }
 
 /// Returns the reply if the steps run, and the write.
@@ -57,7 +63,8 @@ fn blind(h: &Header, op: &Op) -> Option<Vec<Step>> {
             let (slots, ttl) = (mode.slots().filter(|slots| slots.are_there())?, millis(*ttl));
             let place = if_held.as_ref().and_then(IfHeld::place);
             let reserved = place.map(|place| OwnerToken::reserved_for(place.waiter));
-            let choose = Choose { slots, owner: *owner, proposal: *proposal, ttl, reserved };
+            let (owner, proposal, is_new) = (*owner, *proposal, false);
+            let choose = Choose { slots, owner, proposal, ttl, reserved, is_new };
             let life = Some(fence_life(h));
             let slots = Step::Slots { life, hands_on: false };
             return Some(vec![Step::Window, Step::Choose(choose), slots]);
@@ -110,9 +117,13 @@ fn known(h: &Header, op: &Op, shown: &Shown) -> (Reply, Vec<Step>) {
         _ => &[],
     };
     let grows = last >= old.slots.len();
+    let is_new = grows && !h.settling && matches!(op, Op::Extend { .. });
     let number = |i: usize| u16::try_from(i).unwrap_or(Slots::MAX);
     let part = |i: usize| (Some(number(i)), text[SLOT * i..SLOT * (i + 1)].to_vec());
     match named(op).map(usize::from) {
+        // What a server has lost its holders extend at once. Which slots it has by then is the same
+        // to each of them.
+        Some(_) if is_new => {}
         // Which one is the first that is free, and whether the caller has one, says the whole.
         _ if text.is_empty() => steps.push(Step::Absent),
         at if at.is_none() || grows => steps.push(Step::Is(text.to_vec())),
@@ -131,7 +142,8 @@ fn known(h: &Header, op: &Op, shown: &Shown) -> (Reply, Vec<Step>) {
         if let (true, Some(owner)) = (i >= old.slots.len(), holder) {
             let slots = Slots::any(number(new.len())).exactly(number(i));
             let (proposal, ttl) = (new[i].fence.min(FENCE_MAX), lease.unwrap_or_default());
-            steps.push(Step::Choose(Choose { slots, owner, proposal, ttl, reserved: None }));
+            let reserved = None;
+            steps.push(Step::Choose(Choose { slots, owner, proposal, ttl, reserved, is_new }));
             continue;
         }
         let (slot, begins) = part(i);

@@ -69,12 +69,16 @@ impl Twin {
         let (own, moves) =
             (ask.owner.as_str().as_bytes(), matches!(ask.slots.want, Want::Exactly(_)));
         let has = changed.find(own);
+        let asked = ask.slots.slot().map(usize::from);
+        if ask.is_new && (has.is_some() || asked.is_none_or(|asked| all[asked] != FREE)) {
+            return Chose::Odd;
+        }
         if let Some(at) = has {
             if at % SLOT != 0 || all[at / SLOT][22..35] <= till(now)[..] {
                 return Chose::Odd;
             }
             let has = at / SLOT;
-            if !moves || ask.slots.slot().map(usize::from) == Some(has) {
+            if !moves || asked == Some(has) {
                 changed.is_same = true;
                 let fence = String::from_utf8_lossy(&all[has][35..]).into_owned();
                 return Chose::Given(format!("{fence} {has}"));

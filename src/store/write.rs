@@ -196,6 +196,8 @@ pub(crate) struct Choose {
     /// In ms.
     pub(crate) ttl: u64,
     pub(crate) reserved: Option<OwnerToken>,
+    /// Condition: the slot was never given, and the owner has no other one.
+    pub(crate) is_new: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -48,6 +48,11 @@ local function permits(kind, key, s, now_us, time, slots, freed)
     slots = slots .. string.rep(free, of - #slots / 51)
   end
   local own, at = find(slots, owner, 1, true), nil
+  if reserved == '-' and (own or sub(slots, 51 * slot + 1, 51 * slot + 51)
+    ~= released .. '00000000000000000000000000000')
+  then
+    return
+  end
   if own then
     if own % 51 ~= 1 or sub(slots, own + 22, own + 34) <= now then return end
     if step > 0 or own == 51 * slot + 1 then -- the request was repeated

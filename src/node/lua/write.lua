@@ -38,8 +38,9 @@
 --          M ms            keeps it for this time, if it has metadata
 --          c of start step owner p ttl reserved  of a semaphore's slots, start, start + step, …
 --                          modulo of, the first that is free, or one that is reserved, becomes the
---                          owner's for ttl ms; that at start, with step 0. If none does, somebody
---                          else has the lock. Shows fence and slot
+--                          owner's for ttl ms; that at start, with step 0, and with reserved - if
+--                          it was never given and the owner has none. If none does, somebody else
+--                          has the lock. Shows fence and slot
 --          y slot is own ms fence  this slot begins with this, or the one that does if slot is '':
 --                          22 bytes or all 51. It becomes own's for ms, '' as long as now, if its
 --                          end is ahead; or free. Of 22 bytes the fence is at most this

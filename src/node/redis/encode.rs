@@ -319,14 +319,16 @@ fn step_args<'c>(cmd: &'c mut Cmd, step: &Step) -> &'c mut Cmd {
             let cmd = cmd.arg(owner.as_str()).arg(*proposal);
             cmd.arg(reserved.as_ref().map_or("", OwnerToken::as_str))
         }
-        Step::Choose(Choose { slots: Slots { of, want }, owner, proposal, ttl, reserved }) => {
+        Step::Choose(Choose { slots, owner, proposal, ttl, reserved, is_new }) => {
+            let Slots { of, want } = slots;
             let (start, step) = match *want {
                 Want::First { start, step } => (start % of, step.max(1)),
                 Want::Exactly(slot) => (slot, 0),
             };
             let cmd = cmd.arg(*of).arg(start).arg(step).arg(owner.as_str());
             let cmd = cmd.arg(format!("{proposal:016}")).arg(*ttl);
-            cmd.arg(reserved.as_ref().map_or("", OwnerToken::as_str))
+            let others = if *is_new { "-" } else { "" };
+            cmd.arg(reserved.as_ref().map_or(others, OwnerToken::as_str))
         }
         Step::Slot(SlotWrite { slot, begins, owner, ms, fence }) => {
             let cmd = number(cmd, slot.map(u64::from)).arg(&begins[..]);

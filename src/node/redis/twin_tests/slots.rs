@@ -63,7 +63,8 @@ impl Dice {
             let slots = self.of(&[first, first, Slots::any(of).exactly(start)]);
             let reserved = self.of(&[None, Some(OwnerToken::READERS)]);
             let (owner, proposal, ttl) = (self.owner(), self.of(&[3, 50]), HOUR_MS);
-            let choose = Choose { slots, owner, proposal, ttl, reserved };
+            let is_new = slots.slot().is_some() && reserved.is_none() && self.below(2) == 0;
+            let choose = Choose { slots, owner, proposal, ttl, reserved, is_new };
             let there = twin.text(SEMAPHORE).unwrap_or_default();
             let first = (self.below(3) == 0).then(|| Step::Slot(self.slot(there)));
             [Some(Step::Window), first, Some(Step::Choose(choose)), Some(end)]
