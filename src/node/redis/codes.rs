@@ -1,5 +1,4 @@
-//! Codes of results: in the script's answer an op's result begins with one of these, or with the
-//! number of an election's candidates.
+//! Codes of results: in the script's answer an op's result begins with one of these.
 
 /// Of a run of releases, one that was executed.
 pub(super) const DONE: i64 = 1;
