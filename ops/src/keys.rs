@@ -18,7 +18,8 @@ pub(crate) fn is_palisades(key: &[u8], prefix: &str) -> bool {
             || key.strip_prefix('{').is_some_and(|k| k.starts_with(prefix));
     }
     let side = [":fence", ":queue", ":meta"].iter().any(|what| key.ends_with(what));
-    side || key.starts_with("idem:") || key.contains(":idem:")
+    let is = |kind: &str| key.starts_with(kind) || key.contains(&format!(":{kind}"));
+    side || is("idem:") || is("permits:")
 }
 
 #[cfg(test)]
@@ -27,7 +28,7 @@ mod tests {
 
     #[test]
     fn palisades_keys_are_known_by_their_form_or_by_the_prefix() {
-        for key in ["{a}:fence", "idem:orders:7", "app:idem:orders:7", "{x}:meta"] {
+        for key in ["{a}:fence", "idem:orders:7", "app:idem:orders:7", "permits:gpu", "{x}:meta"] {
             assert!(is_palisades(key.as_bytes(), ""), "{key}");
         }
         for key in ["users:7", "fence", "session:idempotent", "palisade:barrier", MARKER] {

@@ -13,9 +13,9 @@ use crate::span::operation;
 /// one for each name, or make one for each call. Made by
 /// [`Redlock::rw_lock`](crate::Redlock::rw_lock).
 ///
-/// At one time either one writer or up to 4,096 readers hold the lock. The writer's lock is a
-/// [`Mutex`] of the same name, so it also excludes mutexes and the classic `SET NX PX` clients of
-/// other languages. A reader excludes them too.
+/// At one time either one writer or readers hold the lock, up to 4,096 on each node. The writer's
+/// lock is a [`Mutex`] of the same name, so it also excludes mutexes and the classic `SET NX PX`
+/// clients of other languages. A reader excludes them too.
 ///
 /// A writer that waits keeps out readers that begin to wait later, if the nodes receive a request
 /// from the writer at least every 3 s. By default they do: a call that waits makes its next attempt
