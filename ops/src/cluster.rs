@@ -16,7 +16,6 @@ use palisade::internal::lineage::{Marker, Shown};
 use palisade::internal::{
     Endpoint, MARKER, NOTE, SETTLED, STAYS, cluster_masters, slot_key, slot_of, slot_owners,
 };
-use palisade::node::spi::Began;
 
 pub(super) async fn deployment_of(
     deployment: &Deployment,
@@ -228,34 +227,11 @@ impl Cluster {
             }
             (_, 0) => Ok(()),
             _ if prefix.is_none() => Ok(()),
-            // An earlier call ended halfway, and no program has used the cluster since.
-            _ if self.is_untouched(deployment).await.map_err(Not::Now)? => Ok(()),
             (new, marked) => Err(Not::New(format!(
                 "{marked} slots are initialised and in use, and {new} are not: they join by \
                  themselves, each after one quarantine from its first use"
             ))),
         }
-    }
-
-    /// All markers are of one call of `init`, and no slot has a note.
-    async fn is_untouched(&self, deployment: &Deployment) -> Result<bool, Init> {
-        let mut names = std::collections::BTreeSet::new();
-        for shard in &self.shards {
-            let unreachable =
-                |why: String| Init::Unreachable(format!("{}: {why}", shard.master.at));
-            let looks = shard.look(deployment).await.map_err(unreachable)?;
-            let markers = looks.iter().filter_map(|(_, looked)| looked.shown.marker);
-            for marker in markers {
-                if marker.began != Began::Known || marker.since != 0 {
-                    return Ok(false);
-                }
-                names.insert((marker.deployment, marker.vote));
-            }
-            if shard.has_notes(deployment).await.map_err(unreachable)? {
-                return Ok(false);
-            }
-        }
-        Ok(names.len() == 1)
     }
 
     /// The first that a slot has.
@@ -289,8 +265,8 @@ impl Cluster {
                 }
                 Err(why) => {
                     return Init::Doubtful(format!(
-                        "{slots} slots were marked, and at {} the rest was not: {why}; run this \
-                         again before programs use it",
+                        "{slots} slots were marked, and at {} the rest was not: {why}; the others \
+                         join by themselves, each after one quarantine from its first use",
                         shard.master.at
                     ));
                 }
@@ -345,22 +321,6 @@ impl Shard {
             }
         }
         Ok(looks)
-    }
-
-    async fn has_notes(&self, deployment: &Deployment) -> Result<bool, String> {
-        for slots in self.slots.chunks(CHUNK) {
-            let conn = self.master.open(deployment).await?;
-            let mut sizes = Pipeline::with_capacity(slots.len());
-            for slot in slots {
-                sizes.cmd("STRLEN").arg(slot_key(*slot, NOTE));
-            }
-            for size in conn.all_needed(&sizes, slots.len()).await? {
-                if size? != Value::Int(0) {
-                    return Ok(true);
-                }
-            }
-        }
-        Ok(false)
     }
 
     /// A slot that is to be marked must not have a key of palisade.

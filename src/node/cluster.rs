@@ -198,9 +198,6 @@ impl Cluster {
             let now = self.topology.env.now();
             self.topology.map.lock().disturb(slot, &at.resolver().id, now);
         }
-        if let Some(at) = of.named.disturbed.filter(|_| replies.facts.is_some()) {
-            self.topology.map.lock().settle(slot, at);
-        }
         for item in &mut replies.items {
             if let Err(e) = item
                 && e.fault() == NodeFault::NoAgreement

@@ -61,7 +61,9 @@ impl Beliefs {
             plans.push(planned);
             plans.resize(end, None);
         }
-        of_permits.into_iter().for_each(|keys| _ = self.locks.remove(keys));
+        for keys in of_permits {
+            self.locks.remove(keys);
+        }
         plans
     }
 

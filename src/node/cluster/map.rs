@@ -48,6 +48,8 @@ pub struct Round<'a> {
     pub unbroken: Duration,
     /// Why others did not answer.
     pub silence: Option<NodeError>,
+    /// Fewer than half of the addresses in the settings answered.
+    pub lacks_seeds: bool,
 }
 
 /// What a client knows of a cluster.
@@ -183,17 +185,10 @@ impl Map {
         }
     }
 
-    /// A history at this owner was judged by it.
-    pub fn settle(&mut self, slot: u16, disturbed: Moment) {
-        if let Some(word) = &mut self.words[usize::from(slot)] {
-            word.disturbed.take_if(|at| *at == disturbed);
-        }
-    }
-
     /// Another owner is followed only with a higher epoch, by a majority of the last electorate and
     /// of each that is shown (cluster 2).
     pub fn decide(&mut self, round: Round<'_>) {
-        let Round { views, asked, heard, unbroken, silence } = round;
+        let Round { views, asked, heard, unbroken, silence, lacks_seeds } = round;
         let views: BTreeMap<&Id, &View> = views.iter().map(|view| (&view.of, view)).collect();
         // Before the words, as there may be no majority, and behind them, as there may be new ones.
         let migrate = |map: &mut Self| {
@@ -203,6 +198,11 @@ impl Map {
         };
         migrate(self);
         self.trouble = None;
+        if lacks_seeds && self.electorate.is_empty() {
+            let why = "fewer than half of the addresses in the settings answered, and one may \
+                       lead to another cluster";
+            return self.trouble = Some(with_silence(why.to_owned(), silence));
+        }
         let counted = match self.counted(&views) {
             Ok(counted) => counted,
             Err(why) => return self.trouble = Some(with_silence(why, silence)),
@@ -223,6 +223,9 @@ impl Map {
             }
             None => {}
         }
+        let was = self.servers.iter();
+        let was_of: BTreeMap<Id, Id> =
+            was.filter_map(|(id, server)| Some((id.clone(), server.master.clone()?))).collect();
         self.learn_servers(&counted);
         for ((first, last), owner, epoch) in agreed(&counted, passes) {
             let new = Word {
@@ -233,8 +236,10 @@ impl Map {
                 disturbed: None,
                 passed_over: None,
             };
+            let master = self.servers.get(owner).and_then(|server| server.master.clone());
+            let before = was_of.get(owner).or(master.as_ref());
             for word in &mut self.words[usize::from(first)..=usize::from(last)] {
-                follow(word, new.clone(), unbroken);
+                follow(word, new.clone(), before, unbroken);
             }
         }
         migrate(self);
@@ -243,8 +248,12 @@ impl Map {
     /// The views that have a say, or why none has.
     fn counted<'v>(&self, views: &BTreeMap<&Id, &'v View>) -> Result<Vec<&'v View>, String> {
         let last = &self.electorate;
+        // A master that was replaced answers for the masters that others still show.
+        let shown: BTreeSet<Id> =
+            views.values().filter(|v| v.votes()).flat_map(|v| v.electorate()).collect();
+        let is_elector = |of: &Id| last.contains(of) || shown.contains(of);
         let voters = || {
-            let votes = |view: &&View| view.votes() || last.contains(&view.of) && !view.is_empty();
+            let votes = |view: &&View| view.votes() || is_elector(&view.of) && !view.is_empty();
             views.values().copied().filter(votes)
         };
         let answered = |of: &BTreeSet<&Id>, all: &BTreeSet<Id>| {
@@ -320,18 +329,20 @@ impl Map {
     }
 }
 
-fn follow(word: &mut Option<Word>, mut new: Word, unbroken: Duration) {
+/// `master`: whose replica the new owner was.
+fn follow(word: &mut Option<Word>, mut new: Word, master: Option<&Id>, unbroken: Duration) {
     if let Some(old) = word {
         let is_same = old.owner == new.owner;
         if new.epoch < old.epoch || new.epoch == old.epoch && !is_same {
             old.passed_over = Some((new.owner, new.epoch));
             return;
         }
-        if is_same {
+        // A replica lacks what its master has moved away.
+        if is_same || master == Some(&old.owner) {
             new.disturbed = old.disturbed;
-            if new.asked <= old.asked + unbroken {
-                new.since = old.since;
-            }
+        }
+        if is_same && new.asked <= old.asked + unbroken {
+            new.since = old.since;
         }
     }
     *word = Some(new);

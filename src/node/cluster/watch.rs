@@ -144,6 +144,7 @@ impl Topology {
 
     async fn round(self: &Arc<Self>, lines: &mut Lines) {
         lines.asked = self.env.now();
+        lines.answered.clear();
         let known: BTreeSet<Address> = {
             let map = self.map.lock();
             self.seeds.iter().chain(map.masters()).cloned().collect()
@@ -160,8 +161,10 @@ impl Topology {
         self.ask(&more, lines, &mut views, &mut silence).await;
         lines.open.retain(|at, _| known.contains(at) || more.contains(at));
         let (asked, heard, unbroken) = (lines.asked, self.env.now(), self.unbroken());
+        let answered = self.seeds.iter().filter(|at| lines.answered.contains(*at)).count();
+        let lacks_seeds = 2 * answered < self.seeds.len();
         let mut map = self.map.lock();
-        map.decide(Round { views: &views, asked, heard, unbroken, silence });
+        map.decide(Round { views: &views, asked, heard, unbroken, silence, lacks_seeds });
         let ours: BTreeSet<&Id> = map.servers().map(|(id, _)| id).collect();
         self.timeouts.lock().retain(|id, _| ours.is_empty() || ours.contains(id));
         drop(map);
@@ -209,6 +212,7 @@ impl Topology {
             missing.remove(&at);
             match answer {
                 Ok((view, node_timeout)) => {
+                    lines.answered.insert(at);
                     let mut timeouts = self.timeouts.lock();
                     let last = timeouts.entry(view.of.clone()).or_default();
                     *last = node_timeout.or(*last);
@@ -295,6 +299,8 @@ struct Lines {
     asked: Moment,
     asking: JoinSet<(Answered, Option<Line>)>,
     under_way: BTreeSet<Address>,
+    /// In the present round.
+    answered: BTreeSet<Address>,
 }
 
 impl Lines {

@@ -178,8 +178,8 @@ known_bugs! {
     proof_without_run: ProofWithoutRun in FAILOVERS,
     proof_without_counters: ProofWithoutCounters in PUT_BACKS,
     resetstat_unseen: ResetstatUnseen in PUT_BACKS,
-    resetstat_unchanged: ResetstatUnchanged in PUT_BACKS,
-    second_id_instead: SecondIdInstead in PUT_BACKS,
+    resetstat_unchanged: ResetstatUnchanged in PUT_BACKS, // rare: not drawn
+    second_id_instead: SecondIdInstead in PUT_BACKS, // rare: not drawn
     evictions_unseen: EvictionsUnseen in PUT_BACKS,
     handover_forgets_epoch: HandoverForgetsEpoch in HANDOVERS,
     kept_once: KeptOnce in HANDOVERS,

@@ -49,7 +49,8 @@ fn views(all: &[(&str, &str)]) -> Vec<View> {
 
 fn hear(map: &mut Map, ms: u64, all: &[(&str, &str)]) {
     let (asked, heard) = (at(ms), at(ms));
-    map.decide(Round { views: &views(all), asked, heard, unbroken: MS, silence: None });
+    let views = &views(all);
+    map.decide(Round { views, asked, heard, unbroken: MS, ..Round::default() });
 }
 
 /// Owner, epoch and time of the last word.
@@ -216,13 +217,35 @@ fn a_slot_that_was_open_is_disturbed_until_it_has_another_owner() {
     assert_eq!(disturbed(&new, 0), Some(at(1)), "with the first words");
     map.disturb(1, "b", at(5));
     assert_eq!(disturbed(&map, 1), None, "it is not the owner");
-    map.disturb(1, "a", at(4));
-    map.settle(1, at(4));
-    assert_eq!(disturbed(&map, 1), None);
     map.disturb(1, "a", at(5));
-    map.settle(1, at(4));
     hear(&mut map, 6, &[("abc", "a7=1-9 b8=0-0+10-19 c3=20-29")]);
     assert_eq!([0, 1].map(|slot| disturbed(&map, slot)), [None, Some(at(5))]);
+}
+
+/// c was replaced by d and hears nothing of it, and a by e.
+#[test]
+fn one_server_with_an_old_view_prevents_nothing() {
+    let mut map = Map::default();
+    hear(&mut map, 1, &[("abc", "a1=0-9 b2=10-19 c3=20-29")]);
+    let old = ("c", "a1=0-9 b2=10-19 c3=20-29");
+    hear(&mut map, 2, &[("abd", "a1=0-9 b2=10-19 d4=20-29 c3=-"), old]);
+    for round in 3..6 {
+        hear(&mut map, round, &[("abde", "e5=0-9 b2=10-19 d4=20-29 a1=- c3=-"), old]);
+        for slot in [0, 10, 20] {
+            assert_eq!(map.word(slot).unwrap().asked, at(round), "slot {slot}, round {round}");
+        }
+    }
+}
+
+#[test]
+fn a_new_program_waits_for_half_of_the_addresses_in_the_settings() {
+    let mut map = Map::default();
+    let views = &views(&[("abc", ALL)]);
+    map.decide(Round { views, lacks_seeds: true, ..Round::default() });
+    assert!(trouble(&map).contains("fewer than half of the addresses"));
+    map.decide(Round { views, ..Round::default() });
+    map.decide(Round { views, lacks_seeds: true, ..Round::default() });
+    assert!(map.word(0).is_ok());
 }
 
 #[test]

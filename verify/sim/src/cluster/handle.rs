@@ -131,7 +131,8 @@ impl Topology {
             answers.iter().filter_map(|text| ClusterView::parse(text, false)).collect();
         let (heard, unbroken) = (self.env.now(), ms(self.cluster.plan.window) / 3);
         let mut map = lock(&self.map);
-        map.decide(ClusterRound { views: &views, asked, heard, unbroken, silence: None });
+        let views = &views;
+        map.decide(ClusterRound { views, asked, heard, unbroken, ..ClusterRound::default() });
         for slot in 0..self.cluster.plan.slots {
             let Ok(SlotWord { owner, epoch, .. }) = map.word(slot) else { continue };
             let (port, epoch) = (port_of(owner), *epoch);
