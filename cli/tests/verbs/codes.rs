@@ -33,7 +33,7 @@ fn the_commands_own_code_is_passed_on() {
 #[test]
 fn each_of_its_own_codes_has_its_cause() {
     let ground = Ground::new();
-    let nobody = format!("redis://127.0.0.1:{}", free_port());
+    let nobody = format!("redis://127.77.0.1:{}", free_port());
     // Exit code 64: wrong use of the command line or of a setting.
     for wrong in [
         &["lock", "a", "--", "true"][..],
@@ -80,7 +80,7 @@ fn each_of_its_own_codes_has_its_cause() {
 #[test]
 fn who_starts_it_for_the_first_time_is_told_in_one_sentence_what_to_start() {
     let none = run(&["lock", "deploy", "--", "sleep", "5"]);
-    let nobody = format!("redis://127.0.0.1:{}", free_port());
+    let nobody = format!("redis://127.77.0.1:{}", free_port());
     let closed = run(&["lock", "deploy", "--node", &nobody, "--", "sleep", "5"]);
     for run in [none, closed] {
         assert_eq!(run.err.lines().count(), 1, "{}", run.err);
@@ -110,7 +110,7 @@ fn the_streams_are_the_commands() {
 
 #[test]
 fn an_error_that_ends_the_program_is_an_object_as_its_other_messages_are() {
-    let nobody = format!("redis://127.0.0.1:{}", free_port());
+    let nobody = format!("redis://127.77.0.1:{}", free_port());
     for (line, code) in [
         (&["lock", "a", "--json", "--node", &nobody, "--", "true"][..], 69),
         (&["once", "a", "--json", "--node", &nobody, "--", "true"], 69),
