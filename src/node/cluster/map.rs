@@ -138,6 +138,10 @@ impl Map {
         masters.filter_map(|master| master.at.clone()).collect()
     }
 
+    pub(super) fn has_electorate(&self) -> bool {
+        !self.electorate.is_empty()
+    }
+
     /// Whether these are answers of a majority of the masters.
     pub(super) fn is_majority(&self, views: &[View]) -> bool {
         self.counted(&views.iter().map(|view| (&view.of, view)).collect()).is_ok()

@@ -142,6 +142,11 @@ impl Topology {
         }
     }
 
+    fn lacks_seeds(&self, lines: &Lines) -> bool {
+        let answered = self.seeds.iter().filter(|at| lines.answered.contains(*at)).count();
+        2 * answered < self.seeds.len()
+    }
+
     async fn round(self: &Arc<Self>, lines: &mut Lines) {
         lines.asked = self.env.now();
         lines.answered.clear();
@@ -161,8 +166,7 @@ impl Topology {
         self.ask(&more, lines, &mut views, &mut silence).await;
         lines.open.retain(|at, _| known.contains(at) || more.contains(at));
         let (asked, heard, unbroken) = (lines.asked, self.env.now(), self.unbroken());
-        let answered = self.seeds.iter().filter(|at| lines.answered.contains(*at)).count();
-        let lacks_seeds = 2 * answered < self.seeds.len();
+        let lacks_seeds = self.lacks_seeds(lines);
         let mut map = self.map.lock();
         map.decide(Round { views: &views, asked, heard, unbroken, silence, lacks_seeds });
         let ours: BTreeSet<&Id> = map.servers().map(|(id, _)| id).collect();
@@ -220,7 +224,10 @@ impl Topology {
                 }
                 Err(e) => *silence = Some(e),
             }
-            if !pressed && self.map.lock().is_majority(views) {
+            let is_enough = |map: &Map| {
+                map.is_majority(views) && (map.has_electorate() || !self.lacks_seeds(lines))
+            };
+            if !pressed && is_enough(&self.map.lock()) {
                 pressed = true;
                 patience.set(sleep(PATIENCE));
             }
